@@ -51,6 +51,7 @@ from peer.tasks import background, shielded
 from peer.telemetry.events import CheckpointDamaged, Resumed
 from peer.telemetry.results import sync_lines
 from peer.telemetry.trace import copy
+from peer.views.view import STALENESS_BOUND
 
 if TYPE_CHECKING:
     from peer.runtime.rounds.local_peer import Participant
@@ -418,11 +419,11 @@ class Checkpointer:
             self._announce(whole[-2])
         network = self._network
         wanted = {snapshot.round, *network.wanted()}  # the newest go with the next checkpoint
-        await asyncio.to_thread(self._files.prune, self._gate.least_wanted(network.durability), wanted)
+        await asyncio.to_thread(self._files.prune, self._gate.oldest_needed_round(network.durability), wanted)
         await asyncio.to_thread(self._journal.prune, self._files.rounds()[0])
 
     def _announce(self, durable: int) -> None:
-        self._network.announce(self._gate.tellable(durable))
+        self._gate.announce(self._network, durable)
 
     async def verify_last(self) -> None:
         """Read the last checkpoint back and announce it itself."""
@@ -467,9 +468,12 @@ class Checkpointer:
         self._progress.load_state_dict(snapshot.facts.get("course", {}))
         for at in sorted(messages):
             self._network.load_frames(messages[at])
-        # With no older one left, nothing before the newest can be asked for again; and a peer that announced
-        # less than W rounds before its own would wait for itself.
-        self._announce(self._gate.told_before(whole))
+        # No later round than would still be whole if the newest were found to be damaged, too. But with no older one
+        # left, nothing before the newest can be asked for again; and a peer that announced less than W rounds before
+        # its own would wait for itself. Where members change, no less than this peer may have announced before: the
+        # others drop the states before that.
+        one_back = max(whole[1] if len(whole) > 1 else whole[0] - 1, whole[0] - STALENESS_BOUND + 1)
+        self._announce(whole[0] if self._gate.can_be_excluded else one_back)
         self._report(Resumed(round=whole[0]))
         return whole[0]
 

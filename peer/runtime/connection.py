@@ -26,7 +26,7 @@ def open_network(setup: Setup, transport: Transport, limits: RuntimeLimits, life
         manifest.digest,
         manifest.data,
         setup.view.number,
-        gate.passed,
+        gate.last_rounds,
         rounds=spec.rounds,
         settings=agreement,
         keyring=gate.keyring,

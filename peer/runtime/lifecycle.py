@@ -15,7 +15,7 @@ is reported every minute, or ends the run; one that sends heartbeats and nothing
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -257,9 +257,13 @@ def _waiting_to_join(missing: list[tuple[Neighbour, str]]) -> Waiting:
 
 
 class MembershipGate:
-    """The gate of a run whose members stay the same: always open, and nothing is held back."""
+    """Between rounds and membership; this one where members stay the same: always open.
 
-    can_be_lost = False
+    The two differ at three points only: before a round (`wait_to_start`), at the end of a view or of the run
+    (`wait_to_end`), and when a round is on disk (`announce`). All else is known when a view begins.
+    """
+
+    can_be_excluded = False
     """Whether the others may continue without this peer: then it can be admitted again whatever it has lost."""
 
     def __init__(self, view: View, patience: float) -> None:
@@ -268,43 +272,35 @@ class MembershipGate:
         self.keyring: Keyring = UNSIGNED
         self.waiting: Waiting | None = None
         """Set while too few members are here to decide on the next view."""
-        self.passed: Mapping[int, int] = {}
+        self.last_rounds: Mapping[int, int] = {}
         """By the number of an earlier view, the round that all members have on disk that came from it to this one."""
 
-    def take(self, network: Network, done: int) -> None:
-        """The peer has found on its disk what it had after round `done`, and begins to take part in this view."""
-
-    def tellable(self, durable: int) -> int:
-        """How much of `durable`, the newest round on disk, may be announced now."""
-        return durable
-
-    def told_before(self, whole: Sequence[int]) -> int:
-        """The round that may be announced after a restart, by the rounds of the intact checkpoints, the newest first.
-
-        No later one than would still be intact if the newest were found to be damaged, too.
-        """
-        return max(whole[1] if len(whole) > 1 else whole[0] - 1, whole[0] - STALENESS_BOUND + 1)
-
-    def least_wanted(self, durability: Durability) -> int:
-        """The oldest round to which this peer may have to go back."""
-        return durability.low_watermark
-
-    def patience(self, done: int) -> float:
-        """Seconds to wait for neighbours after round `done`."""
+    def join_timeout(self, done: int) -> float:
+        """Return the seconds to wait for neighbours after round `done`."""
         return self._patience
 
-    async def may_start(self, round: int) -> None:
-        """Wait until this peer may begin that round: not while a view is being decided on."""
+    def attach(self, network: Network, done: int) -> None:
+        """The peer has found on its disk what it had after round `done`, and takes part in the view from now on."""
 
-    async def may_pass_on(self, network: Network) -> None:
-        """Wait until all neighbours have this view's last round on disk: the next one begins then (rule R8)."""
-        await drain(network)
+    async def wait_to_start(self, round: int) -> None:
+        """Wait until this peer may begin that round: not while a view is being decided on (rule V1)."""
 
-    async def may_finish(self, network: Network) -> None:
-        """Wait until no member needs this peer, though its neighbours have all that they want of it."""
+    async def wait_to_end(self, network: Network, finished: bool) -> None:
+        """Wait until this peer may go on to the next view: until all neighbours have this view's last round on disk
+        (rule R8). finished: the run is over, and the neighbours have it; wait until no other member needs this peer."""
+        if not finished:
+            await drain(network)
+
+    def announce(self, network: Network, durable: int) -> None:
+        """Tell the others that the rounds up to this one are on disk, as far as they may know now."""
+        network.announce(durable)
+
+    def oldest_needed_round(self, durability: Durability) -> int:
+        """Return the oldest round to which this peer may have to go back."""
+        return durability.low_watermark
 
     async def answer(self, pipe: Pipe) -> None:
-        """Answer a question about views."""
+        """Serve a stream with a request about views."""
         await no_views(pipe)
 
 
@@ -325,7 +321,7 @@ async def watch_unresponsive(
     while True:
         await asyncio.sleep(reminders.look)
         for neighbour in [*edges.neighbours.values()]:
-            heard = inf if gate.can_be_lost else neighbour.heard
+            heard = inf if gate.can_be_excluded else neighbour.heard
             rejecting = neighbour.rejecting if neighbour.rejects else inf
             lost = clock() - min(heard, rejecting)
             if not lifecycle.is_in_rounds or neighbour.state == "left" or lost < spec.patience:

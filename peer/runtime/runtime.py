@@ -81,7 +81,7 @@ class Runtime:
         except DivergedError as error:
             raise self._failed(f"{error}{self._sender_hint() if error.by_others else ''}") from None
         except CheckpointLostError as error:
-            raise error if self._gate.can_be_lost else self._failed(str(error)) from None
+            raise error if self._gate.can_be_excluded else self._failed(str(error)) from None
         except UserCodeError as error:
             logging.getLogger("dfl").error("user code failed", exc_info=error.__cause__)
             raise self._failed(str(error)) from None
@@ -116,7 +116,7 @@ class Runtime:
                 lost = watch_unresponsive(network.edges, self._spec, self._gate, self.lifecycle, emit, self._reminders)
                 watchers.create_task(lost)
                 watchers.create_task(watch_stalled(network, emit, self._reminders))
-                if self._gate.can_be_lost:
+                if self._gate.can_be_excluded:
                     faulty = self._view.tolerates(self._spec.tolerated(self.setup.config.tls is not None))
                     watchers.create_task(watch_own_regression(network.edges, self.lifecycle, faulty))
                 rounds = Rounds(self.participant, self._evaluator, checkpointer)
@@ -137,19 +137,19 @@ class Runtime:
         report_adversaries(self._spec, self.telemetry.emit)
         if self._evaluator.progress.stopped_early:
             network.end_after(done)
-        self._gate.take(network, done)
+        self._gate.attach(network, done)
         if done < network.last_round:
             self._complete.unlink(missing_ok=True)
             if done < self._view.first:
                 self.participant.use_first_edges()
-            await wait_for_neighbours(network.edges, self.telemetry.emit, self._gate.patience(done))
+            await wait_for_neighbours(network.edges, self.telemetry.emit, self._gate.join_timeout(done))
             self.lifecycle.become("ready")
             while done < network.last_round and await self._may_start(done + 1):
                 done += 1
                 await (rounds.play(done) if done else rounds.set_up())
         if done < self._spec.rounds and not self._evaluator.progress.stopped_early:
             await checkpointer.verify_last()
-            await self._gate.may_pass_on(network)
+            await self._gate.wait_to_end(network, finished=False)
             return False
         await checkpointer.verify_last()
         await Finish(self.participant, self._evaluator).run()
@@ -162,7 +162,7 @@ class Runtime:
             emit, late = self.telemetry.emit, self._reminders.behind
             await await_staleness_bound(self.network.durability, self._spec, round, emit, late)
             await self.participant.learner.apply_drift(round)
-        await self._gate.may_start(round)
+        await self._gate.wait_to_start(round)
         return round <= self.network.last_round
 
     async def _serve(self) -> None:
@@ -177,7 +177,7 @@ class Runtime:
                     )
                 )
             else:
-                await self._gate.may_finish(self.network)
+                await self._gate.wait_to_end(self.network, finished=True)
                 self._complete.touch()  # started once more, this peer has nothing to wait for but a farewell
         await self.network.leave()
         await self._let_watchers_see_end()

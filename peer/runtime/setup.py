@@ -38,14 +38,14 @@ class Setup:
     """This peer's resources by round; None if they are to be measured."""
     recorded: tuple[Decision, ...] | None = None
     """The views of the run that is replayed, after that of all; None if they are to be decided."""
-    moved: MembershipGate | None = None
+    later_gate: MembershipGate | None = None
     """The gate of a later view; None in the run's first one, of all members."""
     common: SharedData | None = None
     """What all peers of this process hold together; None where each is a process of its own."""
 
     @cached_property
     def gate(self) -> MembershipGate:
-        return self.moved or MembershipGate(View(0, self.spec.ids, first=0), self.spec.patience)
+        return self.later_gate or MembershipGate(View(0, self.spec.ids, first=0), self.spec.patience)
 
     @cached_property
     def own_code(self) -> list[str]:

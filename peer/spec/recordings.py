@@ -25,8 +25,8 @@ from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig
 from peer.telemetry.events import Note, RoundDone, read_event
 from peer.telemetry.results import EVENTS, objects
-from peer.views.decision import Court, Memory, Rules
-from peer.views.signing import Authorities, Keyring
+from peer.views.decision import Memory, Rules, Verifier
+from peer.views.signing import CertifiedKeyring, Keyring
 from peer.views.statements import Decision, InvalidError
 from peer.views.statements import read as parse
 from peer.views.view import View, played
@@ -103,7 +103,9 @@ def read_proved_views(directory: Path, spec: Spec, trusted: Collection[str] | No
         )  # a spec that is only looked at may lack settings
     except (OSError, ValueError):
         raise InvalidError(f"its {RUN} is not readable") from None
-    court = Court(rules, Authorities(federation, authorities) if secured else Keyring(memory.id, federation))
+    court = Verifier(
+        rules, CertifiedKeyring("", federation, None, authorities) if secured else Keyring(memory.id, federation)
+    )
     present = View(0, spec.ids, first=0)
     for decision in memory.decisions:
         court.check_decision(present, decision)

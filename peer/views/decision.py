@@ -6,46 +6,48 @@ checked by TLAPS; M. Castro, B. Liskov, "Practical Byzantine Fault Tolerance", O
 
 | here | Lamport | PBFT | what it does |
 |---|---|---|---|
-| `Prepare` | 1a | new view | a member asks all to listen to no lower ballot; the ballot is its own |
-| `Promise` | 1b | view-change | signed; names the lock held, and how the member stands in the training |
-| `Proposal` | 1c | new-view, pre-prepare | a view with a quorum of promises from which everybody can work it out |
+| `Prepare` | 1a | new view | a member asks all to accept no lower ballot; the ballot is its own |
+| `Promise` | 1b | view-change | signed; names the lock held, and the member's progress in the training |
+| `Proposal` | 1c | new-view, pre-prepare | a view with a quorum of promises from which every member can compute it |
 | `Vote` "accept" | 2av | prepare | signed, once in a ballot |
-| `Lock` | set of 2av | prepared certificate | a quorum of these: nothing else can be decided in this ballot |
+| `Lock` | set of 2av | prepared certificate | a quorum of these: no other value can be decided in this ballot |
 | `Vote` "commit" | 2b | commit | signed, with the lock on disk |
-| `Decision` | chosen | committed-local | a quorum of these: decided, and provable to whoever hears of it |
+| `Decision` | chosen | committed-local | a quorum of these: decided, with proof |
 
 A quorum is more than (n + f)/2 of n members (`View.is_quorum`), so any two share an honest member. It follows: in one
 ballot only one value gets a lock, as no honest member votes twice; and a higher ballot can only carry on what was
 decided in a lower one, as among its quorum of promises is an honest member that committed, which names that lock or a
 higher one.
 
-- **V1 Promise.** Who has promised starts no round until the number is decided or nothing changes, and announces no
-  later round on its disk than the one it has promised to be able to go back to. What it answers is on disk before.
-- **V2 Which view.** The one with the highest lock that is named by the promises. Without one, what `next_view` makes
-  of them: members are those who promise, without who leaves, with who enters. Who does not promise can be left out
-  only if whoever votes for it has had no answer from it either (the driver's part: `Membership`).
-- **V3 From which round.** If all promise, the view is *planned*: it begins after the last round that anybody has
-  begun. Otherwise what has begun is void, and all go back to the last round that each who promises can go back to. Who
-  was taken in later than that round is taken in there once more, with the private state it came with, unless that
-  would be void. Where all go back to the beginning, nobody is taken in: all begin.
-- **V4 Words against deeds.** Who promises less than it has announced has lost its disk: it is left out, and nobody
-  goes back for it. Who has begun a round cannot be further ahead of the others than rule R6 lets it, whatever it says.
+- **V1 Promise.** A member that has promised starts no round until the number is decided or nothing changes, and
+  announces no later round on its disk than the one to which it has promised to be able to go back. Its answer is on
+  disk before it is sent.
+- **V2 Which view.** The one with the highest lock that the promises name. Without one, what `next_view` makes of them:
+  the members that promise, without those that leave, with those that enter. A member that does not promise can be left
+  out only if each voter has had no answer from it either (the driver's part: `Membership._objection`).
+- **V3 From which round.** If all promise, the view is *planned*: it begins after the last round that any member has
+  begun. Otherwise what has begun is void, and all go back to the last round to which each that promises can go back. A
+  member that was admitted later than that round is admitted there once more, with the private state it came with,
+  unless that would be void. Where all go back to the beginning, none is admitted: all begin.
+- **V4 Promise against announcement.** A member that promises less than it has announced has lost its disk: it is left
+  out, and none goes back for it. A member that has begun a round cannot be further ahead of the others than rule R6
+  lets it, whatever it says.
 - **V5 Expulsion.** By the signed consent of a quorum, or by two votes of one member that contradict each other.
-- **V6 No change** is a value like any other: only when a quorum has committed to it may anybody begin rounds again.
-  Lower locks are void then, so that no view turns up later that was worked out before those rounds began.
+- **V6 No change** is a value like any other: only when a quorum has committed to it may rounds begin again. Lower locks
+  are void then, so that no view turns up later that was computed before those rounds began.
 
-Whose attempts one member listens to (`Turns`), so that nobody holds up the rest for ever, nor outdoes others again and
-again. Safety never rests on this: a ballot that is passed over here is as good as lost on its way. Progress does, as
-two who outdo each other decide nothing (PBFT has a fixed order of primaries and ever longer timeouts for it).
+`Turns` says whose attempts a member accepts, so that no member blocks the rest for ever, or preempts others again and
+again. Safety never rests on this: a ballot that is passed over is like one that got lost. Progress does, as two that
+preempt each other decide nothing (PBFT has a fixed order of primaries and ever longer timeouts for it).
 
-- **T1** A turn belongs to the member whose new ballot was listened to. While it lasts no other ballot is, nor the next
-  of the same member, as each costs a write to the disk. It lasts as long as a phase may take, from the last phase that
-  was completed.
-- **T2** Whose attempt comes to nothing says so (`Yield`), and its turn is over.
-- **T3** After a turn its member is not listened to for a while, which grows exponentially with all the time that its
-  turns have taken since the last view: those in which several members listen to it at different times end, too.
-- **T4** All of that is forgotten once a view is decided, or one answers again that had been silent: then those who
-  have tried in vain are as good as any.
+- **T1** A turn belongs to the member whose new ballot was accepted. While it lasts no other ballot is, nor the next of
+  the same member, as each costs a write to the disk. It lasts as long as a phase may take, from the last phase that was
+  completed.
+- **T2** A member whose attempt fails says so (`Yield`), and its turn is over.
+- **T3** After a turn its member is ignored for a while, which grows exponentially with all the time that its turns have
+  taken since the last view: those end, too, in which several members accept it at different times.
+- **T4** All of that is forgotten once a view is decided, or a member answers again that had been silent: then those
+  that have failed are as good as any.
 """
 
 from collections import defaultdict
@@ -56,7 +58,7 @@ from math import inf
 from typing import Literal
 
 from peer.views import view as reasons
-from peer.views.signing import Authorities, Keyring
+from peer.views.signing import Keyring
 from peer.views.statements import (
     JUMP,
     Announcement,
@@ -111,57 +113,61 @@ class Rules:
     """What all members know from the start."""
 
     ids: tuple[str, ...]
-    """Everybody's, as the spec orders them."""
+    """All members of the federation, as the spec orders them."""
     rounds: int
     """Of the run."""
     faulty: int = 0
     """f: how many members may lie at the same time."""
-    at_least: int = 1
-    """Members of every view."""
+    min_members: int = 1
+    """Of every view."""
     absence: float = 30.0
     """Seconds of silence after which a member counts as lost."""
+    patience: float = 60.0
+    """Seconds for which a peer waits for members that cannot be excluded."""
+    start_with: int | None = None
+    """Members with which the run may begin; None: all."""
 
 
 @dataclass(frozen=True)
 class MemberProgress:
-    """How a member stands in the training, as `Promise` says it."""
+    """A member's progress in the training, as `Promise` has it."""
 
-    durable: int
-    oldest: int
-    started: int
-    private: int
+    durable: int = -1
+    oldest: int = 0
+    started: int = -1
+    private: int = -1
 
 
-NO_PROGRESS = MemberProgress(durable=-1, oldest=0, started=-1, private=-1)
-"""Of whoever is asked for no promise."""
+NO_PROGRESS = MemberProgress()
+"""For requests that are not for a promise."""
 
 
 @dataclass(frozen=True)
 class MembershipChange:
-    """What a proposer would have. Who does not promise is left out anyway."""
+    """The change that a proposer wants. Members that do not promise are left out anyway."""
 
     leaves: bool = False
-    """Itself; it plays to the end of the view before."""
+    """The proposer leaves; it plays to the end of the view before."""
     entries: tuple[Signed[Entry], ...] = ()
-    at_least: int = 1
-    """Fewer members it never proposes."""
-    stubborn: frozenset[str] = frozenset()
-    """Members that have answered without a promise for so long that they count as lost. Any other that listens to
-    another ballot is there: nothing is proposed without it."""
+    min_members: int = 1
+    """It never proposes fewer."""
+    withholding: frozenset[str] = frozenset()
+    """Members that have refused to promise for so long that they count as lost. Any other that answers, with whatever
+    ballot, is there: no view is proposed without it."""
     unanimous: bool = False
-    """It proposes nothing unless everybody promises who is not expelled: nobody counts as lost yet."""
+    """It proposes nothing unless all promise that are not expelled: none counts as lost yet."""
     missing: tuple[str, ...] = ()
     evidence: Evidence = NO_EVIDENCE
-    """Who is expelled is asked for nothing, and its promises count for nothing."""
+    """Members that it expels are not asked, and their promises do not count."""
     suspects: frozenset[str] = frozenset()
-    """Who is silent; asked last, and by way of the others too."""
+    """Silent members; asked last, and by way of the others too."""
 
 
-# What follows from what.
+# Which view follows (V2 to V5).
 
 
 def next_view(chain: ViewChain, proposer: str, grounds: Grounds, rules: Rules) -> View | None:
-    """The view that follows from all this; None if nothing is to change, or too few members would be left."""
+    """Return the view that follows from the grounds; None for no change, or if too few members would be left."""
     present = chain.current
     proved = {*_expelled(grounds.evidence)} - {*present.expelled}
     out = proved.union(present.expelled)
@@ -170,25 +176,24 @@ def next_view(chain: ViewChain, proposer: str, grounds: Grounds, rules: Rules) -
     standing = {id: promise for id, promise in promised.items() if id not in lost}
     enter = {one.signer: one.statement.private for one in grounds.entries if one.signer not in out}
     enter = {id: private for id, private in enter.items() if id not in present.members}
-    members = (standing.keys() - ({proposer} if grounds.leaves else set())) | enter.keys()
+    members = (standing.keys() - ({proposer} if grounds.leaves else set())) | enter.keys()  # V2
     least = min((promise.durable for promise in standing.values()), default=-1)
     # A member that has left is needed until all have the rounds before the present view.
     missing = grounds.missing if present.planned and least < present.first - 1 else ()
     if not (missing or members != {*present.members} or out != {*present.expelled}):
         return None
-    if len(members) < max(rules.at_least, 1) or not standing:
+    if len(members) < max(rules.min_members, 1) or not standing:
         return None
-    planned = standing.keys() == {*present.members} and not missing
+    planned = standing.keys() == {*present.members} and not missing  # V3, from here on
     first = _after_all(present, standing, least) if planned else least + 1
-    # Who was taken in and cannot go back so far is taken in there once more.
+    # Members that were admitted and cannot go back so far are admitted there once more.
     shaken = {id: promise.private for id, promise in standing.items() if first <= promise.oldest}
     entrants = {**enter, **shaken} if first else {}
     kept = _kept(chain, first, rules.rounds)
-    taken_in = tuple((id, kept(id, entrants[id])) for id in _ordered(entrants.keys() & members, rules.ids))
+    admitted = tuple((id, kept(id, entrants[id])) for id in _ordered(entrants.keys() & members, rules.ids))
     silent = [id for id in present.members if id not in {*promised, *out}] + [*missing]
-    gone = _ordered(lost & promised.keys(), rules.ids)
     news: list[reasons.ReasonNews] = [([id], _why_expelled(id, grounds.evidence)) for id in _ordered(proved, rules.ids)]
-    news += [(silent, reasons.silent_reason(rules.absence)), (gone, reasons.FORGETFUL)]
+    news += [(silent, reasons.silent_reason(rules.absence)), (lost & promised.keys(), reasons.FORGETFUL)]
     news += [([proposer] if grounds.leaves else [], reasons.LEAVES), (enter, reasons.TAKEN_IN)]
     outside = {*rules.ids} - {*present.members} - members
     return View(
@@ -196,40 +201,39 @@ def next_view(chain: ViewChain, proposer: str, grounds: Grounds, rules: Rules) -
         _ordered(members, rules.ids),
         first,
         planned,
-        taken_in,
+        admitted,
         reasons.compose_reason(news, present.reason, outside, rules.ids),
         _ordered(out, rules.ids),
     )
 
 
 def _lost(chain: ViewChain, grounds: Grounds) -> set[str]:
-    """Who promises less than it has announced, or than a view that was decided says it has: its disk is gone."""
+    """Return the members that promise less than they have announced, or than a decided view says they have (V4)."""
     promised = {one.signer: one.statement for one in grounds.promises}
     lost = {one.signer for one in grounds.announced if is_less(promised.get(one.signer), one.statement, chain)}
     return lost | {id for id, promise in promised.items() if promise.durable < chain.floor(id)}
 
 
 def _after_all(present: View, standing: Mapping[str, Promise], least: int) -> int:
-    """The first round that nobody has begun; not before the view's own first.
+    """Return the first round that no member has begun (V3); not before the view's own first.
 
-    By rule R6 nobody is more than W rounds ahead of its neighbours; nor these of theirs, so W is not the whole distance
-    to the farthest member where not all have heard of it yet.
+    By rule R6 no member is more than W rounds ahead of its neighbours (V4); nor these of theirs, so W is not the whole
+    distance to the farthest member where not all have heard of it yet.
     """
     most = least + STALENESS_BOUND + len(present.members)
     return max(present.first, 1 + max(min(promise.started, most) for promise in standing.values()))
 
 
 def is_less(promise: Promise | None, announced: Announcement, chain: ViewChain) -> bool:
-    """Whether a member promises less than it has announced, but for rounds that are void since."""
+    """Return whether a member promises less than it has announced (V4), but for rounds that are void since."""
     if promise is None or announced.view > chain.current.number:
         return False
-    ceiling = chain.ceiling(announced.view)
-    return promise.durable < (announced.round if ceiling is None else min(announced.round, ceiling))
+    return promise.durable < chain.valid(announced.round, announced.view)
 
 
 def _kept(chain: ViewChain, first: int, rounds: int) -> Callable[[str, int], int]:
-    """Of a member and the round of the private state that it brings to a view from `first` on: that round, or -1 where
-    it is void there, or one that this member has never played."""
+    """Return a function of a member and the round of the private state that it brings to a view from `first` on: that
+    round, or -1 where it is void there, or one that this member has never played (V3)."""
     views = (*chain.since(-1), View(chain.current.number + 1, (), first))
     *_, (_, before) = played(views, max(rounds, first))
     return lambda id, private: private if any(private in one for one in before.get(id, ())) else -1
@@ -248,26 +252,26 @@ def _why_expelled(id: str, evidence: Evidence) -> str:
     return reasons.voted_out_reason(by) if by else reasons.LIAR
 
 
-# What is to be believed.
+# What is proved.
 
 
-class Court:
-    """Tells what is proved; each method raises InvalidError, saying why, if something is not."""
+class Verifier:
+    """Checks what messages claim; each method raises InvalidError with the reason if it is not proved."""
 
-    def __init__(self, rules: Rules, authorities: Authorities) -> None:
-        self.rules, self._authorities = rules, authorities
+    def __init__(self, rules: Rules, keyring: Keyring) -> None:
+        self.rules, self._keyring = rules, keyring
 
     def digest(self, before: View, view: View | None) -> str:
-        """What is voted on: the view after that one, or no change of it."""
+        """Return the digest that is voted on: of the view after that one, or of no change of it."""
         pair = [before.as_json(), view.as_json() if view else None]
-        return sha256(canonical([self._authorities.federation, *pair])).hexdigest()
+        return sha256(canonical([self._keyring.federation, *pair])).hexdigest()
 
     def is_quorum(self, view: View, ids: Collection[str]) -> bool:
         return view.is_quorum(ids, self.rules.faulty)
 
     def check_signed(self, signed: Signed[Statement]) -> None:
         _require(signed.signer in self.rules.ids, f"{signed.signer} is no member of the federation")
-        _require(self._authorities.is_valid(signed), f"the signature is not {signed.signer}'s")
+        _require(self._keyring.is_valid(signed), f"the signature is not {signed.signer}'s")
 
     def check_promise(self, present: View, signed: Signed[Promise], ballot: Ballot) -> None:
         promise, most = signed.statement, self.rules.rounds
@@ -279,8 +283,7 @@ class Court:
         self.check_signed(signed)
 
     def check_promised(self, present: View, promised: Promised, by: str, ballot: Ballot) -> None:
-        """That member's promise with its lock, or none: without the lock that it names it could hold up what was
-        decided."""
+        """It is that member's promise with the lock that it names (V2): without it, it could hide what was decided."""
         promise, lock = promised.promise, promised.lock
         _require(promise.signer == by, "a promise by another")
         self.check_promise(present, promise, ballot)
@@ -292,13 +295,10 @@ class Court:
     def check_votes(self, votes: Sequence[Signed[Vote]], vote: Vote, present: View) -> None:
         """All are that vote, and by a quorum."""
         _require(all(one.statement == vote for one in votes), "votes that are not for the same")
-        _require(self._quorum_of(votes, present), "votes by too few members")
+        signers = {one.signer for one in votes}
+        _require(len(signers) == len(votes) and self.is_quorum(present, signers), "votes by too few members")
         for one in votes:
             self.check_signed(one)
-
-    def _quorum_of(self, signed: Sequence[Signed[Vote]], present: View) -> bool:
-        signers = [one.signer for one in signed]
-        return len({*signers}) == len(signers) and self.is_quorum(present, signers)
 
     def check_lock(self, present: View, lock: Lock) -> None:
         _require(lock.number == present.number + 1, "a lock of another number")
@@ -318,7 +318,7 @@ class Court:
         self.check_votes(release.votes, vote, present)
 
     def _check_follows(self, present: View, view: View, evidence: Evidence) -> None:
-        """What no honest members would have decided, whoever has signed it, and who may be expelled."""
+        """Honest members could have decided it, whichever have signed it; and all expulsions are proved."""
         ids, entrants = self.rules.ids, dict(view.entrants)
         _require(view.number == present.number + 1, f"view {view.number} after view {present.number}")
         _require(view.members == _ordered(view.members, ids) and bool(view.members), "members in another order")
@@ -333,7 +333,7 @@ class Court:
         _require({*view.expelled} <= proved.union(present.expelled), "an expulsion without proof")
 
     def check_evidence(self, present: View, evidence: Evidence) -> None:
-        """Everybody that it names may be expelled."""
+        """All that it names may be expelled (V5)."""
         by: dict[str, set[str]] = {}
         _require(len(evidence.guilt) <= len(self.rules.ids), "too many proofs of guilt")
         _require(len(evidence.consents) <= len(self.rules.ids) ** 2, "too many consents")
@@ -350,14 +350,14 @@ class Court:
 
     def check_guilt(self, guilt: Guilt) -> None:
         one, other = guilt.one.statement, guilt.other.statement
-        _require(self._authorities.signs, "without certificates nobody's guilt can be proved")
+        _require(self._keyring.signs, "without certificates no lie can be proved")
         _require(guilt.one.signer == guilt.other.signer, "votes by two members")
         _require(one.digest != other.digest and replace(one, digest=other.digest) == other, "no contradiction")
         self.check_signed(guilt.one)
         self.check_signed(guilt.other)
 
     def check_proposal(self, chain: ViewChain, proposal: Proposal) -> None:
-        """It is its proposer's, and follows from its grounds."""
+        """It is its proposer's, and follows from its grounds (V2)."""
         present, grounds, vote = chain.current, proposal.grounds, proposal.vote.statement
         ballot = vote.ballot
         own = Vote("accept", present.number + 1, ballot, self.digest(present, proposal.view))
@@ -379,6 +379,7 @@ class Court:
             counted -= {*_expelled(grounds.evidence)} | _lost(chain, grounds)
         else:
             _require(proposal.view is not None, "it does not carry on the highest lock")
+        # V6: no change may be proposed in place of a view that only follows from promises, never of a locked one.
         _require(proposal.view in (None, view), "a view that does not follow from what was promised")
         _require(self.is_quorum(present, counted), "too few promises")
 
@@ -391,12 +392,12 @@ class Court:
         for entry in grounds.entries:
             self.check_entry(entry)
             _require(entry.statement.number == present.number, f"{entry.signer} asked to enter another view")
-        # Only rounds that are being played to their end can miss anybody.
-        playing = {id for number in chain.passed(present.number) for id in chain.of(number).members}
+        # Only rounds that are being played to their end need members that have left.
+        playing = {id for number in chain.last_rounds(present.number) for id in chain.of(number).members}
         _require({*grounds.missing} <= playing - {*present.members}, "members missing that were to play no round")
 
     def check_entry(self, entry: Signed[Entry]) -> None:
-        """One that can be in a proposal."""
+        """It can be in a proposal."""
         _require(entry.statement.private <= self.rules.rounds, f"{entry.signer} brings a round that never was")
         self.check_signed(entry)
 
@@ -406,39 +407,39 @@ def _require(holds: bool, why: str) -> None:
         raise InvalidError(why)
 
 
-# A member's part.
+# An acceptor's part.
 
 
 @dataclass(frozen=True)
 class Slot:
-    """What a member has said about the view of one number."""
+    """What a member has answered about the view of one number."""
 
     number: int
     promised: Ballot | None = None
-    """The highest ballot heard of."""
+    """The highest ballot that it has accepted."""
     released: Ballot | None = None
     """The highest in which a quorum has committed to no change."""
     promise: Signed[Promise] | None = None
-    """What was promised in the highest ballot; asked again, it is said again."""
+    """Its promise in the highest ballot; asked again, it gives the same."""
     vote: Signed[Vote] | None = None
-    """To accept, the last one."""
+    """Its last vote to accept."""
     proposers: Signed[Vote] | None = None
-    """That of the proposer, in the same ballot."""
+    """The proposer's, in the same ballot."""
     lock: Lock | None = None
 
     @property
     def held(self) -> bool:
-        """Whether no round may begin."""
+        """Whether no round may begin (V1, V6)."""
         return self.promised is not None and (self.released is None or self.promised > self.released)
 
-    def admits(self, ballot: Ballot) -> bool:
-        """Whether a ballot still counts."""
+    def allows_ballot(self, ballot: Ballot) -> bool:
+        """Return whether a ballot still counts."""
         return (self.promised is None or ballot >= self.promised) and (self.released is None or ballot > self.released)
 
 
 @dataclass
 class Memory:
-    """What a member must never forget, as views.json has it: on disk before any answer leaves that follows from it."""
+    """What a member must never forget (views.json): on disk before an answer is sent that follows from it (V1)."""
 
     id: Id
     decisions: list[Decision] = field(default_factory=list)
@@ -448,7 +449,7 @@ class Memory:
     guilt: list[Guilt] = field(default_factory=list)
     """Of members of the present view."""
     entered: Number = 0
-    """The number of the view in which this peer lives, or has last lived."""
+    """The number of the view that this peer plays, or has played last."""
     promised: Round = -1
     """The round to which it has last promised to be able to go back."""
     authorities: tuple[str, ...] = ()
@@ -457,28 +458,27 @@ class Memory:
 
 
 class Acceptor:
-    """Hears requests and answers them. `memory` must be on disk before an answer leaves.
+    """Answers requests. `memory` must be on disk before an answer is sent.
 
-    A driver whose own peer has lost its disk must not let it answer before a view has taken it in: it has forgotten
-    what it had promised.
+    A peer that has lost its disk must not answer before a view has admitted it: it has forgotten what it had promised.
     """
 
     def __init__(self, memory: Memory, rules: Rules, keyring: Keyring) -> None:
-        """InvalidError if the memory holds a view that was never decided."""
+        """Raises InvalidError if the memory holds a view that was never decided."""
         self.memory, self.rules, self.keyring = memory, rules, keyring
-        self.id, self.court = memory.id, Court(rules, keyring)
+        self.id, self.verifier = memory.id, Verifier(rules, keyring)
         self.chain = ViewChain([View(0, rules.ids, first=0)])
         for decision in memory.decisions:
-            self.court.check_decision(self.chain.current, decision)
+            self.verifier.check_decision(self.chain.current, decision)
             self.chain.extend(decision.view)
-        self.unheard: frozenset[str] = frozenset()
-        """Whose attempts it passes over: enough consent that they are voted out. Known by asking, so not kept."""
-        self._heard = 0
+        self.ignored_members: frozenset[str] = frozenset()
+        """Their attempts are refused: enough members consent to expel them. Known by asking, so not kept."""
+        self._approached = 0
         """The counter up to which it has come by ballots that were too far above to be promised; not kept."""
 
     @property
     def slot(self) -> Slot:
-        """For the view after the current one; what was said about an earlier one is over."""
+        """That of the view after the current one; those of earlier views are over."""
         number = self.chain.current.number + 1
         return self.memory.slot if self.memory.slot.number == number else Slot(number)
 
@@ -493,38 +493,37 @@ class Acceptor:
 
     @property
     def consented(self) -> frozenset[str]:
-        """To whose voting out this member consents."""
+        """The members to whose expulsion this member consents."""
         return frozenset(one.statement.id for one in self.memory.consents)
 
     def next_ballot(self, above: Ballot | None = None) -> Ballot:
-        """One that this peer has never used, higher than any it has promised and than `above`, as far as it may be."""
+        """Return one that this peer has never used: higher than any it has promised and, as far as allowed, `above`."""
         known = self.slot.promised.counter if self.slot.promised else 0
-        heard = above.counter if above else 0
-        # Half as far as others bear: they need not have heard of the last one.
-        return Ballot(max(known, min(heard, known + JUMP // 2 - 1)) + 1, self.id)
+        # Half as far as others accept: they need not know the last one.
+        return Ballot(max(known, min(above.counter if above else 0, known + JUMP // 2 - 1)) + 1, self.id)
 
     def is_beyond(self, ballot: Ballot) -> bool:
-        """Whether a ballot is further above all others than any that is promised: so no member reaches HIGHEST."""
+        """Return whether a ballot is too far above all others to be promised: so no member reaches HIGHEST."""
         return ballot.counter > self._known_counter + JUMP
 
     def approach(self, ballot: Ballot) -> None:
-        """Come JUMP nearer to a ballot that is beyond: a member that was away catches up so."""
-        self._heard = min(self._known_counter + JUMP, ballot.counter)
+        """Come JUMP nearer to a ballot that is beyond: so a member that was away catches up."""
+        self._approached = min(self._known_counter + JUMP, ballot.counter)
 
     @property
     def _known_counter(self) -> int:
-        return max(self._heard, self.slot.promised.counter if self.slot.promised else 0)
+        return max(self._approached, self.slot.promised.counter if self.slot.promised else 0)
 
     def since(self, number: int, most: int) -> Decided:
-        """The views after that one, no more than so many: who is further behind asks again."""
+        """Return at most so many views after that one: a member that is further behind asks again."""
         return Decided(tuple(self.memory.decisions[number : number + most]))
 
-    def hear(self, request: Request, standing: MemberProgress = NO_PROGRESS, most: int = 64) -> Reply:
-        """The answer to one request; InvalidError for what no honest member asks. At most so many views are told."""
+    def handle(self, request: Request, progress: MemberProgress = NO_PROGRESS, most: int = 64) -> Reply:
+        """Answer a request, with at most so many views; raises InvalidError for what no honest member asks."""
         match request:
             case AskPromise(prepare):
                 number, ballot = prepare.statement.number, prepare.statement.ballot
-                return self._elsewhere(number, ballot, most) or self._promise(prepare, standing)
+                return self._elsewhere(number, ballot, most) or self._promise(prepare, progress)
             case Propose(proposal):
                 vote = proposal.vote.statement
                 return self._elsewhere(vote.number, vote.ballot, most) or self._accept(proposal)
@@ -538,7 +537,7 @@ class Acceptor:
                 current = self.chain.current.number
                 return Behind(current) if number > current else self.since(number, most)
             case Enter(entry):
-                self.court.check_entry(entry)
+                self.verifier.check_entry(entry)
                 if entry.statement.number < self.chain.current.number:
                     return self.since(entry.statement.number, most)
             case Poll(number) if number < self.chain.current.number:
@@ -552,47 +551,40 @@ class Acceptor:
         return Heard()
 
     def _elsewhere(self, number: int, ballot: Ballot, most: int) -> Reply | None:
-        """The answer if the request is not about the next view, or this peer or the proposer has no say in it."""
+        """Return the answer if it is not about the next view, or this peer or the proposer has no say in it."""
         present = self.chain.current
         if number <= present.number:
             return self.since(number - 1, most)
         if number > present.number + 1:
             return Behind(present.number)
-        has_say = self.is_member and ballot.proposer in present.members and ballot.proposer not in self.unheard
+        has_say = self.is_member and ballot.proposer in present.members and ballot.proposer not in self.ignored_members
         return None if has_say else Refused(number, ballot)
 
-    def _promise(self, prepare: Signed[Prepare], standing: MemberProgress) -> Reply:
+    def _promise(self, prepare: Signed[Prepare], progress: MemberProgress) -> Reply:
         slot, ballot = self.slot, prepare.statement.ballot
         _require(prepare.signer == ballot.proposer, "an attempt in the name of another")
-        self.court.check_signed(prepare)
-        if slot.promised and (ballot < slot.promised or not slot.admits(ballot)):
+        self.verifier.check_signed(prepare)
+        if slot.promised and (ballot < slot.promised or not slot.allows_ballot(ballot)):
             return Refused(slot.number, slot.promised)
         if slot.promise is None or slot.promise.statement.ballot != ballot:
             if self.is_beyond(ballot):
                 self.approach(ballot)
                 return Refused(slot.number, slot.promised or ballot)
             locked = slot.lock.ballot if slot.lock else None
-            promise = Promise(
-                slot.number,
-                ballot,
-                standing.durable,
-                standing.oldest,
-                standing.started,
-                standing.private,
-                locked,
-            )
+            promise = Promise(slot.number, ballot, **vars(progress), locked=locked)
             self.memory.slot = slot = replace(slot, promised=ballot, promise=self.keyring.sign(promise))
         assert slot.promise
         return Promised(slot.promise, slot.lock)
 
     def _accept(self, proposal: Proposal) -> Reply:
         slot, ballot = self.slot, proposal.vote.statement.ballot
-        if slot.promised and not slot.admits(ballot):
+        if slot.promised and not slot.allows_ballot(ballot):
             return Refused(slot.number, slot.promised)
-        self.court.check_proposal(self.chain, proposal)
-        if slot.promised != ballot:  # only who has promised knows to what it can go back
+        self.verifier.check_proposal(self.chain, proposal)
+        if slot.promised != ballot:  # only a member that has promised knows to what it can go back
             return Refused(slot.number, slot.promised or ballot)
         if slot.vote and slot.vote.statement.ballot == ballot:
+            # It votes once in a ballot; a proposer that proposes twice has signed two votes (V5).
             if slot.vote.statement.digest != proposal.vote.statement.digest:
                 self._accuse(slot.proposers, proposal.vote)
                 return Refused(slot.number, ballot)
@@ -604,24 +596,24 @@ class Acceptor:
 
     def _commit(self, lock: Lock) -> Reply:
         slot = self.slot
-        if slot.promised and not slot.admits(lock.ballot):
+        if slot.promised and not slot.allows_ballot(lock.ballot):
             return Refused(slot.number, slot.promised)
-        self.court.check_lock(self.chain.current, lock)
+        self.verifier.check_lock(self.chain.current, lock)
         for vote in lock.votes:
             self._accuse(slot.proposers, vote)
         if slot.promised != lock.ballot:
             return Refused(slot.number, slot.promised or lock.ballot)
         if slot.lock is None or lock.ballot > slot.lock.ballot:
             self.memory.slot = replace(slot, lock=lock)
-        digest = self.court.digest(self.chain.current, lock.view)
+        digest = self.verifier.digest(self.chain.current, lock.view)
         return Voted(self.keyring.sign(Vote("commit", slot.number, lock.ballot, digest)))
 
     def _accuse(self, one: Signed[Vote] | None, other: Signed[Vote]) -> None:
-        """Takes note of it if these two contradict each other."""
+        """Keep these two votes if they contradict each other (V5)."""
         if one is None or one.signer in {guilt.id for guilt in self.memory.guilt}:
             return
         try:
-            self.court.check_guilt(guilt := Guilt(one, other))
+            self.verifier.check_guilt(guilt := Guilt(one, other))
         except InvalidError:
             return
         self.memory.guilt.append(guilt)
@@ -630,8 +622,8 @@ class Acceptor:
         slot = self.slot
         if release.number != slot.number or not (slot.held and slot.promised and release.ballot >= slot.promised):
             return
-        self.court.check_release(self.chain.current, release)
-        lock = slot.lock if slot.lock and slot.lock.ballot >= release.ballot else None
+        self.verifier.check_release(self.chain.current, release)
+        lock = slot.lock if slot.lock and slot.lock.ballot >= release.ballot else None  # V6: lower locks are void
         self.memory.slot = replace(slot, promised=release.ballot, released=release.ballot, lock=lock)
 
     def _learn(self, decisions: Sequence[Decision]) -> Reply:
@@ -640,7 +632,7 @@ class Acceptor:
             if decision.view.number > present.number + 1:
                 return Behind(present.number)
             if decision.view.number == present.number + 1:
-                self.court.check_decision(present, decision)
+                self.verifier.check_decision(present, decision)
                 self.chain.extend(decision.view)
                 self.memory.decisions.append(decision)
                 self._forget(decision.view)
@@ -649,11 +641,11 @@ class Acceptor:
         return Heard()
 
     def _contradiction(self, decision: Decision) -> str:
-        """Why another view of a number that was decided is not believed; and whether it was proved."""
+        """Return why another view of a number that was decided is refused; and whether it was proved."""
         number = decision.view.number
         try:
             _require(number > 0, "another view 0")
-            self.court.check_decision(self.chain.of(number - 1), decision)
+            self.verifier.check_decision(self.chain.of(number - 1), decision)
         except InvalidError as error:
             return f"another view {number} than the one that was decided: {error}"
         return (
@@ -662,13 +654,13 @@ class Acceptor:
         )
 
     def _forget(self, view: View) -> None:
-        """What concerns only those who are members no more."""
+        """Drop what concerns only members that are expelled."""
         self.memory.consents = [one for one in self.memory.consents if one.statement.id not in view.expelled]
         self.memory.guilt = [one for one in self.memory.guilt if one.id not in view.expelled]
 
     def _consent(self, request: Expel, most: int) -> Reply:
         if request.id == self.id:
-            return Denied(f"{self.id} cannot consent that it is voted out itself: tell it to leave")
+            return Denied(f"{self.id} cannot consent to its own expulsion; tell it to leave")
         _require(request.id in self.rules.ids, f"{request.id} is no member of the federation")
         if request.id in self.chain.current.expelled:
             return self.since(request.number, most)
@@ -679,53 +671,51 @@ class Acceptor:
 
 # A proposer's part.
 
-State = Literal["asking", "proposing", "confirming", "decided", "released", "outdone", "outdated", "short"]
-OVER: tuple[State, ...] = ("decided", "released", "outdone", "outdated", "short")
+State = Literal["asking", "proposing", "confirming", "decided", "released", "preempted", "superseded", "no_quorum"]
+OVER: tuple[State, ...] = ("decided", "released", "preempted", "superseded", "no_quorum")
 
 
 class Attempt:
-    """One member's attempt, in one ballot, to have the next view decided. It takes the members' answers and gives the
-    requests to send; its driver says of whom to wait no longer.
+    """A member's attempt, in one ballot, to have the next view decided. It takes the members' replies and gives the
+    requests to send; its driver says which members do not answer.
 
-    asking -> proposing -> confirming -> decided | released, and from each of the first three to outdone (another ballot
-    came before: try again later, with a higher counter), outdated (the number was decided without this proposer) or
-    short (no quorum answers, or too few members would be left: try again later).
+    asking -> proposing -> confirming -> decided | released, and from each of the first three to preempted (another
+    ballot came before: try again later, with a higher counter), superseded (the number was decided without this
+    proposer) or no_quorum (too few answer, or too few members would be left: try again later).
 
-    The proposer's own acceptor is asked first: its promise is on disk before others hear of the ballot, so that after a
-    crash it is not used again for something else. Who is silent is asked last, also by way of those who have promised:
-    what they say of it counts as its own word, as it is signed.
+    The proposer's own acceptor is asked first: its promise is on disk before others see the ballot, so that after a
+    crash it is not used again for something else. Silent members are asked last, also by way of those that have
+    promised: a relayed promise counts like one received directly, as it is signed.
     """
 
-    def __init__(self, acceptor: Acceptor, above: Ballot | None, wish: MembershipChange) -> None:
-        """above: the highest ballot that has outdone this proposer's. ValueError if it is no member."""
-        self._chain, self._court, self._keyring = acceptor.chain, acceptor.court, acceptor.keyring
-        self._rules, self._wish, self._present = acceptor.rules, wish, acceptor.chain.current
-        self.number, self.ballot = self._present.number + 1, acceptor.next_ballot(above)
-        if acceptor.id not in self._present.members:
-            raise ValueError(f"{acceptor.id} is no member of view {self._present.number}")
+    def __init__(self, acceptor: Acceptor, above: Ballot | None, change: MembershipChange) -> None:
+        """above: the highest ballot that has preempted this proposer's. Raises ValueError if it is not a member."""
+        self._chain, self._verifier, self._keyring = acceptor.chain, acceptor.verifier, acceptor.keyring
+        self._rules, self._change, self._present = acceptor.rules, change, acceptor.chain.current
+        self.number, self.ballot, own = self._present.number + 1, acceptor.next_ballot(above), acceptor.id
+        if own not in self._present.members:
+            raise ValueError(f"{own} is not a member of view {self._present.number}")
         self.state: State = "asking"
         self.lock: Lock | None = None
+        """The highest that the promises name (V2), then this attempt's own."""
         self.decision: Decision | None = None
-        self.outdone_by: Ballot | None = None
+        self.preempted_by: Ballot | None = None
         self.newer: tuple[Decision, ...] = ()
-        """When outdated: the views that were decided in the meantime."""
+        """When superseded: the views that were decided meanwhile."""
         self.announced: dict[str, Signed[Announcement]] = {}
-        """What others have held against promises."""
+        """Announcements that others have held against promises."""
         self._known: dict[str, Signed[Announcement]] = {}
-        out = {*_expelled(wish.evidence)}
-        self._asked = [id for id in self._present.members if id not in out]
         self._prepare = acceptor.keyring.sign(Prepare(self.number, self.ballot))
         self._promises: dict[str, Promised] = {}
         self._votes: dict[str, Signed[Vote]] = {}
         self._waiting: set[str] = set()
         self._refused = set[str]()
-        """Members that listen to another ballot: they are not away, so no view is proposed without them."""
+        """Members that have accepted another ballot: they are there, so no view is proposed without them."""
         self._proposal: Proposal | None = None
-        own = acceptor.id
-        suspects = [id for id in self._asked if id in wish.suspects and id != own]
-        others = [id for id in self._asked if id not in wish.suspects and id != own]
-        self._steps = [[own], others, suspects]
-        """Whom to ask for a promise, one step after the other."""
+        self._asked = [id for id in self._present.members if id not in _expelled(change.evidence)]
+        others = [id for id in self._asked if id not in change.suspects and id != own]
+        self._steps = [[own], others, [id for id in self._asked if id in change.suspects and id != own]]
+        """The members to ask for a promise, one step after the other."""
         self._to_send: dict[str, Request] = {}
         self._ask_next()
 
@@ -733,33 +723,33 @@ class Attempt:
     def over(self) -> bool:
         return self.state in OVER
 
-    def against(self, announced: Iterable[Signed[Announcement]]) -> None:
-        """What members have announced, as far as this proposer knows: to be held against their promises."""
+    def hold_against(self, announced: Iterable[Signed[Announcement]]) -> None:
+        """Hold these announcements against the promises (V4)."""
         self._known |= {one.signer: one for one in announced}
 
     def requests(self) -> dict[str, Request]:
-        """What is to be sent now, by member; each is given once. The last ones come when the attempt is over."""
+        """Return what is to be sent now, by member; each is given once, the last ones when the attempt is over."""
         given, self._to_send = self._to_send, {}
         return given
 
-    def answered(self, member: str, reply: Reply) -> None:
-        """Takes a member's answer; InvalidError for one that no honest member gives, which then has not answered."""
+    def on_reply(self, member: str, reply: Reply) -> None:
+        """Take a member's reply; raises InvalidError for one that no honest member gives, which counts as none."""
         if self.over:
             return
         try:
             if member in self._waiting:
-                self._judge(member, reply)
+                self._handle(member, reply)
         except InvalidError:
-            self.failed(member)
+            self.on_no_reply(member)
             raise
 
-    def failed(self, member: str) -> None:
-        """The member cannot be reached, or takes too long."""
+    def on_no_reply(self, member: str) -> None:
+        """Go on without a reply of this member."""
         self._waiting.discard(member)
         if not self.over and not self._waiting and not self._to_send:
             self._go_on()
 
-    def _judge(self, member: str, reply: Reply) -> None:
+    def _handle(self, member: str, reply: Reply) -> None:
         match reply:
             case Promised() if self.state == "asking":
                 self._take_promise(reply, member)
@@ -771,25 +761,25 @@ class Attempt:
                 self._take_vote(member, vote)
             case Objection(announced=announced):
                 for known in announced[: len(self._present.members)]:
-                    self._court.check_signed(known)
+                    self._verifier.check_signed(known)
                     self.announced[known.signer] = known
             case Refused(number=number, promised=promised) if number == self.number:
                 self._refused.add(member)
                 if promised > self.ballot:
-                    self.outdone_by = max(promised, self.outdone_by or promised)
+                    self.preempted_by = max(promised, self.preempted_by or promised)
             case Decided(decisions) if decisions and decisions[0].view.number == self.number:
-                self._court.check_decision(self._present, decisions[0])
+                self._verifier.check_decision(self._present, decisions[0])
                 self.newer = decisions
-                self._become("outdated")
+                self._become("superseded")
                 return
             case Behind(number) if number < self._present.number:
-                pass  # its driver tells it
-        self.failed(member)
+                pass  # its driver sends it the views
+        self.on_no_reply(member)
 
     def _take_promise(self, promised: Promised, member: str) -> None:
         if member in self._promises:
-            return  # the first one counts: another could take back the lock that it came with
-        self._court.check_promised(self._present, promised, member, self.ballot)
+            return  # the first one counts: another could take back the lock that came with it
+        self._verifier.check_promised(self._present, promised, member, self.ballot)
         if (lock := promised.lock) and (self.lock is None or lock.ballot > self.lock.ballot):
             self.lock = lock
         self._promises[member] = promised
@@ -800,14 +790,14 @@ class Attempt:
         digest = self._proposal.vote.statement.digest
         _require(vote.signer == member, "a vote by another")
         _require(vote.statement == Vote(phase, self.number, self.ballot, digest), "a vote for something else")
-        self._court.check_signed(vote)
+        self._verifier.check_signed(vote)
         self._votes[member] = vote
 
     def _send(self, requests: Mapping[str, Request]) -> None:
         self._to_send, self._waiting = dict(requests), {*requests}
 
     def _ask_next(self) -> None:
-        """The next step of asking; the last one, who is silent, by way of the others too."""
+        """Ask the members of the next step; the last ones, which are silent, by way of the others too."""
         step = self._steps.pop(0)
         last = not self._steps
         missing = [id for id in self._asked if id not in self._promises] if last else step
@@ -821,47 +811,51 @@ class Attempt:
             self._go_on()
 
     def _go_on(self) -> None:
-        """All answers are there that can be expected now."""
+        """Take the next step: all replies are there that can be expected now."""
         if self.state == "asking":
-            if self.ballot.proposer not in self._promises or self._refused - self._wish.stubborn:
-                self._fall_short()
+            if self.ballot.proposer not in self._promises or self._refused - self._change.withholding:
+                self._fail()
             elif self._steps:
                 self._ask_next()
             else:
                 self._choose()
-        elif not self._court.is_quorum(self._present, self._votes):
-            self._fall_short()
+        elif not self._verifier.is_quorum(self._present, self._votes):
+            self._fail()
         elif self.state == "proposing":
             self._confirm()
         else:
             self._decide()
 
-    def _fall_short(self) -> None:
-        self._become("outdone" if self._refused else "short")
-        if self._present.tolerates(self._rules.faulty):  # nobody else is listened to in its turn
+    def _fail(self) -> None:
+        self._become("preempted" if self._refused else "no_quorum")
+        if self._present.tolerates(self._rules.faulty):  # no other ballot is accepted in its turn (T2)
             self._to_send = dict.fromkeys(self._promises, Yield(self.number, self.ballot))
 
     def _choose(self) -> None:
-        """Which view to propose, now that no more promises are waited for."""
-        wish, promises = self._wish, tuple(one.promise for one in self._promises.values())
+        """Propose a view (V2), now that no more promises are expected."""
+        change, promises = self._change, tuple(one.promise for one in self._promises.values())
         held = {one.signer: one.statement for one in promises}
         known = (self._known[id] for id in self._known if is_less(held.get(id), self._known[id].statement, self._chain))
-        grounds = Grounds(promises, self.lock, tuple(known), wish.entries, wish.evidence, wish.leaves, wish.missing)
+        grounds = Grounds(
+            promises, self.lock, tuple(known), change.entries, change.evidence, change.leaves, change.missing
+        )
         view = self.lock.view if self.lock else None
         if view is None:
             view = next_view(self._chain, self.ballot.proposer, grounds, self._rules)
             everybody = self._promises.keys() == {*self._present.members}
-            if view and (len(view.members) < wish.at_least or (wish.unanimous and len(promises) < len(self._asked))):
+            if view and (
+                len(view.members) < change.min_members or (change.unanimous and len(promises) < len(self._asked))
+            ):
                 view = None
             if view is None and not everybody:
-                self._fall_short()
+                self._fail()
                 return
-        vote = self._keyring.sign(Vote("accept", self.number, self.ballot, self._court.digest(self._present, view)))
+        vote = self._keyring.sign(Vote("accept", self.number, self.ballot, self._verifier.digest(self._present, view)))
         self._proposal = proposal = Proposal(view, vote, grounds)
         try:
-            self._court.check_proposal(self._chain, proposal)
-        except InvalidError:  # too few promises, most often
-            self._fall_short()
+            self._verifier.check_proposal(self._chain, proposal)
+        except InvalidError:  # most often too few promises
+            self._fail()
             return
         self._become("proposing")
         self._send(dict.fromkeys(self._promises, Propose(proposal)))
@@ -893,40 +887,40 @@ class Attempt:
 
 
 PHASES_OF_ATTEMPT = 3
-"""In an attempt: promise, vote, commit."""
-LONGEST_PAUSE = 900
-"""For which a member is not listened to after its turn, at most, in times of a phase. Much shorter, and a liar could
-always be in its turn at one of many members."""
+"""Promise, accept, commit."""
+MAX_PAUSE_PHASES = 900
+"""The longest time for which a member is ignored after its turn (T3), in phases. With a much shorter one, a liar could
+always have its turn at one of many members."""
 
 
 class Turns:
-    """As one member sees them."""
+    """The turns of all members, as one member sees them."""
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
-        """seconds: that a phase may take."""
+        """seconds: how long a phase may take."""
         self._seconds, self._clock = seconds, clock
         self._holder = ""
-        """Whose the last turn was."""
+        """The member that had the last turn."""
         self._began = self._until = -inf
         self._charged = True
-        """Whether the time of the last turn is counted already."""
+        """Whether the last turn is counted in `_spent` already."""
         self._spent: defaultdict[str, float] = defaultdict(float)
         self._free_at: defaultdict[str, float] = defaultdict(lambda: -inf)
         self._raised: defaultdict[str, float] = defaultdict(lambda: -inf)
-        """When each has last brought this member nearer to a ballot far above all others."""
+        """When each member has last brought this one nearer to a ballot far above all others."""
 
     @property
     def over_for(self) -> float:
-        """Seconds since the last turn was over; 0 while one lasts."""
+        """Seconds since the last turn; 0 while one lasts."""
         return max(0.0, self._clock() - self._until)
 
     def is_free(self, member: str) -> bool:
-        """Whether a new ballot of that member would be listened to."""
+        """Return whether a new ballot of that member would be accepted."""
         self._charge()
         return self._charged and self._clock() >= self._free_at[member]
 
-    def take(self, member: str) -> bool:
-        """Whether its new ballot is listened to; if so its turn begins."""
+    def try_acquire(self, member: str) -> bool:
+        """Return whether its new ballot is accepted (T1); if so its turn begins."""
         if not self.is_free(member):
             return False
         self._holder, self._began, self._charged = member, self._clock(), False
@@ -934,25 +928,25 @@ class Turns:
         return True
 
     def advance(self, member: str) -> None:
-        """A phase of its attempt is over."""
+        """Extend its turn: a phase of its attempt is completed (T1)."""
         if not self._charged and self._holder == member:
             self._until = min(self._clock() + self._seconds, self._began + PHASES_OF_ATTEMPT * self._seconds)
 
     def end(self, member: str | None = None) -> None:
-        """Its turn is over; None: whosever it is."""
+        """End its turn (T2); None: any member's."""
         if member in (None, self._holder):
             self._until = min(self._until, self._clock())
             self._charge()
 
     def forget(self) -> None:
-        """Nobody has had a turn."""
+        """Start anew (T4)."""
         self._until, self._charged = min(self._until, self._clock()), True
         self._spent.clear()
         self._free_at.clear()
 
     def may_raise(self, member: str) -> bool:
-        """Whether a ballot of that member that is too far above all others brings this one nearer to it: seldom enough
-        for others to keep up."""
+        """Return whether a ballot of that member that is too far above all others brings this one nearer to it: seldom
+        enough for others to keep up."""
         now = self._clock()
         if now - self._raised[member] < self._seconds:
             return False
@@ -965,4 +959,4 @@ class Turns:
         self._charged = True
         self._spent[self._holder] += self._until - self._began
         turns = min(self._spent[self._holder] / self._seconds, 32)
-        self._free_at[self._holder] = self._until + self._seconds * min(2 * (2**turns - 1), LONGEST_PAUSE)
+        self._free_at[self._holder] = self._until + self._seconds * min(2 * (2**turns - 1), MAX_PAUSE_PHASES)

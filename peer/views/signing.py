@@ -1,10 +1,10 @@
-"""Who has signed what: by the keys of the certificates with which members also connect.
+"""Signatures of members, by the keys of the certificates with which they also connect.
 
 A signature covers the federation (its settings and members), the signer and the statement, and travels with the
-signer's certificate, so that anybody who has the CA can check it, also years later: whether a certificate has expired
-meanwhile changes nothing about what was signed with it. A CA that this peer once trusted stays good for statements of
-earlier rounds of the run, though no longer for connections: its key is thrown away, and a key that was stolen before
-the certificates were renewed is one faulty member, as it was.
+signer's certificate, so that the CA is enough to check it, also years later: an expired certificate changes nothing
+about what was signed with it. A CA that this peer once trusted stays valid for statements of earlier rounds of the
+run, though no longer for connections: its key is thrown away, and a key that was stolen before the certificates were
+renewed is one faulty member, as it was.
 """
 
 from base64 import b64decode, b64encode
@@ -13,61 +13,32 @@ from dataclasses import asdict
 
 from peer.views.statements import Signed, Statement, canonical
 
-CHECKED_CERTIFICATES = 1024
+MAX_CHECKED_CERTIFICATES = 1024
 """Certificates of others that are remembered as checked."""
 
 
-class Authorities:
-    """Checks signatures by the certificates of these CAs (PEM)."""
-
-    signs = True
-    """Whether there are signatures at all."""
-
-    def __init__(self, federation: str, authorities: Iterable[str] = ()) -> None:
-        """federation: what tells this run's federation from others, such as a digest of its settings."""
-        self.federation, self.pems = federation, list(dict.fromkeys(authorities))
-        self._checked: dict[str, tuple[str, object] | None] = {}
-
-    def is_valid(self, signed: Signed[Statement]) -> bool:
-        """Whether that member has signed that."""
-        holder_and_key = self._holder_and_key(signed.certificate)
-        if holder_and_key is None or holder_and_key[0] != signed.signer:
-            return False
-        return _verifies(holder_and_key[1], signed.signature, self.signed_text(signed.signer, signed.statement))
-
-    def trust(self, pem: str) -> None:
-        """One more CA."""
-        if pem not in self.pems:
-            self.pems.append(pem)
-            self._checked.clear()
-
-    def signed_text(self, signer: str, statement: Statement) -> bytes:
-        return canonical([self.federation, signer, type(statement).__name__, asdict(statement)])
-
-    def _holder_and_key(self, certificate: str) -> tuple[str, object] | None:
-        """To whom it is made out, if one of the CAs has issued it."""
-        if certificate not in self._checked:
-            if len(self._checked) >= CHECKED_CERTIFICATES:
-                self._checked.clear()
-            self._checked[certificate] = _read_certificate(certificate, self.pems)
-        return self._checked[certificate]
-
-
-class Keyring(Authorities):
-    """Signs as one member, and checks what others have signed. By itself it is that of a federation without
-    certificates: nothing is signed, and everything is taken for what it says it is."""
+class Keyring:
+    """The keyring of a federation without certificates: nothing is signed, and every signer is believed."""
 
     signs = False
+    """Whether there are signatures at all."""
 
     def __init__(self, id: str, federation: str, authorities: Iterable[str] = ()) -> None:
-        super().__init__(federation, authorities)
-        self.id = id
+        """id: the member that signs. federation: what tells this run's federation from others, such as a digest of its
+        settings. authorities: CAs (PEM) that this peer trusts, or has trusted before."""
+        self.id, self.federation, self.pems = id, federation, list(dict.fromkeys(authorities))
 
     def sign(self, statement: Statement) -> Signed[Statement]:
         return Signed(self.id, statement)
 
     def is_valid(self, signed: Signed[Statement]) -> bool:
+        """Return whether that member has signed that statement."""
         return True
+
+    def trust(self, pem: str) -> None:
+        """Add a CA."""
+        if pem not in self.pems:
+            self.pems.append(pem)
 
 
 UNSIGNED = Keyring("", "")
@@ -75,47 +46,71 @@ UNSIGNED = Keyring("", "")
 
 
 class CertifiedKeyring(Keyring):
-    """With certificates."""
+    """Signs by this member's certificate, and checks signatures by those of the CAs."""
 
     signs = True
 
     def __init__(
-        self, id: str, federation: str, files: Callable[[], tuple[bytes, bytes, bytes]], authorities: Iterable[str] = ()
+        self,
+        id: str,
+        federation: str,
+        files: Callable[[], tuple[bytes, bytes, bytes]] | None,
+        authorities: Iterable[str] = (),
     ) -> None:
-        """files: CA, certificate and key in PEM, as they are now; asked for at each signature, as they may be renewed.
-        authorities: CAs that this peer has trusted before."""
+        """files: CA, certificate and key in PEM, as they are now; read at each use, as they may be renewed. None: this
+        keyring only checks."""
         super().__init__(id, federation, authorities)
         self._files = files
         self._loaded: tuple[tuple[bytes, bytes, bytes], object, str] | None = None
+        self._checked: dict[str, tuple[str, object] | None] = {}
+        """Holder and key by certificate; None where no CA has issued it."""
         self._load()
 
     def sign(self, statement: Statement) -> Signed[Statement]:
-        key, certificate = self._load()
-        signature = b64encode(_sign(key, self.signed_text(self.id, statement))).decode()
+        self._load()
+        assert self._loaded
+        _, key, certificate = self._loaded
+        signature = b64encode(_sign(key, self._signed_text(self.id, statement))).decode()
         return Signed(self.id, statement, signature, certificate)
 
     def is_valid(self, signed: Signed[Statement]) -> bool:
         self._load()
-        return Authorities.is_valid(self, signed)
+        certificate = signed.certificate
+        if certificate not in self._checked:
+            if len(self._checked) >= MAX_CHECKED_CERTIFICATES:
+                self._checked.clear()
+            self._checked[certificate] = _read_certificate(certificate, self.pems)
+        found = self._checked[certificate]
+        if found is None or found[0] != signed.signer:
+            return False
+        return _verifies(found[1], signed.signature, self._signed_text(signed.signer, signed.statement))
 
-    def _load(self) -> tuple[object, str]:
-        files = self._files()
-        if self._loaded is None or self._loaded[0] != files:
-            from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
-            from cryptography.x509 import load_pem_x509_certificate
+    def trust(self, pem: str) -> None:
+        if pem not in self.pems:
+            self.pems.append(pem)
+            self._checked.clear()
 
-            ca, pem, key = files
-            certificate = b64encode(load_pem_x509_certificate(pem).public_bytes(Encoding.DER)).decode()
-            self._loaded = files, load_pem_private_key(key, password=None), certificate
-            self.trust(ca.decode())
-        return self._loaded[1], self._loaded[2]
+    def _signed_text(self, signer: str, statement: Statement) -> bytes:
+        return canonical([self.federation, signer, type(statement).__name__, asdict(statement)])
+
+    def _load(self) -> None:
+        files = self._files() if self._files else None
+        if files is None or (self._loaded and self._loaded[0] == files):
+            return
+        from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+        from cryptography.x509 import load_pem_x509_certificate
+
+        ca, pem, key = files
+        certificate = b64encode(load_pem_x509_certificate(pem).public_bytes(Encoding.DER)).decode()
+        self._loaded = files, load_pem_private_key(key, password=None), certificate
+        self.trust(ca.decode())
 
 
 def _read_certificate(certificate: str, authorities: Iterable[str]) -> tuple[str, object] | None:
+    """Return the one holder of a certificate (base64 of DER) and its key, if one of the CAs has issued it."""
     from cryptography import x509
 
-    # Whatever the parser makes of what comes from outside: it is no certificate then.
-    try:
+    try:  # whatever the parser raises for outside input: it is not a certificate then
         found = x509.load_der_x509_certificate(b64decode(certificate, validate=True))
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         holders, key = names.get_values_for_type(x509.DNSName), found.public_key()
@@ -124,7 +119,7 @@ def _read_certificate(certificate: str, authorities: Iterable[str]) -> tuple[str
     for authority in authorities:
         try:
             found.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.encode()))
-        except Exception:  # noqa: BLE001 (not by this one)
+        except Exception:  # noqa: BLE001 (not issued by this CA)
             continue
         return (holders[0], key) if len(holders) == 1 else None
     return None

@@ -1,8 +1,8 @@
-"""What members say about views: the statements that they sign, and the requests and replies that carry these.
+"""The messages about views: the statements that members sign, and the requests and replies that carry these.
 
-One text of each: canonical JSON is what is signed, sent and kept in views.json. Whatever comes from outside is read by
-`read`, which takes no value that an honest member could not have said: numbers have bounds, ids and texts have their
-characters, and how long the whole may be is for the reader of bytes to say (`Limits.views`).
+Each has one text: canonical JSON is what is signed, sent and kept in views.json, and the names of these classes and
+fields are part of it. All outside input goes through `read`, which accepts no value that an honest member could not
+have sent: numbers have bounds, ids and texts have their characters; `Limits.views` bounds the length.
 """
 
 import json
@@ -15,9 +15,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 from peer.views.view import Id, Number, Round, View
 
 HIGHEST = 1 << 62
-"""No counter of a ballot is higher."""
+"""The highest counter of a ballot."""
 JUMP = 1 << 20
-"""How far a ballot may be above the highest one known: reaching HIGHEST takes so many steps that nobody gets there."""
+"""How far a ballot may be above the highest one known: HIGHEST is so many steps away that no member gets there."""
 Counter = Annotated[int, Field(ge=1, le=HIGHEST)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Base64 = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/=]*$", max_length=8192)]
@@ -25,23 +25,23 @@ Words = Annotated[str, Field(max_length=300, pattern=r"^[ -~]*$")]
 
 
 class InvalidError(Exception):
-    """What no honest member says; tells what it was."""
+    """A message that no honest member sends; its text says why."""
 
 
 @dataclass(frozen=True, order=True)
 class Ballot:
-    """One attempt; of two, the greater one counts. A proposer never uses a counter twice for one number."""
+    """One attempt; of two, the greater one counts. A proposer uses no counter twice for one number."""
 
     counter: Counter
     proposer: Id
 
 
-# What is signed.
+# Statements, which are signed.
 
 
 @dataclass(frozen=True)
 class Prepare:
-    """start no round until this number is decided, and listen to no lower ballot"""
+    """Asks members to start no round until this number is decided, and to accept no lower ballot."""
 
     number: Number
     ballot: Ballot
@@ -49,37 +49,37 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Promise:
-    """as asked; and how this member stands"""
+    """A promise as asked, with the progress of this member."""
 
     number: Number
     ballot: Ballot
     durable: Round
-    """The last round to whose end it can go back, -1 for the beginning; of one that was taken in, at least the round
+    """The last round to whose end it can go back, -1 for the beginning; of an admitted member, at least the round
     before its view's first one. It announces no later one until the decision."""
     oldest: Round
-    """It can be in no round before this one: that in which it was taken in, else 0."""
+    """It can be in no round before this one: that in which it was admitted, else 0."""
     started: Round
     """The last round that it has begun."""
     private: Round
-    """After which round the private state stands with which it was taken in, and would be again; -1: it has none."""
+    """The round of the private state with which it was admitted, and would be again; -1: it has none."""
     locked: Ballot | None = None
-    """That of the lock it holds."""
+    """The ballot of the lock it holds."""
 
 
 @dataclass(frozen=True)
 class Vote:
-    """this is the view of that number; a member votes once in a ballot and phase"""
+    """A vote for the view of that number; a member votes once in a ballot and phase."""
 
     phase: Literal["accept", "commit"]
     number: Number
     ballot: Ballot
     digest: Digest
-    """Of the view, and of the one before; or of there being no change."""
+    """Of the view, or of no change, with the view before."""
 
 
 @dataclass(frozen=True)
 class Announcement:
-    """rounds up to this one are on my disk, as a member of that view"""
+    """Rounds up to this one are on the signer's disk, as a member of that view."""
 
     view: Number
     round: Round
@@ -87,18 +87,18 @@ class Announcement:
 
 @dataclass(frozen=True)
 class Consent:
-    """this member is to be voted out"""
+    """Consent that this member is expelled."""
 
     id: Id
 
 
 @dataclass(frozen=True)
 class Entry:
-    """take me into the view after that one, the last I know"""
+    """Asks to be admitted to the view after that one, the last that the signer knows."""
 
     number: Number
     private: Round
-    """After which round the private state stands that it brings, or -1."""
+    """The round of the private state that it brings, or -1."""
 
 
 Statement = TypeVar("Statement", Prepare, Promise, Vote, Announcement, Consent, Entry)
@@ -106,7 +106,7 @@ Statement = TypeVar("Statement", Prepare, Promise, Vote, Announcement, Consent, 
 
 @dataclass(frozen=True)
 class Signed(Generic[Statement]):
-    """A statement by one member. Both texts are empty where there are no certificates."""
+    """A statement by one member. Without certificates both texts are empty."""
 
     signer: Id
     statement: Statement
@@ -115,12 +115,12 @@ class Signed(Generic[Statement]):
     """The signer's, in DER."""
 
 
-# What is made of it.
+# What statements prove.
 
 
 @dataclass(frozen=True)
 class Guilt:
-    """Two votes by one member in one ballot and phase for different views: anyone can see that it has lied."""
+    """Two votes by one member in one ballot and phase for different views: proof that it lies (rule V5)."""
 
     one: Signed[Vote]
     other: Signed[Vote]
@@ -132,7 +132,7 @@ class Guilt:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Why somebody is expelled."""
+    """Why members are expelled."""
 
     consents: tuple[Signed[Consent], ...] = ()
     guilt: tuple[Guilt, ...] = ()
@@ -140,7 +140,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Lock:
-    """A quorum has voted to accept a view in this ballot, or that nothing changes (None): nothing else can be decided
+    """A quorum has voted to accept a view in this ballot, or that nothing changes (None): no other value can be decided
     in this ballot, and any later one carries this on unless it has a higher lock."""
 
     number: Number
@@ -152,7 +152,7 @@ class Lock:
 
 @dataclass(frozen=True)
 class Decision:
-    """A view with the votes of a quorum of the view before it: that it was decided, provable to anybody."""
+    """A view with the votes of a quorum of the view before it: proof that it was decided."""
 
     view: View
     ballot: Ballot
@@ -162,19 +162,19 @@ class Decision:
 
 @dataclass(frozen=True)
 class Grounds:
-    """All that a proposed view follows from: each member works it out for itself (`decision.next_view`)."""
+    """All that a proposed view follows from: each member computes it for itself (`decision.next_view`)."""
 
     promises: tuple[Signed[Promise], ...]
     lock: Lock | None = None
-    """The highest that any of the promises names."""
+    """The highest that the promises name."""
     announced: tuple[Signed[Announcement], ...] = ()
-    """By members that have promised less than they had announced."""
+    """By members that have promised less than that."""
     entries: tuple[Signed[Entry], ...] = ()
     evidence: Evidence = Evidence()
     leaves: bool = False
     """Whether the proposer leaves."""
     missing: tuple[Id, ...] = ()
-    """Who has left, was to play the last rounds before the present view, and is lost: all go back."""
+    """Members that have left, were to play the last rounds before the present view, and are lost: all go back."""
 
 
 @dataclass(frozen=True)
@@ -183,11 +183,11 @@ class Proposal:
 
     view: View | None
     vote: Signed[Vote]
-    """The proposer's own: two of them in one ballot prove its guilt."""
+    """The proposer's own: two of them in one ballot prove that it lies."""
     grounds: Grounds
 
 
-# What is asked.
+# Requests.
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class AskPromise:
 
 @dataclass(frozen=True)
 class Relay:
-    """ask those for me, from whom I have no answer"""
+    """Asks the receiver to ask those that have not answered the sender."""
 
     prepare: Signed[Prepare]
     to: tuple[Id, ...]
@@ -215,7 +215,7 @@ class Confirm:
 
 @dataclass(frozen=True)
 class Release:
-    """a quorum has committed to there being no change: go on"""
+    """A quorum has committed to no change: rounds may begin again."""
 
     number: Number
     ballot: Ballot
@@ -224,7 +224,7 @@ class Release:
 
 @dataclass(frozen=True)
 class Yield:
-    """my attempt in that ballot has come to nothing: another may try"""
+    """The sender's attempt in that ballot has failed: another member may try."""
 
     number: Number
     ballot: Ballot
@@ -232,14 +232,14 @@ class Yield:
 
 @dataclass(frozen=True)
 class Decided:
-    """these views were decided, one after the other; as a reply: you are outdated"""
+    """These views were decided, in this order; as a reply: the sender did not know them."""
 
     decisions: tuple[Decision, ...]
 
 
 @dataclass(frozen=True)
 class Ask:
-    """which views were decided after that one?"""
+    """Asks which views were decided after that one."""
 
     number: Number
 
@@ -251,14 +251,14 @@ class Enter:
 
 @dataclass(frozen=True)
 class Leave:
-    """its operator asks this member to leave, and knows the views up to that number"""
+    """An operator, who knows the views up to that number, asks this member to leave."""
 
     number: Number
 
 
 @dataclass(frozen=True)
 class Expel:
-    """its operator, who knows the views up to that number, has this member consent that one is voted out"""
+    """An operator, who knows the views up to that number, has this member consent to an expulsion."""
 
     number: Number
     id: Id
@@ -266,19 +266,19 @@ class Expel:
 
 @dataclass(frozen=True)
 class Poll:
-    """to the voting out of whom do you consent? The asker knows the views up to that number"""
+    """Asks for the expulsions to which a member consents. The sender knows the views up to that number."""
 
     number: Number
 
 
-# What is answered.
+# Replies.
 
 
 @dataclass(frozen=True)
 class Promised:
     promise: Signed[Promise]
     lock: Lock | None = None
-    """That which the promise names."""
+    """The one that the promise names."""
 
 
 @dataclass(frozen=True)
@@ -293,7 +293,7 @@ class Voted:
 
 @dataclass(frozen=True)
 class Refused:
-    """another ballot came before yours"""
+    """Another ballot came before."""
 
     number: Number
     promised: Ballot
@@ -301,37 +301,37 @@ class Refused:
 
 @dataclass(frozen=True)
 class Objection:
-    """what is proposed is not so"""
+    """The proposal is not true, as far as this member knows."""
 
     why: Words
     announced: tuple[Signed[Announcement], ...] = ()
-    """By those who have promised less."""
+    """By members that have promised less."""
 
 
 @dataclass(frozen=True)
 class Behind:
-    """I know the views up to that number only"""
+    """The sender knows the views up to that number only."""
 
     number: Number
 
 
 @dataclass(frozen=True)
 class Consents:
-    """to the voting out of these"""
+    """The expulsions to which the sender consents."""
 
     evidence: Evidence
 
 
 @dataclass(frozen=True)
 class Denied:
-    """that cannot be, and why"""
+    """It cannot be done, and why."""
 
     why: Words
 
 
 @dataclass(frozen=True)
 class Heard:
-    """received"""
+    """Received."""
 
 
 Kept = TypeVar("Kept")
@@ -350,54 +350,53 @@ _REPLIES: dict[type, tuple[type, ...]] = {
     Enter: (Heard, Decided),
     Poll: (Consents, Decided),
 }
-"""What an honest member answers to which request."""
+"""The replies of an honest member to each request."""
 _KINDS = {one.__name__.encode(): one for one in (*get_args(Request), *get_args(Reply))}
 
 
 def canonical(value: Any) -> bytes:
-    """The one text of plain values."""
+    """Return the one text of plain values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def written(said: Request | Reply) -> bytes:
-    """A request or a reply: its name, and what is in it."""
-    return type(said).__name__.encode() + b" " + canonical(asdict(said))
+def written(message: Request | Reply) -> bytes:
+    """Return its text: its name, and its content."""
+    return type(message).__name__.encode() + b" " + canonical(asdict(message))
 
 
 def read_request(text: bytes) -> Request:
-    """InvalidError for anything else."""
-    return _said(Request, text)  # type: ignore[no-any-return]
+    """Raises InvalidError for anything else."""
+    return _read_message(Request, text)  # type: ignore[no-any-return]
 
 
 def read_reply(text: bytes) -> Reply:
-    """InvalidError for anything else."""
-    return _said(Reply, text)  # type: ignore[no-any-return]
+    """Raises InvalidError for anything else."""
+    return _read_message(Reply, text)  # type: ignore[no-any-return]
 
 
 def check_reply(request: Request, reply: Reply) -> None:
-    """InvalidError for a reply that no honest member gives to that request."""
+    """Raises InvalidError for a reply that no honest member gives to that request."""
     fits = isinstance(reply, _REPLIES.get(type(request), Reply))
     if not fits or (isinstance(request, Ask) and isinstance(reply, Behind) and reply.number >= request.number):
         raise InvalidError(f"it answered {type(request).__name__} with {type(reply).__name__}")
 
 
 def read(kind: type[Kept], text: bytes) -> Kept:
-    """What stands there in plain JSON, of a type made of those here; InvalidError for anything else."""
+    """Return the value in a JSON text, of a type made of those here; raises InvalidError for anything else."""
     adapter: TypeAdapter[Kept] = _adapter(kind)  # type: ignore[arg-type]
     try:
-        found: Kept = adapter.validate_json(text, strict=True)
+        return adapter.validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise InvalidError(f"{place or kind.__name__}: {first['msg']}"[:200]) from None
-    return found
 
 
-def _said(kinds: Any, text: bytes) -> Any:
+def _read_message(kinds: Any, text: bytes) -> Any:
     name, _, content = text.partition(b" ")
     kind = _KINDS.get(name)
     if kind is None or kind not in get_args(kinds):
-        raise InvalidError("nothing that is said about views")
+        raise InvalidError("not a message about views")
     return read(kind, content)
 
 

@@ -1,7 +1,7 @@
-"""Views: who is a member from which round on, and the chain of all that were decided.
+"""Views: the members from a round on, and the chain of all views that were decided.
 
-Why members are not in a view stands in it, in words: of each of them, also of those who were out before. What a view
-says of them is read again for the next one, so nothing else needs to be kept of it or agreed on.
+A view gives the reason for each member of the federation that is not in it, also for those that were out before. The
+next view reads these reasons from it, so that nothing else needs to be kept or agreed on.
 """
 
 import re
@@ -14,39 +14,40 @@ from pydantic import Field
 Id = Annotated[str, Field(max_length=64, pattern=r"^[a-z0-9-]+$")]
 Number = Annotated[int, Field(ge=0, le=1 << 31)]
 Round = Annotated[int, Field(ge=-1, le=1_000_001)]
-"""-1 is before the first one; nothing goes beyond the longest run."""
+"""-1: before the first one. The longest run has a million rounds."""
 STALENESS_BOUND = 4
-"""W of rule R6: nobody starts a round more than so many after the least durable round of all."""
-LONGEST_REASON = 300
-Reason = Annotated[str, Field(max_length=LONGEST_REASON, pattern=r"^[ -~]*$")]
+"""W of rule R6: no peer starts a round more than W beyond the least durable round of all."""
+MAX_REASON_LENGTH = 300
+Reason = Annotated[str, Field(max_length=MAX_REASON_LENGTH, pattern=r"^[ -~]*$")]
 
 
 @dataclass(frozen=True)
 class View:
-    """Who is a member from a round on."""
+    """The members from a round on."""
 
     number: Number
     members: Annotated[tuple[Id, ...], Field(min_length=1)]
-    """In the order of the spec. The first of them settles what half of them ask for."""
+    """In the order of the spec. The first of them breaks ties."""
     first: Annotated[Round, Field(ge=0)]
     """The first round that is played in it."""
     planned: bool = False
-    """Everybody of the view before plays that view's rounds to the end of first - 1. Otherwise its rounds from `first`
-    on are void, and all go back to the state after first - 1."""
+    """All members of the view before play its rounds to the end of first - 1. Otherwise its rounds from `first` on are
+    void, and all go back to the state after first - 1."""
     entrants: tuple[tuple[Id, Round], ...] = ()
-    """Members that are taken in: each with the round after which the private state stands that it brings, or -1."""
+    """Members that are admitted, each with the round of the private state that it brings, or -1."""
     reason: Reason = ""
     expelled: tuple[Id, ...] = ()
-    """Who was voted out, in this view or before, in the order of the spec: nobody of them is taken in again."""
+    """Expelled in this view or before, in the order of the spec: they are not admitted again."""
 
     def tolerates(self, faulty: int) -> int:
-        """f: how many of the members may lie, of so many at most. Of fewer than 3f + 1 no more can be tolerated."""
+        """Return f, how many members may lie: at most `faulty`, and less than a third of the members."""
         return min(faulty, (len(self.members) - 1) // 3)
 
     def is_quorum(self, ids: Collection[str], faulty: int) -> bool:
-        """More than (n + f)/2 of the members: any two quorums have f + 1 in common, of whom one does not lie.
+        """Return whether these are more than (n + f)/2 of the members: any two quorums then share f + 1 members, of
+        which one is honest.
 
-        Where nobody lies, exactly half with the first of them is one, too.
+        Without liars, exactly half is a quorum, too, if it includes the first member.
         """
         those, f = {*ids} & {*self.members}, self.tolerates(faulty)
         twice = 2 * len(those)
@@ -54,8 +55,8 @@ class View:
         return twice > len(self.members) + f or half
 
     def needed(self, ids: Collection[str], faulty: int) -> tuple[int, str]:
-        """How many members a quorum takes that has these in it; and the member with which half is enough, empty where
-        it is not, or that one is among these."""
+        """Return the size of a quorum that includes these; and the member with which half would be enough, empty
+        where it would not, or where that one is among these."""
         n, f, first = len(self.members), self.tolerates(faulty), self.members[0]
         if n % 2 or f:
             return (n + f) // 2 + 1, ""
@@ -70,8 +71,8 @@ class View:
         expelled = tuple(kept.get("expelled", ()))
         return cls(**{**kept, "members": tuple(kept["members"]), "entrants": entrants, "expelled": expelled})
 
-    def cuts(self, id: str) -> bool:
-        """Whether that member does not simply live on into this view from the one before."""
+    def resets_member(self, id: str) -> bool:
+        """Return whether that member does not simply go on into this view from the one before."""
         return not self.planned or id in dict(self.entrants)
 
 
@@ -79,7 +80,7 @@ class ViewChain:
     """The decided views, from number 0."""
 
     def __init__(self, views: Sequence[View]) -> None:
-        """`views`: at least the one of number 0, none left out. ValueError if one is."""
+        """views: from number 0 on, without gaps; raises ValueError otherwise."""
         if not views:
             raise ValueError("a chain begins with the view of number 0")
         self._views: list[View] = []
@@ -91,62 +92,69 @@ class ViewChain:
         return self._views[-1]
 
     def extend(self, view: View) -> None:
-        """Takes the next view; ValueError if it is not the next."""
+        """Append the next view; raises ValueError if it is not the next."""
         if view.number != len(self._views):
             raise ValueError(f"view {view.number} does not follow view {len(self._views) - 1}")
         self._views.append(view)
 
     def of(self, number: int) -> View:
-        """The view of that number, which is known."""
+        """Return the view of that number, which is known."""
         return self._views[number]
 
     def since(self, number: int) -> tuple[View, ...]:
-        """The views after that one."""
+        """Return the views after that number."""
         return tuple(self._views[max(0, number + 1) :])
 
     def after(self, number: int, id: str) -> View | None:
-        """The view to live in after that of the number; None for whom there is none.
+        """Return the view that a member plays after that of the number; None if there is none for it.
 
-        Planned ones are lived in one after the other, also by a member that a later one is without: it leaves then.
-        What lies before one for which all went back, or by which that member was taken in, is passed over.
+        Planned views are played one after the other, also by a member that a later one is without: it leaves then.
+        All before a view for which all went back, or that admitted this member, are skipped.
         """
         later = self.since(number)
-        cuts = [view for view in later if view.cuts(id)]
+        cuts = [view for view in later if view.resets_member(id)]
         if id not in self.current.members:
             return later[0] if later and not cuts and id in later[0].members else None
         return cuts[-1] if cuts else later[0] if later else None
 
     def is_over(self, number: int, id: str) -> bool:
-        """Whether that member has nothing to do any more in the view of that number: while only planned ones follow, it
-        is lived in to its end, also by who leaves. One without a round is passed over, as nobody is sure to come."""
+        """Return whether that member has nothing left to do in the view of that number. While only planned ones
+        follow, the view is played to its end, also by a member that leaves. One without a round is skipped, as no
+        member is sure to come."""
         view = self._views[number]
-        return id not in view.members or any(one.cuts(id) or one.first == view.first for one in self.since(number))
+        return id not in view.members or any(
+            one.resets_member(id) or one.first == view.first for one in self.since(number)
+        )
 
-    def ceiling(self, entered: int) -> int | None:
-        """The last round whose checkpoint still counts if it was made in view `entered`; None if every one does."""
+    def last_valid_round(self, entered: int) -> int | None:
+        """Return the last round whose checkpoint counts if it was made in view `entered`; None if every one does."""
         return min((view.first - 1 for view in self.since(entered)), default=None)
 
-    def floor(self, id: str) -> int:
-        """The round to whose end a member of the current view can go back for sure, by what was decided: one that says
-        less has lost it.
+    def valid(self, round: int, entered: int) -> int:
+        """Return that round or, if it is void by now, the last one that counts of those made in view `entered`."""
+        return min([round, *(view.first - 1 for view in self.since(entered))])
 
-        Of a view that is planned it is as many rounds before its first one as its members could be ahead of each other
-        when all promised.
+    def floor(self, id: str) -> int:
+        """Return the round to which a member of the current view can go back for sure, by what was decided: a member
+        that promises less has lost its disk (rule V4).
+
+        Of a planned view it lies as many rounds before the first one as its members could be ahead of each other when
+        all promised.
         """
         least, found = 1 << 31, -1
         for view in reversed(self._views[1:]):
             least = min(least, view.first - 1)
             if id not in view.members:
                 continue
-            if view.cuts(id):
+            if view.resets_member(id):
                 return max(found, least)
             found = max(found, least - STALENESS_BOUND - len(self._views[view.number - 1].members))
         return found
 
-    def passed(self, number: int) -> dict[int, int]:
-        """By the number of each view from which planned ones alone lead to that of `number`: its last round.
+    def last_rounds(self, number: int) -> dict[int, int]:
+        """Return the last round of each view from which planned ones alone lead to that of `number`, by number.
 
-        Whoever lives in the latter has that round on disk, and so have its neighbours.
+        Members that play the latter have that round on disk, and so have their neighbours.
         """
         found: dict[int, int] = {}
         for view in reversed(self._views[1 : number + 1]):
@@ -158,7 +166,7 @@ class ViewChain:
 
 @dataclass(frozen=True)
 class ViewRounds:
-    """The rounds of one view that count: from `first` to `last`."""
+    """The rounds of a view that count: from `first` to `last`."""
 
     view: View
     first: int
@@ -170,8 +178,8 @@ class ViewRounds:
 
 
 def view_rounds(views: Sequence[View], rounds: int) -> Sequence[ViewRounds]:
-    """Of all views of a run of so many rounds, in order; a round is in one of them. Views of which no round counts are
-    left out."""
+    """Return the rounds that count of each view of a run, in order; each round is in one of them. Views without a
+    round that counts are left out."""
     last, found = rounds, list[ViewRounds]()
     for view in reversed(views):
         if view.first <= last:
@@ -181,7 +189,7 @@ def view_rounds(views: Sequence[View], rounds: int) -> Sequence[ViewRounds]:
 
 
 def played(views: Sequence[View], rounds: int) -> Iterator[tuple[ViewRounds, Mapping[str, Sequence[range]]]]:
-    """These spans in order, and with each the rounds before it of which its members, and others, can have a state."""
+    """Yield these in order, each with the rounds before it of which a member, by id, can have a state."""
     found: dict[str, Sequence[range]] = {}
     for span in view_rounds(views, rounds):
         yield span, found
@@ -197,7 +205,7 @@ TAKEN_IN = "taken in"
 FORGETFUL = "without the rounds it had announced"
 LIAR = "expelled: it has signed two votes that contradict each other"
 ReasonNews = tuple[Collection[str], str]
-"""Members, and what has become of them."""
+"""Members, and what happened to them."""
 
 
 def silent_reason(seconds: float) -> str:
@@ -213,15 +221,15 @@ _STAYS_OUT = re.compile(
     rf"({_ID_PATTERN}(?:, {_ID_PATTERN})*)(?: and \d+ more)? "
     rf"(silent for \S+ s|{FORGETFUL}|{LEAVES}|{HAS_LEFT}|voted out by .+|{LIAR})"
 )
-"""A clause of a reason that holds for as long as those whom it names are out."""
+"""A clause of a reason that stays valid for as long as the members that it names are out."""
 
 
 def compose_reason(news: Iterable[ReasonNews], before: str, out: Collection[str], order: Sequence[str]) -> str:
-    """That of the next view, from the news and the reason of the present one, `before`.
+    """Return the reason of the next view, from the news and the reason of the present one, `before`.
 
-    Where it would be too long, each list in it names fewer.
+    Where it would be too long, each list in it names fewer members and counts the rest.
 
-    out: who is in neither view. order: everybody, as the spec orders them.
+    out: members in neither view. order: all, as the spec orders them.
     """
     said: dict[str, set[str]] = {}
     for ids, what in (*news, *_still_out(before, out)):
@@ -229,16 +237,16 @@ def compose_reason(news: Iterable[ReasonNews], before: str, out: Collection[str]
             said.setdefault(what, set()).update(ids)
     unsaid = len({*out}.difference(*said.values()))
     clauses = [([id for id in order if id in ids], what) for what, ids in said.items()]
-    for most in range(LONGEST_REASON // len("a, "), 0, -1):
+    for most in range(MAX_REASON_LENGTH // len("a, "), 0, -1):
         words = [_clause(ids, what, most) for ids, what in clauses]
         text = "; ".join([*words, f"{unsaid} more out before"] if unsaid else words)
-        if len(text) <= LONGEST_REASON:
+        if len(text) <= MAX_REASON_LENGTH:
             break
-    return text[:LONGEST_REASON]
+    return text[:MAX_REASON_LENGTH]
 
 
 def _clause(ids: Sequence[str], what: str, most: int) -> str:
-    """most: ids that are named, and of who has voted."""
+    """Return it with at most so many ids named, and voters."""
     return f"{_shortened(ids, most, f'{len(ids) - most} more')} {_shortened(what.split(', '), most, 'others')}"
 
 
@@ -247,7 +255,7 @@ def _shortened(words: Sequence[str], most: int, rest: str) -> str:
 
 
 def _still_out(before: str, out: Collection[str]) -> Iterator[ReasonNews]:
-    """What the reason before says of these."""
+    """Yield what the reason before says of these."""
     for clause in before.split("; "):
         if found := _STAYS_OUT.fullmatch(clause):
             ids, what = found.groups()

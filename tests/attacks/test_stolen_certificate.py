@@ -14,7 +14,7 @@ from real_peers import Build, SmallFederation
 from thief import Thief
 
 from peer.spec.recordings import VIEWS
-from peer.views.decision import Court, Rules
+from peer.views.decision import Rules, Verifier
 from peer.views.statements import (
     HIGHEST,
     Ask,
@@ -56,7 +56,7 @@ def five(federation: Build) -> tuple[SmallFederation, Path]:
 def decision(thief: Thief, federation: SmallFederation, view: View, as_if_by: int = 1) -> Decision:
     """With its own vote, and with that vote in the names of so many members."""
     spec = federation.spec
-    court = Court(Rules(spec.ids, spec.rounds, 1), thief.keyring)
+    court = Verifier(Rules(spec.ids, spec.rounds, 1), thief.keyring)
     before = View(view.number - 1, spec.ids, 0)
     ballot = Ballot(1, thief.id)
     vote = thief.keyring.sign(Vote("commit", view.number, ballot, court.digest(before, view)))
@@ -104,7 +104,7 @@ def test_no_ballot_and_no_promise_beyond_what_can_be(five: tuple[SmallFederation
     begin(run)
     with Thief(run, certs, THIEF) as thief:
         sign, view = thief.keyring.sign, View(1, run.ids[:4], 20)
-        digest = Court(Rules(run.ids, run.spec.rounds, 1), thief.keyring).digest(View(0, run.ids, 0), view)
+        digest = Verifier(Rules(run.ids, run.spec.rounds, 1), thief.keyring).digest(View(0, run.ids, 0), view)
         ballot = Ballot(1, THIEF)
         promise = sign(Promise(1, ballot, -1, 0, run.spec.rounds, -1))
         vote, commit = (sign(Vote(phase, 1, ballot, digest)) for phase in ("accept", "commit"))  # type: ignore[arg-type]

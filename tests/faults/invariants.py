@@ -131,7 +131,7 @@ def of_memory(run: "Simulation", id: str) -> Iterator[str]:
     tables = {
         "consents": memory.consents,
         "guilt": memory.guilt,
-        "askers": membership.asks_to_enter,
+        "askers": membership.admission_requests,
         "answers": membership.answered,
         "failures": membership._failures,
         "relayed": membership._relayed[1],
@@ -153,12 +153,12 @@ def of_memory(run: "Simulation", id: str) -> Iterator[str]:
 
 def of_going_back(run: "Simulation", id: str, runtime: Runtime) -> Iterator[str]:
     """Nobody goes back further than the members may be apart, whatever some of them promise."""
-    seat = run.lived[id]._membership.seat if run.lived[id]._membership else None
+    seat = run.lived[id]._membership.gate if run.lived[id]._membership else None
     if seat is None:
         return
     run.reached[id, seat.view.number] = max(run.reached.get((id, seat.view.number), -1), seat.started)
     before = run.reached.get((id, seat.view.number - 1), -1)
-    if not seat.view.cuts(id) or id in dict(seat.view.entrants):
+    if not seat.view.resets_member(id) or id in dict(seat.view.entrants):
         return
     if before - (seat.view.first - 1) > STALENESS_BOUND + len(seat.view.members) + 1:
         yield f"{id} has begun round {before}, and goes back to round {seat.view.first - 1}"

@@ -27,11 +27,11 @@ Omission = Callable[[pytest.MonkeyPatch], None]
 
 
 def promises_are_written_after_the_answer(patch: pytest.MonkeyPatch) -> None:
-    async def take_note(self: Membership) -> None:
+    async def persist(self: Membership) -> None:
         self._later = asyncio.create_task(written(self))  # type: ignore[attr-defined]
 
-    written = Membership._take_note
-    patch.setattr(Membership, "_take_note", take_note)
+    written = Membership._persist
+    patch.setattr(Membership, "_persist", persist)
 
 
 def the_token_is_not_passed_on(patch: pytest.MonkeyPatch) -> None:
@@ -65,9 +65,9 @@ def who_is_on_its_way_counts_as_silent(patch: pytest.MonkeyPatch) -> None:
     ) -> list[str]:
         return silent(self, seconds, {})
 
-    told, silent = NetworkState._released, DynamicMembershipGate.silent
+    told, silent = NetworkState._released, DynamicMembershipGate.silent_members
     patch.setattr(NetworkState, "_released", released)
-    patch.setattr(DynamicMembershipGate, "silent", silent_in_spite_of_answers)
+    patch.setattr(DynamicMembershipGate, "silent_members", silent_in_spite_of_answers)
     patch.setattr(Proposer, "_ask_patiently", lambda self, *asked: self._membership.ask(*asked))
 
 
@@ -93,13 +93,16 @@ def messages_of_another_view_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_finished_leave(patch: pytest.MonkeyPatch) -> None:
-    async def leave(self: DynamicMembershipGate, network: Network) -> None: ...
+    async def leave(self: DynamicMembershipGate, network: Network, finished: bool) -> None:
+        if not finished:
+            await wait_to_end(self, network, finished)
 
-    patch.setattr(DynamicMembershipGate, "may_finish", leave)
+    wait_to_end = DynamicMembershipGate.wait_to_end
+    patch.setattr(DynamicMembershipGate, "wait_to_end", leave)
 
 
 def checkpoints_stay_for_nobody_else(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(DynamicMembershipGate, "least_wanted", lambda self, durability: durability.own)
+    patch.setattr(DynamicMembershipGate, "oldest_needed_round", lambda self, durability: durability.own)
 
 
 def nobody_is_given_what_all_have(patch: pytest.MonkeyPatch) -> None:

@@ -256,7 +256,7 @@ class Simulation:
 
     def _be_rid_of(self, plot: Conspiracy) -> None:
         """Its liars are switched off, once the run has begun: without them it would not."""
-        seats = [lives._membership and lives._membership.seat for id, lives in self.lived.items() if id in self.honest]
+        seats = [lives._membership and lives._membership.gate for id, lives in self.lived.items() if id in self.honest]
         begun = len(seats) == len(self.honest) and all(seat and seat.has_begun for seat in seats)
         if not begun and self.loop.time() < self.began + PATIENCE:
             self.loop.call_later(1.0, self._be_rid_of, plot)
@@ -310,7 +310,7 @@ class Simulation:
             if life is None or life.dead or lives is None or (membership := lives._membership) is None:
                 continue
             if order.by:
-                asked = membership.hear(Expel(0, order.victim))
+                asked = membership.handle(Expel(0, order.victim))
                 life.tasks.append(self.loop.create_task(asked, context=in_life(life)))
             else:
                 in_life(life).run(lives.leave, lambda: None)
@@ -449,7 +449,7 @@ def simulate(
                 patch("time.perf_counter", simulation.loop.time),
                 patch("peer.runtime.run_directory.sole_use", nullcontext),
                 patch("peer.runtime.setup.check_room", lambda *_: 0),
-                patch.object(Membership, "hear", simulation.promises.heeded(Membership.hear)),
+                patch.object(Membership, "handle", simulation.promises.heeded(Membership.handle)),
             ):
                 outcome = simulation.run()
                 if again is not None:

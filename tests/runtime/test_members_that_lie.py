@@ -13,8 +13,8 @@ from peer.network.streams.handshake import Identity
 from peer.network.transport import DisconnectedError, Transport
 from peer.network.view_rpc import ViewRpc
 from peer.runtime.lifecycle import CheckpointLostError, Lifecycle, watch_own_regression
-from peer.runtime.membership.gate import MembershipSettings
-from peer.runtime.membership.membership import Membership, ViewStore
+from peer.runtime.membership.membership import Membership
+from peer.runtime.membership.view_store import ViewStore
 from peer.telemetry.events import CallerRefused, Event
 from peer.views import statements
 from peer.views.decision import Acceptor, MemberProgress, Memory, Rules, next_view
@@ -49,7 +49,6 @@ from peer.views.view import View
 
 IDS = ("peer0", "peer1", "peer2", "peer3")
 BALLOT = Ballot(1, "peer1")
-TERMS = MembershipSettings(patience=60.0, at_least=1)
 
 
 class Stamp(Keyring):
@@ -85,10 +84,10 @@ def seated(directory: Path, replies: dict[str, Reply], told: list[Event]) -> Mem
     """peer0, in the first view, whose questions are answered like that."""
     acceptor = Acceptor(Memory("peer0"), Rules(IDS, rounds=9, faulty=1), Stamp("peer0", ""))
     register = ViewStore(directory / "views.json", acceptor.memory)
-    membership = Membership(register, acceptor, Answered(replies), told.append, TERMS)
-    seat = membership.take_seat()
-    seat.transport = object()  # type: ignore[assignment]
-    seat.standing = lambda _: MemberProgress(3, 0, 3, -1)  # type: ignore[method-assign,assignment]
+    membership = Membership(register, acceptor, Answered(replies), told.append)
+    gate = membership.open_gate()
+    gate.transport = object()  # type: ignore[assignment]
+    gate.progress = lambda _: MemberProgress(3, 0, 3, -1)  # type: ignore[method-assign,assignment]
     return membership
 
 
@@ -97,8 +96,8 @@ async def test_a_false_promise_that_is_relayed_is_the_fault_of_whoever_gave_it(t
     told = list[Event]()
     membership = seated(tmp_path, {"peer2": promised("peer2"), "peer3": promised("peer3", round=1000)}, told)
     prepare = Stamp("peer1", "").sign(Prepare(1, BALLOT))
-    assert isinstance(await membership.hear(AskPromise(prepare)), Promised)
-    assert await membership.hear(Relay(prepare, ("peer2", "peer3"))) == Relayed((promised("peer2"),))
+    assert isinstance(await membership.handle(AskPromise(prepare)), Promised)
+    assert await membership.handle(Relay(prepare, ("peer2", "peer3"))) == Relayed((promised("peer2"),))
     assert [event.caller for event in told if isinstance(event, CallerRefused)] == ["peer3"]
 
 
@@ -108,8 +107,8 @@ async def test_nor_is_a_promise_with_a_lock_that_nobody_holds_the_fault_of_whoev
     lock = Lock(7, Ballot(0, "peer3"), None, ())
     membership = seated(tmp_path, {"peer3": replace(promised("peer3"), lock=lock)}, told)
     prepare = Stamp("peer1", "").sign(Prepare(1, BALLOT))
-    await membership.hear(AskPromise(prepare))
-    assert await membership.hear(Relay(prepare, ("peer3",))) == Relayed(())
+    await membership.handle(AskPromise(prepare))
+    assert await membership.handle(Relay(prepare, ("peer3",))) == Relayed(())
     assert [event.caller for event in told if isinstance(event, CallerRefused)] == ["peer3"]
 
 
@@ -117,7 +116,7 @@ async def test_a_promise_for_which_a_view_was_decided_meanwhile_is_no_lie(tmp_pa
     told = list[Event]()
     membership = seated(tmp_path, {"peer2": promised("peer2")}, told)
     prepare = Stamp("peer1", "").sign(Prepare(1, BALLOT))
-    await membership.hear(AskPromise(prepare))
+    await membership.handle(AskPromise(prepare))
     membership.chain.extend(View(1, IDS[:3], 0))
     assert await membership._promise_of("peer2", prepare) == promised("peer2")
     assert not told
@@ -125,12 +124,12 @@ async def test_a_promise_for_which_a_view_was_decided_meanwhile_is_no_lie(tmp_pa
 
 async def test_whoever_only_waits_to_begin_the_first_round_says_that_the_run_has_begun(tmp_path: Path) -> None:
     """Else one that has begun it and one that has not never agreed on who is lost, and held each other for ever."""
-    seat = seated(tmp_path, {}, []).take_seat()
-    assert not seat.may_lose
-    seat.hold(promised=-1)
-    waiting = seat.may_start(0)
+    gate = seated(tmp_path, {}, []).open_gate()
+    assert not gate.may_exclude
+    gate.block_rounds(promised=-1)
+    waiting = gate.wait_to_start(0)
     waiting.send(None)
-    assert seat.may_lose
+    assert gate.may_exclude
     waiting.close()
 
 
@@ -144,10 +143,10 @@ async def test_who_was_started_again_before_the_first_checkpoint_believes_that_t
     others = [promised(id, round=0 if number < begun else -1).promise for number, id in enumerate(IDS[:3])]
     grounds = Grounds(tuple(others))
     view = next_view(membership.chain, "peer1", grounds, membership.acceptor.rules)
-    digest = membership.acceptor.court.digest(membership.chain.current, view)
+    digest = membership.acceptor.verifier.digest(membership.chain.current, view)
     vote = Stamp("peer1", "").sign(Vote("accept", 1, BALLOT, digest))
-    assert isinstance(await membership.hear(AskPromise(Stamp("peer1", "").sign(Prepare(1, BALLOT)))), Promised)
-    reply = await membership.hear(Propose(Proposal(view, vote, grounds)))
+    assert isinstance(await membership.handle(AskPromise(Stamp("peer1", "").sign(Prepare(1, BALLOT)))), Promised)
+    reply = await membership.handle(Propose(Proposal(view, vote, grounds)))
     assert isinstance(reply, Objection if objects else Voted)
 
 
@@ -180,22 +179,22 @@ async def test_a_relay_is_of_what_was_promised_and_of_nothing_else(tmp_path: Pat
     told = list[Event]()
     membership = seated(tmp_path, {"peer2": promised("peer2")}, told)
     prepare = Stamp("peer1", "").sign(Prepare(1, BALLOT))
-    await membership.hear(AskPromise(prepare))
+    await membership.handle(AskPromise(prepare))
     for other in (replace(prepare, signature="junk"), Stamp("peer3", "").sign(Prepare(1, BALLOT))):
-        assert isinstance(await membership.hear(Relay(other, ("peer2",))), statements.Refused)
-    assert await membership.hear(Relay(prepare, ("peer2",))) == Relayed((promised("peer2"),))
+        assert isinstance(await membership.handle(Relay(other, ("peer2",))), statements.Refused)
+    assert await membership.handle(Relay(prepare, ("peer2",))) == Relayed((promised("peer2"),))
     assert not told
 
 
 async def test_what_was_announced_in_one_life_binds_in_the_next(tmp_path: Path) -> None:
     membership = seated(tmp_path, {}, [])
     early = Stamp("peer2", "").sign(Announcement(0, 6))
-    assert membership.seat
-    membership.seat.announcements = lambda: {"peer2": early}  # type: ignore[method-assign]
-    membership.take_seat()
+    assert membership.gate
+    membership.gate.announcements = lambda: {"peer2": early}  # type: ignore[method-assign]
+    membership.open_gate()
     assert membership.announcements() == {"peer2": early}
     late = Stamp("peer2", "").sign(Announcement(0, 4))
-    membership.seat.announcements = lambda: {"peer2": late}  # type: ignore[method-assign]
+    membership.gate.announcements = lambda: {"peer2": late}  # type: ignore[method-assign]
     assert membership.announcements() == {"peer2": early}
 
 
@@ -203,7 +202,7 @@ async def test_a_member_that_has_not_heard_of_a_view_is_told_and_counts_as_there
     membership = seated(tmp_path, {"peer2": Behind(0)}, [])
     membership.chain.extend(View(1, IDS, 0))
     prepare = Stamp("peer1", "").sign(Prepare(2, BALLOT))
-    await membership.hear(AskPromise(prepare))
+    await membership.handle(AskPromise(prepare))
     assert await membership._is_there("peer2", BALLOT)
 
 
@@ -213,7 +212,7 @@ async def test_ballots_far_above_all_others_come_nearer_seldom(tmp_path: Path) -
     for signer in ("peer1", "peer1", "peer9", "peer1"):
         prepare = Stamp(signer, "").sign(Prepare(1, Ballot(HIGHEST, signer)))
         with suppress(InvalidError):
-            assert isinstance(await membership.hear(AskPromise(prepare)), statements.Refused)
+            assert isinstance(await membership.handle(AskPromise(prepare)), statements.Refused)
     assert not membership.acceptor.is_beyond(Ballot(2 * JUMP, "peer2"))
     assert membership.acceptor.is_beyond(Ballot(2 * JUMP + 1, "peer2"))
 
@@ -222,25 +221,25 @@ async def test_one_that_has_just_started_votes_for_nobodys_exclusion(tmp_path: P
     """Nor does a lock that nothing changes stand for what is proposed after it."""
     membership = seated(tmp_path, {}, [])
     prepare = Stamp("peer1", "").sign(Prepare(1, BALLOT))
-    await membership.hear(AskPromise(prepare))
+    await membership.handle(AskPromise(prepare))
     grounds = Grounds(tuple(promised(id).promise for id in IDS[:3]))
     view = next_view(membership.chain, "peer1", grounds, membership.acceptor.rules)
-    digest = membership.acceptor.court.digest(membership.chain.current, view)
+    digest = membership.acceptor.verifier.digest(membership.chain.current, view)
     asked = Propose(Proposal(view, Stamp("peer1", "").sign(Vote("accept", 1, BALLOT, digest)), grounds))
-    assert membership.seat
-    membership.seat.transport = None
-    assert isinstance(await membership.hear(asked), Objection)
+    assert membership.gate
+    membership.gate.transport = None
+    assert isinstance(await membership.handle(asked), Objection)
 
 
 async def test_only_who_has_a_turn_can_end_it(tmp_path: Path) -> None:
     """Else whoever says so in its place would cut short what others decide."""
     told = list[Event]()
     membership = seated(tmp_path, {}, told)
-    assert isinstance(await membership.hear(AskPromise(Stamp("peer1", "").sign(Prepare(1, BALLOT)))), Promised)
+    assert isinstance(await membership.handle(AskPromise(Stamp("peer1", "").sign(Prepare(1, BALLOT)))), Promised)
     outdoing = AskPromise(Stamp("peer2", "").sign(Prepare(1, Ballot(BALLOT.counter + 1, "peer2"))))
-    assert isinstance(await membership.hear(outdoing), statements.Refused)
-    assert isinstance(await membership._hear_another("peer2", Yield(1, BALLOT)), statements.Denied)
-    assert isinstance(await membership.hear(outdoing), statements.Refused)
-    assert await membership._hear_another("peer1", Yield(1, BALLOT)) == statements.Heard()
-    assert isinstance(await membership.hear(outdoing), Promised)
+    assert isinstance(await membership.handle(outdoing), statements.Refused)
+    assert isinstance(await membership._handle_from("peer2", Yield(1, BALLOT)), statements.Denied)
+    assert isinstance(await membership.handle(outdoing), statements.Refused)
+    assert await membership._handle_from("peer1", Yield(1, BALLOT)) == statements.Heard()
+    assert isinstance(await membership.handle(outdoing), Promised)
     assert [event.caller for event in told if isinstance(event, CallerRefused)] == ["peer2"]

@@ -21,8 +21,8 @@ from peer.spec.federation import Spec
 from peer.spec.loading import load_spec
 from peer.spec.peer import TLS, PeerConfig
 from peer.spec.recordings import VIEWS, RunIdentity, recorded_views
-from peer.views.decision import Court, Memory, Rules
-from peer.views.signing import Authorities, Keyring
+from peer.views.decision import Memory, Rules, Verifier
+from peer.views.signing import CertifiedKeyring, Keyring
 from peer.views.statements import Ballot, Decision, InvalidError, Vote, canonical
 from peer.views.view import View
 
@@ -69,7 +69,7 @@ def decisions(spec: Spec, views: Sequence[View], signed_by: str = "") -> list[De
     first."""
     federation = spec.lasting_digest
     rings = {id: keyring(id, federation, signed_by) if signed_by else Keyring(id, federation) for id in IDS}
-    court, found = Court(Rules(spec.ids, spec.rounds), Authorities(spec.lasting_digest)), list[Decision]()
+    court, found = Verifier(Rules(spec.ids, spec.rounds), Keyring("", spec.lasting_digest)), list[Decision]()
     for before, view in pairwise(views):
         vote = Vote("commit", view.number, Ballot(1, "peer0"), court.digest(before, view))
         found.append(Decision(view, vote.ballot, tuple(rings[id].sign(vote) for id in before.members)))
@@ -214,7 +214,9 @@ def test_what_was_signed_in_one_run_is_not_in_another(tmp_path: Path) -> None:
     first = record(tmp_path, {"peer0": [ALL, WITHOUT]}, run="first")
     assert found(first) == (WITHOUT,)
     second = federation(tmp_path, run="second")
-    court = Court(Rules(IDS, ROUNDS), Authorities(second.lasting_digest, (files("peer0", "CA")[0].decode(),)))
+    court = Verifier(
+        Rules(IDS, ROUNDS), CertifiedKeyring("", second.lasting_digest, None, (files("peer0", "CA")[0].decode(),))
+    )
     court.check_decision(ALL, decisions(second, [ALL, WITHOUT], "CA")[0])
     with pytest.raises(InvalidError, match="votes that are not for the same"):
         court.check_decision(ALL, decisions(first, [ALL, WITHOUT], "CA")[0])

@@ -28,8 +28,8 @@ def restarted(acceptor: Acceptor) -> Acceptor:
 class Assembly:
     """All members of a federation; `faulty` of them may lie. With certificates unless `signed` is False."""
 
-    def __init__(self, ids: str = "abcd", faulty: int = 1, signed: bool = True, at_least: int = 1) -> None:
-        self.rules = Rules((*ids,), rounds=60, faulty=faulty, at_least=at_least)
+    def __init__(self, ids: str = "abcd", faulty: int = 1, signed: bool = True, min_members: int = 1) -> None:
+        self.rules = Rules((*ids,), rounds=60, faulty=faulty, min_members=min_members)
         self.keyrings: dict[str, Keyring] = {id: keyring(id) if signed else Keyring(id, FEDERATION) for id in ids}
         self.acceptors = {id: Acceptor(Memory(id), self.rules, one) for id, one in self.keyrings.items()}
         self.standing = dict.fromkeys(ids, AT_FIVE)
@@ -43,7 +43,7 @@ class Assembly:
         self, view: View, by: Iterable[str] = (), before: View | None = None, evidence: Evidence = NO_EVIDENCE
     ) -> Decision:
         """With the votes of these members, or of all: what would be if they had decided it."""
-        court = self.acceptors[self.rules.ids[0]].court
+        court = self.acceptors[self.rules.ids[0]].verifier
         vote = Vote("commit", view.number, ONE, court.digest(before or self.present, view))
         votes = tuple(self.keyrings[id].sign(vote) for id in (by or (before or self.present).members))
         return Decision(view, ONE, votes, evidence)
@@ -53,7 +53,7 @@ class Assembly:
         for view in views:
             decided = Decided((self.decision(view),))
             for acceptor in self.acceptors.values():
-                acceptor.hear(decided)
+                acceptor.handle(decided)
         return self
 
     def attempt(
@@ -77,16 +77,16 @@ class Assembly:
         said = {**self.standing, **(standing or {})}
         for id, request in attempt.requests().items():
             if id in lost:
-                attempt.failed(id)
+                attempt.on_no_reply(id)
             else:
-                attempt.answered(id, self.acceptors[id].hear(request, said[id]))
+                attempt.on_reply(id, self.acceptors[id].handle(request, said[id]))
 
     def refuses(self, id: str, decision: Decision) -> str:
         """Why a member does not believe that; nothing of it may be kept."""
         acceptor = self.acceptors[id]
         before = kept(acceptor), acceptor.chain.since(-1)
         try:
-            acceptor.hear(Decided((decision,)))
+            acceptor.handle(Decided((decision,)))
         except InvalidError as error:
             assert (kept(acceptor), acceptor.chain.since(-1)) == before
             return str(error)

@@ -268,7 +268,7 @@ class Gang:
             return
         view = random.choice([view, view, view, None, self.any(View)])
         keyring = self.world.machines[ballot.proposer].acceptor.keyring
-        digest = liar.acceptor.court.digest(chain.current, view)
+        digest = liar.acceptor.verifier.digest(chain.current, view)
         request = Propose(Proposal(view, keyring.sign(Vote("accept", number, ballot, digest)), grounds))
         self.send(liar, self._read(read_request, self.changed(request)) if random.random() < 0.1 else request)
 

@@ -23,7 +23,7 @@ def joined(evidence: Iterable[Evidence]) -> Evidence:
 def of_view(world: "World", decision: Decision) -> Iterator[str]:
     """It was decided, as an honest member knows for the first time."""
     view, before = decision.view, world.decided[decision.view.number - 1]
-    court = world.honest[0].acceptor.court
+    court = world.honest[0].acceptor.verifier
     try:
         court.check_decision(before, decision)
     except InvalidError as error:
@@ -35,7 +35,7 @@ def of_view(world: "World", decision: Decision) -> Iterator[str]:
     yield from _of_votes(world, before, view)
     if view.members != tuple(id for id in world.ids if id in view.members) or not view.members:
         yield f"{view} is not in the order of the spec"
-    if len(view.members) < world.rules.at_least:
+    if len(view.members) < world.rules.min_members:
         yield f"{view} has too few members"
     for machine in world.honest:
         yield from of_life(world, machine)

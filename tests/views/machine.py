@@ -121,9 +121,9 @@ class Machine:
         found = {id: Evidence(guilt=(guilt[id],)) for id in guilt if id in members}
         for accused in sorted(acceptor.consented - found.keys()):
             consents = [known[id, accused] for id in members if id != accused and (id, accused) in known]
-            if acceptor.court.is_quorum(self.chain.current, [one.signer for one in consents]):
+            if acceptor.verifier.is_quorum(self.chain.current, [one.signer for one in consents]):
                 found[accused] = Evidence((*consents,))
-        return found if len({*members} - found.keys()) >= acceptor.rules.at_least else {}
+        return found if len({*members} - found.keys()) >= acceptor.rules.min_members else {}
 
     @property
     def view(self) -> View:
@@ -158,7 +158,7 @@ class Machine:
     @property
     def ceiling(self) -> int:
         """The last round of those on its disk that is not void."""
-        ceiling = self.chain.ceiling(self.lives)
+        ceiling = self.chain.last_valid_round(self.lives)
         return max([-1, *self.kept, self.told]) if ceiling is None else ceiling
 
     @property
@@ -171,7 +171,7 @@ class Machine:
         following, entry = self.following, self.entry
         private = dict(entry.entrants)[self.id] if entry else -1
         if following and following is entry:
-            before, ceiling = following.first - 1, self.chain.ceiling(following.number)
+            before, ceiling = following.first - 1, self.chain.last_valid_round(following.number)
             return MemberProgress(before if ceiling is None else min(before, ceiling), entry.first, before, private)
         return MemberProgress(min(self.able, self.ceiling), entry.first if entry else 0, self.started, private)
 

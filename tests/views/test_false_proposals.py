@@ -34,12 +34,12 @@ def promises(*ids: str, ballot: Ballot = BALLOT, locked: Ballot | None = None) -
 
 
 def lock(view: View | None, ballot: Ballot, by: str = "abc") -> Lock:
-    digest = Assembly().acceptors["a"].court.digest(View(0, IDS, 0), view)
+    digest = Assembly().acceptors["a"].verifier.digest(View(0, IDS, 0), view)
     return Lock(1, ballot, view, tuple(keyring(id).sign(Vote("accept", 1, ballot, digest)) for id in by))
 
 
 def proposal(view: View | None, grounds: Grounds) -> Propose:
-    digest = Assembly().acceptors["a"].court.digest(View(0, IDS, 0), view)
+    digest = Assembly().acceptors["a"].verifier.digest(View(0, IDS, 0), view)
     return Propose(Proposal(view, keyring("d").sign(Vote("accept", 1, BALLOT, digest)), grounds))
 
 
@@ -88,7 +88,7 @@ def test_nobody_votes_for_what_does_not_follow(name: str) -> None:
     acceptor, (view, grounds, why) = Assembly().acceptors["a"], PROPOSALS[name]
     before = kept(acceptor)
     with pytest.raises(InvalidError, match=why):
-        acceptor.hear(proposal(view, grounds))
+        acceptor.handle(proposal(view, grounds))
     assert kept(acceptor) == before
 
 
@@ -96,7 +96,7 @@ def test_nobody_votes_for_a_proposal_in_the_name_of_another() -> None:
     honest = proposal(WITHOUT_B, Grounds(promises("a", "c", "d"))).proposal
     for vote in (replace(honest.vote, signer="c"), replace(honest.vote, signature="")):
         with pytest.raises(InvalidError, match=r"not its proposer's|the signature is not d's"):
-            Assembly().acceptors["a"].hear(Propose(replace(honest, vote=vote)))
+            Assembly().acceptors["a"].handle(Propose(replace(honest, vote=vote)))
 
 
 def test_nobody_goes_back_for_one_that_promises_less_than_a_view_says_that_it_has() -> None:
@@ -116,11 +116,11 @@ def test_nobody_is_released_or_committed_by_too_few(by: str) -> None:
     acceptor, ballot = assembly.acceptors["a"], attempt.ballot
     assert acceptor.held
     before, locked = kept(acceptor), lock(WITHOUT_B, ballot, by)
-    commit = Vote("commit", 1, ballot, acceptor.court.digest(assembly.present, None))
+    commit = Vote("commit", 1, ballot, acceptor.verifier.digest(assembly.present, None))
     signed = tuple(keyring(id).sign(commit) for id in by)
     for said in (Release(1, ballot, signed), Confirm(locked)):
         with pytest.raises(InvalidError, match="votes by too few members"):
-            acceptor.hear(said)
+            acceptor.handle(said)
     assert kept(acceptor) == before
 
 
@@ -133,4 +133,4 @@ def test_a_promise_comes_with_the_lock_that_it_names(given: Ballot | None) -> No
     named = None if given == LATER else LATER
     lie = promises("d", ballot=attempt.ballot, locked=named)[0]
     with pytest.raises(InvalidError, match="a promise without the lock that it names"):
-        attempt.answered("d", Promised(lie, lock(WITHOUT_B, given) if given else None))
+        attempt.on_reply("d", Promised(lie, lock(WITHOUT_B, given) if given else None))

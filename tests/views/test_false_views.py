@@ -53,7 +53,7 @@ WITHOUT_D = View(1, ("a", "b", "c"), 6, reason="d silent for 30 s")
 
 
 def votes_of(assembly: Assembly, view: View, *rings: Keyring, **changes: object) -> tuple[Signed[Vote], ...]:
-    digest = assembly.acceptors["a"].court.digest(assembly.present, view)
+    digest = assembly.acceptors["a"].verifier.digest(assembly.present, view)
     vote = replace(Vote("commit", view.number, ONE, digest), **changes)  # type: ignore[arg-type]
     return tuple(ring.sign(vote) for ring in rings)
 
@@ -171,7 +171,7 @@ def test_neither_half_believes_a_view_of_its_own() -> None:
     while attempt.state != "confirming":
         assembly.pass_on(attempt)
     confirm = attempt.requests()["a"]
-    voted = assembly.acceptors["a"].hear(confirm)
+    voted = assembly.acceptors["a"].handle(confirm)
     assert isinstance(voted, Voted)
     assert attempt.lock
     assert attempt.lock.view
@@ -187,7 +187,7 @@ def test_neither_half_believes_a_view_of_its_own() -> None:
 )
 def test_another_chain_is_not_believed_by_who_asks(view: View) -> None:
     assembly = Assembly().begin_with(WITHOUT_D)
-    asked = assembly.acceptors["d"].hear(Ask(0))
+    asked = assembly.acceptors["d"].handle(Ask(0))
     assert isinstance(asked, Decided)
     other = replace(asked.decisions[0], view=view)
     assert f"another view {view.number}" in assembly.refuses("a", other)
@@ -207,9 +207,9 @@ def test_a_proposer_is_not_outdated_by_a_view_that_was_not_decided() -> None:
     assembly.pass_on(attempt)
     requests = attempt.requests()
     with pytest.raises(InvalidError, match="too few"):
-        attempt.answered("d", Decided((Decision(INVENTED, ONE, votes_of(assembly, INVENTED, *of("d"))),)))
+        attempt.on_reply("d", Decided((Decision(INVENTED, ONE, votes_of(assembly, INVENTED, *of("d"))),)))
     for id in "bc":
-        attempt.answered(id, assembly.acceptors[id].hear(requests[id], AT_FIVE))
+        attempt.on_reply(id, assembly.acceptors[id].handle(requests[id], AT_FIVE))
     while not attempt.over:
         assembly.pass_on(attempt)
     assert attempt.decision
@@ -221,7 +221,7 @@ def test_of_true_views_and_false_ones_the_true_ones_stand() -> None:
     false = replace(WITHOUT_D, number=2, members=("c",))
     told = Decided((assembly.decision(WITHOUT_D), Decision(false, ONE, votes_of(assembly, false, *of("d")))))
     with pytest.raises(InvalidError):
-        assembly.acceptors["a"].hear(told)
+        assembly.acceptors["a"].handle(told)
     assert assembly.acceptors["a"].chain.current == WITHOUT_D
     assert assembly.acceptors["a"].memory.decisions == [told.decisions[0]]
 
@@ -237,7 +237,7 @@ def test_forty_invented_views_at_once_change_nothing() -> None:
         before = [kept(acceptor) for acceptor in assembly.acceptors.values()]
         for acceptor in assembly.acceptors.values():
             try:
-                acceptor.hear(Decided(decisions))
+                acceptor.handle(Decided(decisions))
             except InvalidError:
                 continue
             assert decisions[0].view.number > 1, "it knows too little to tell"
@@ -257,7 +257,7 @@ def test_a_ballot_far_above_all_others_is_refused_and_holds_nobody(counter: int)
     assembly = Assembly()
     for id in "abc":
         before = kept(assembly.acceptors[id])
-        assert isinstance(assembly.acceptors[id].hear(asked(counter), AT_FIVE), Refused)
+        assert isinstance(assembly.acceptors[id].handle(asked(counter), AT_FIVE), Refused)
         assert kept(assembly.acceptors[id]) == before
         assert not assembly.acceptors[id].held
     assert assembly.attempt(MembershipChange(), lost="d").decision
@@ -274,7 +274,7 @@ def test_a_ballot_out_of_bounds_is_not_read(counter: int) -> None:
 def test_after_the_highest_jump_the_next_attempt_can_be_sent_and_decides() -> None:
     assembly = Assembly()
     for id in "abc":
-        assert isinstance(assembly.acceptors[id].hear(asked(JUMP), AT_FIVE), Promised)
+        assert isinstance(assembly.acceptors[id].handle(asked(JUMP), AT_FIVE), Promised)
     attempt = assembly.attempt(MembershipChange(), lost="d")
     assert attempt.ballot.counter == JUMP + 1
     assert attempt.decision
@@ -286,17 +286,17 @@ def test_who_is_outdone_by_the_highest_ballot_goes_on_with_one_that_all_take() -
     assembly = Assembly()
     attempt = Attempt(assembly.acceptors["a"], None, MembershipChange())
     assembly.pass_on(attempt)
-    attempt.answered("d", Refused(1, Ballot(HIGHEST, "d")))
-    assert attempt.outdone_by == Ballot(HIGHEST, "d")
-    later = Attempt(assembly.acceptors["a"], attempt.outdone_by, MembershipChange())
+    attempt.on_reply("d", Refused(1, Ballot(HIGHEST, "d")))
+    assert attempt.preempted_by == Ballot(HIGHEST, "d")
+    later = Attempt(assembly.acceptors["a"], attempt.preempted_by, MembershipChange())
     assert later.ballot.counter <= JUMP + 1
     while not later.over:
         for id, request in later.requests().items():
             if id == "d":
-                later.failed(id)
+                later.on_no_reply(id)
                 continue
             assert read_request(written(request)) == request
-            later.answered(id, read_reply(written(assembly.acceptors[id].hear(request, AT_FIVE))))
+            later.on_reply(id, read_reply(written(assembly.acceptors[id].handle(request, AT_FIVE))))
     assert later.decision
     assert later.decision.view == WITHOUT_D
 
@@ -306,9 +306,9 @@ def test_who_has_missed_many_ballots_takes_part_again_after_a_few() -> None:
     acceptor, prepare = Assembly().acceptors["c"], keyring("a").sign(Prepare(1, Ballot(5 * JUMP, "a")))
     before = kept(acceptor)
     for _ in range(4):
-        assert isinstance(acceptor.hear(AskPromise(prepare), AT_FIVE), Refused)
+        assert isinstance(acceptor.handle(AskPromise(prepare), AT_FIVE), Refused)
         assert kept(acceptor) == before
-    assert isinstance(acceptor.hear(AskPromise(prepare), AT_FIVE), Promised)
+    assert isinstance(acceptor.handle(AskPromise(prepare), AT_FIVE), Promised)
 
 
 def test_nobody_asks_in_the_name_of_another() -> None:
@@ -320,7 +320,7 @@ def test_nobody_asks_in_the_name_of_another() -> None:
         keyring("b", federation="another").sign(Prepare(1, ballot)),
     ):
         with pytest.raises(InvalidError, match=r"the signature is not b's|in the name of another"):
-            acceptor.hear(AskPromise(prepare), AT_FIVE)
+            acceptor.handle(AskPromise(prepare), AT_FIVE)
     assert not acceptor.held
 
 
@@ -335,11 +335,11 @@ def test_rounds_that_never_come_are_not_taken_for_a_promise(name: str, round: in
     assembly.pass_on(attempt)
     lie = replace(Promise(1, attempt.ballot, 5, 0, 7, -1), **{name: round})  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match=rf"{name}|tells of round 61 in a run of 60"):
-        attempt.answered("d", read_reply(written(Promised(keyring("d").sign(lie)))))
-    attempt.failed("d")
+        attempt.on_reply("d", read_reply(written(Promised(keyring("d").sign(lie)))))
+    attempt.on_no_reply("d")
     for id, request in attempt.requests().items():
         if id != "d":
-            attempt.answered(id, assembly.acceptors[id].hear(request, AT_FIVE))
+            attempt.on_reply(id, assembly.acceptors[id].handle(request, AT_FIVE))
     while not attempt.over:
         assembly.pass_on(attempt, lost="d")
     assert attempt.decision
@@ -375,7 +375,7 @@ def test_an_entry_from_a_round_that_never_comes_is_refused_at_once() -> None:
     assembly = Assembly("abcde").begin_with(View(1, IDS, 0))
     entry = assembly.keyrings["e"].sign(Entry(1, 61))
     with pytest.raises(InvalidError, match="e brings a round that never was"):
-        assembly.acceptors["a"].hear(Enter(entry))
+        assembly.acceptors["a"].handle(Enter(entry))
 
 
 # 7. Less than was announced, and members that are left out.
@@ -389,7 +389,7 @@ def test_nobody_goes_back_for_one_that_promises_less_than_it_has_announced() -> 
     assembly = Assembly()
     assembly.standing["d"] = replace(AT_FIVE, durable=-1)
     attempt = Attempt(assembly.acceptors["a"], None, MembershipChange())
-    attempt.against([announced("d", 5)])
+    attempt.hold_against([announced("d", 5)])
     while not attempt.over:
         assembly.pass_on(attempt)
     assert attempt.decision
@@ -405,13 +405,13 @@ def test_one_objection_is_enough_to_hold_an_announcement_against_a_promise() -> 
     while attempt.state != "proposing":
         assembly.pass_on(attempt)
     attempt.requests()
-    attempt.answered("b", read_reply(written(Objection("d has announced more", (announced("d", 5),)))))
+    attempt.on_reply("b", read_reply(written(Objection("d has announced more", (announced("d", 5),)))))
     for id in "acd":
-        attempt.failed(id)
+        attempt.on_no_reply(id)
     assert attempt.over
     assert attempt.announced["d"].statement == Announcement(0, 5)
     again = Attempt(assembly.acceptors["a"], None, MembershipChange())
-    again.against(attempt.announced.values())
+    again.hold_against(attempt.announced.values())
     while not again.over:
         assembly.pass_on(again)
     assert again.decision
@@ -431,17 +431,17 @@ def test_one_objection_is_enough_to_hold_an_announcement_against_a_promise() -> 
 def test_nobody_is_left_out_for_what_it_has_not_announced(lie: Signed[Announcement]) -> None:
     assembly = Assembly()
     attempt = Attempt(assembly.acceptors["d"], None, MembershipChange())
-    attempt.against([lie])
+    attempt.hold_against([lie])
     while not attempt.over:
         assembly.pass_on(attempt)
-    assert (attempt.state, assembly.present.number) == ("short", 0)
+    assert (attempt.state, assembly.present.number) == ("no_quorum", 0)
     assembly = Assembly()
     grounds = Grounds(tuple(assembly.keyrings[id].sign(Promise(1, ONE, 5, 0, 7, -1)) for id in IDS), announced=(lie,))
     view = next_view(assembly.acceptors["a"].chain, "a", grounds, assembly.rules)
-    court = assembly.acceptors["a"].court
+    court = assembly.acceptors["a"].verifier
     own = keyring("a").sign(Vote("accept", 1, ONE, court.digest(assembly.present, view)))
     with pytest.raises(InvalidError, match="the signature is not b's"):
-        assembly.acceptors["c"].hear(Propose(Proposal(view, own, grounds)))
+        assembly.acceptors["c"].handle(Propose(Proposal(view, own, grounds)))
 
 
 @pytest.mark.parametrize("planned", [True, False])
@@ -450,15 +450,15 @@ def test_nobody_goes_back_for_one_that_was_to_play_no_rounds(planned: bool) -> N
     all go back again and again, for a member that has long been away."""
     assembly = Assembly("abcde").begin_with(View(1, IDS, 9, planned=planned))
     made = assembly.attempt(MembershipChange(missing=("e",)))
-    assert made.state == ("decided" if planned else "short")
+    assert made.state == ("decided" if planned else "no_quorum")
     if planned:
-        assert assembly.attempt(MembershipChange(missing=("e",))).state == "short", "once is enough"
+        assert assembly.attempt(MembershipChange(missing=("e",))).state == "no_quorum", "once is enough"
 
 
 def test_nobody_is_missing_that_was_in_no_view_that_is_being_played() -> None:
     views = (View(1, ("a", "b", "c", "e"), 5), View(2, IDS[:3], 7, planned=True))
     assembly = Assembly("abcde").begin_with(*views)
-    assert assembly.attempt(MembershipChange(missing=("d",))).state == "short"
+    assert assembly.attempt(MembershipChange(missing=("d",))).state == "no_quorum"
     assert assembly.attempt(MembershipChange(missing=("e",))).state == "decided"
 
 
@@ -500,7 +500,7 @@ def test_a_consent_counts_once_however_often_it_is_shown() -> None:
     """Else a decision could be made too long to be told."""
     assembly = Assembly()
     consents = [keyring(id).sign(Consent("d")) for id in "abc"]
-    court = assembly.acceptors["a"].court
+    court = assembly.acceptors["a"].verifier
     court.check_evidence(assembly.present, Evidence((*consents,)))
     with pytest.raises(InvalidError, match="a consent that is given twice"):
         court.check_evidence(assembly.present, Evidence((*consents, consents[0])))

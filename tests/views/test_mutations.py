@@ -16,7 +16,7 @@ from machine import Machine
 from world import violations
 
 from peer.views import decision
-from peer.views.decision import Acceptor, Court, Slot
+from peer.views.decision import Acceptor, Slot, Verifier
 from peer.views.view import View
 
 ENOUGH = 400
@@ -27,11 +27,11 @@ FIRST: dict[str, int] = {"guilt of two ballots": 300, "back behind the entry": 3
 RULES: dict[str, tuple[Any, str, str, str]] = {
     "any half is a quorum": (View, "is_quorum", "and self.members[0] in those", ""),
     "a promise tells of no lock": (Acceptor, "_promise", "slot.lock.ballot if slot.lock else None", "None"),
-    "the lowest lock is carried": (Court, "check_proposal", "carried = max(", "carried = min("),
-    "any signature": (Court, "check_signed", "self._authorities.is_valid(signed)", "True"),
-    "a decision without votes": (Court, "check_decision", "self.check_votes(decision.votes, vote, present)", "pass"),
-    "guilt of equal votes": (Court, "check_guilt", "one.digest != other.digest and ", ""),
-    "guilt of two ballots": (Court, "check_guilt", "replace(one, digest=other.digest) == other", "True"),
+    "the lowest lock is carried": (Verifier, "check_proposal", "carried = max(", "carried = min("),
+    "any signature": (Verifier, "check_signed", "self._keyring.is_valid(signed)", "True"),
+    "a decision without votes": (Verifier, "check_decision", "self.check_votes(decision.votes, vote, present)", "pass"),
+    "guilt of equal votes": (Verifier, "check_guilt", "one.digest != other.digest and ", ""),
+    "guilt of two ballots": (Verifier, "check_guilt", "replace(one, digest=other.digest) == other", "True"),
     "an expulsion is forgotten": (decision, "next_view", "proved.union(present.expelled)", "proved"),
     "planned although one was lost": (decision, "next_view", "standing.keys() == {*present.members}", "True"),
     "planned from the earliest round": (decision, "_after_all", "1 + max(", "1 + min("),
@@ -39,7 +39,8 @@ RULES: dict[str, tuple[Any, str, str, str]] = {
                                        "least"),
     "back to the latest checkpoint": (decision, "next_view", "least = min(", "least = max("),
     "back behind the entry": (decision, "next_view", "if first <= promise.oldest", "if False"),
-    "void rounds are held against one": (decision, "is_less", "min(announced.round, ceiling)", "announced.round"),
+    "void rounds are held against one": (decision, "is_less", "chain.valid(announced.round, announced.view)",
+                                         "announced.round"),
     "the held go on": (Slot, "held", "return self.promised is not None", "return False"),
     "less is told after a restart": (Machine, "read_back", "self.newest", "self.certain()"),
 }  # fmt: skip

@@ -11,7 +11,7 @@ from peer.views.view import (
     FORGETFUL,
     LEAVES,
     LIAR,
-    LONGEST_REASON,
+    MAX_REASON_LENGTH,
     TAKEN_IN,
     ReasonNews,
     compose_reason,
@@ -79,7 +79,7 @@ LONG = tuple(f"hospital-{at:02}-of-a-town" for at in range(30))
 def test_a_long_one_names_some_of_each_and_counts_the_rest() -> None:
     news: list[ReasonNews] = [(LONG[:9], silent_reason(4)), (LONG[9:11], voted_out_reason(LONG[15:]))]
     told = compose_reason(news, "", (), LONG)
-    assert len(told) <= LONGEST_REASON
+    assert len(told) <= MAX_REASON_LENGTH
     assert "and 5 more silent for 4 s; " in told
     assert told.endswith(" and others")
     later = compose_reason([(LONG[11:12], FORGETFUL)], told, LONG[:11], LONG)
@@ -92,8 +92,8 @@ def test_a_long_one_names_some_of_each_and_counts_the_rest() -> None:
             st.sets(st.sampled_from(LONG)), st.sampled_from([silent_reason(4), voted_out_reason(LONG), LIAR, LEAVES])
         )
     ),
-    st.text(" -~;,", max_size=LONGEST_REASON),
+    st.text(" -~;,", max_size=MAX_REASON_LENGTH),
     st.sets(st.sampled_from(LONG)),
 )
 def test_it_is_never_too_long(news: list[ReasonNews], before: str, out: set[str]) -> None:
-    assert len(compose_reason(news, before, out, LONG)) <= LONGEST_REASON
+    assert len(compose_reason(news, before, out, LONG)) <= MAX_REASON_LENGTH

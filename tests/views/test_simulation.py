@@ -23,7 +23,7 @@ def test_what_must_never_be_is_not_and_a_decision_comes_in_the_end() -> None:
         left += sum({*a.members} > {*b.members} and b.planned for a, b in pairwise(world.decided.values()))
         out += bool(world.decided[max(world.decided)].expelled)
         longest = max(longest, len(world.decided) - 1)
-    assert ends.keys() == {"decided", "released", "short", "outdone", "outdated"}, "every way to end is met"
+    assert ends.keys() == {"decided", "released", "no_quorum", "preempted", "superseded"}, "every way to end is met"
     assert planned > SEEDS / 20, "planned views are met"
     assert min(left, out) >= SEEDS / 40, "members leave, and are voted out"
     assert longest >= 4, "and long chains"

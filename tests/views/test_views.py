@@ -53,14 +53,14 @@ def attempt(
     standing: Mapping[str, MemberProgress] = STANDING,
     lost: str = "",
     by: str = "a",
-    at_least: int = 1,
+    min_members: int = 1,
     after: View = BEGINNING,
 ) -> Attempt:
     """One attempt; `lost` do not answer."""
-    members = Assembly("abcde", faulty=0, signed=False, at_least=at_least).begin_with(after)
+    members = Assembly("abcde", faulty=0, signed=False, min_members=min_members).begin_with(after)
     made = members.attempt(wish, by, lost, standing)
     held = {id for id, acceptor in members.acceptors.items() if acceptor.held and id not in lost}
-    assert not held or made.state == "short"
+    assert not held or made.state == "no_quorum"
     return made
 
 
@@ -101,17 +101,17 @@ def test_a_false_alarm_changes_nothing() -> None:
 
 def test_half_decides_with_the_first_member_only() -> None:
     assert attempt(MembershipChange(), lost="cd").state == "decided"
-    assert attempt(MembershipChange(), lost="ab", by="c").state == "short"
+    assert attempt(MembershipChange(), lost="ab", by="c").state == "no_quorum"
 
 
 def test_never_fewer_members_than_wished() -> None:
-    assert attempt(MembershipChange(at_least=4), lost="c").state == "short"
-    assert attempt(MembershipChange(at_least=4, leaves=True), by="c").state == "released"
+    assert attempt(MembershipChange(min_members=4), lost="c").state == "no_quorum"
+    assert attempt(MembershipChange(min_members=4, leaves=True), by="c").state == "released"
 
 
 def test_never_fewer_members_than_the_protocol_needs() -> None:
-    assert attempt(MembershipChange(), lost="c", at_least=4).state == "short"
-    assert attempt(MembershipChange(leaves=True), by="c", at_least=4).state == "released"
+    assert attempt(MembershipChange(), lost="c", min_members=4).state == "no_quorum"
+    assert attempt(MembershipChange(leaves=True), by="c", min_members=4).state == "released"
 
 
 def test_who_was_taken_in_and_cannot_go_back_so_far_is_taken_in_once_more_with_what_it_brought() -> None:
@@ -147,7 +147,7 @@ def test_nobody_is_taken_in_where_all_begin_anew() -> None:
 
 def test_nothing_is_proposed_unless_all_promise_if_so_wished() -> None:
     wish = MembershipChange(entries=enters("e", 2), unanimous=True)
-    assert attempt(wish, lost="c").state == "short"
+    assert attempt(wish, lost="c").state == "no_quorum"
     found = view_of(attempt(wish))
     assert found
     assert (found.members, found.planned) == (IDS, True)
@@ -159,7 +159,7 @@ def test_a_lock_is_carried_on_even_if_not_all_promise() -> None:
     first = Attempt(members.acceptors["b"], None, MembershipChange())
     while first.state != "confirming":
         members.pass_on(first, lost="d", standing=STANDING)
-    members.acceptors["b"].hear(first.requests()["b"])
+    members.acceptors["b"].handle(first.requests()["b"])
     assert first.lock
     assert members.acceptors["b"].slot.lock == first.lock, "it alone has heard of the lock"
     later = members.attempt(MembershipChange(unanimous=True), by="c", lost="d", standing=STANDING)
@@ -190,13 +190,13 @@ def test_the_own_promise_is_on_disk_before_others_are_asked() -> None:
     made = Attempt(members.acceptors["b"], None, MembershipChange())
     requests = made.requests()
     assert requests.keys() == {"b"}
-    made.answered("b", members.acceptors["b"].hear(requests["b"], STANDING["b"]))
+    made.on_reply("b", members.acceptors["b"].handle(requests["b"], STANDING["b"]))
     assert made.requests().keys() == {"a", "c", "d"}
     assert not made.requests(), "each is given once"
 
 
 def test_who_is_no_member_proposes_nothing() -> None:
-    with pytest.raises(ValueError, match="e is no member of view 1"):
+    with pytest.raises(ValueError, match="e is not a member of view 1"):
         Attempt(assembly().acceptors["e"], None, MembershipChange())
 
 
@@ -204,18 +204,18 @@ def test_one_that_is_behind_says_so_and_promises_once_it_is_told() -> None:
     behind = assembly().acceptors["b"]
     ahead = assembly().begin_with(View(2, ("a", "b"), 2)).acceptors["a"]
     request = Attempt(ahead, None, MembershipChange()).requests()["a"]
-    assert behind.hear(request, STANDING["b"]) == Behind(1)
-    assert behind.hear(ahead.since(1, 64)) == Heard()
-    assert isinstance(behind.hear(request, STANDING["b"]), Promised)
+    assert behind.handle(request, STANDING["b"]) == Behind(1)
+    assert behind.handle(ahead.since(1, 64)) == Heard()
+    assert isinstance(behind.handle(request, STANDING["b"]), Promised)
 
 
 def test_one_that_is_outdated_hears_what_was_decided() -> None:
     members, ahead = assembly(), assembly().begin_with(View(2, ("a", "b"), 2)).acceptors["b"]
     made = Attempt(members.acceptors["a"], None, MembershipChange())
     request = made.requests()["a"]
-    made.answered("a", members.acceptors["a"].hear(request, STANDING["a"]))
-    made.answered("b", ahead.hear(made.requests()["b"], STANDING["b"]))
-    assert (made.state, made.newer) == ("outdated", (*ahead.memory.decisions[1:],))
+    made.on_reply("a", members.acceptors["a"].handle(request, STANDING["a"]))
+    made.on_reply("b", ahead.handle(made.requests()["b"], STANDING["b"]))
+    assert (made.state, made.newer) == ("superseded", (*ahead.memory.decisions[1:],))
 
 
 def asked(counter: int, by: str, number: int = 2) -> AskPromise:
@@ -224,10 +224,10 @@ def asked(counter: int, by: str, number: int = 2) -> AskPromise:
 
 def test_a_promise_holds_through_a_restart_until_that_very_ballot_is_given_back() -> None:
     members, ballot = assembly(), Ballot(2, "b")
-    acceptor, court = members.acceptors["a"], members.acceptors["a"].court
-    acceptor.hear(asked(2, "b"), STANDING["a"])
+    acceptor, court = members.acceptors["a"], members.acceptors["a"].verifier
+    acceptor.handle(asked(2, "b"), STANDING["a"])
     acceptor = restarted(acceptor)
-    assert acceptor.hear(asked(2, "a"), STANDING["a"]) == Refused(2, ballot)
+    assert acceptor.handle(asked(2, "a"), STANDING["a"]) == Refused(2, ballot)
 
     def release(counter: int) -> Release:
         at = Ballot(counter, "b")
@@ -236,13 +236,13 @@ def test_a_promise_holds_through_a_restart_until_that_very_ballot_is_given_back(
 
     held = []
     for counter in (1, 2):
-        acceptor.hear(release(counter))
+        acceptor.handle(release(counter))
         held.append(acceptor.held)
     assert held == [True, False]
     late = Vote("accept", 2, Ballot(1, "c"), court.digest(BEGINNING, None))
     outdone = Propose(Proposal(None, Signed("c", late), Grounds(())))
-    assert acceptor.hear(outdone) == Refused(2, ballot), "what it had outdone stays outdone"
-    assert acceptor.hear(asked(2, "b"), STANDING["a"]) == Refused(2, ballot), "and what was given back is over"
+    assert acceptor.handle(outdone) == Refused(2, ballot), "what it had outdone stays outdone"
+    assert acceptor.handle(asked(2, "b"), STANDING["a"]) == Refused(2, ballot), "and what was given back is over"
     assert acceptor.next_ballot() == Ballot(3, "a")
 
 
@@ -254,16 +254,16 @@ def test_a_lock_is_told_to_later_proposers_also_after_a_restart() -> None:
     confirm = made.requests()["a"]
     assert isinstance(confirm, Confirm)
     acceptor = members.acceptors["a"]
-    assert isinstance(acceptor.hear(confirm), Voted)
+    assert isinstance(acceptor.handle(confirm), Voted)
     acceptor = restarted(acceptor)
-    promised = acceptor.hear(asked(2, "c"), STANDING["a"])
+    promised = acceptor.handle(asked(2, "c"), STANDING["a"])
     assert isinstance(promised, Promised)
     assert (promised.lock, promised.promise.statement.locked) == (confirm.lock, made.ballot)
 
 
 def test_who_is_outside_promises_nothing() -> None:
     outside, ballot = assembly().acceptors["e"], Ballot(1, "a")
-    assert outside.hear(asked(1, "a"), STANDING["d"]) == Refused(2, ballot)
+    assert outside.handle(asked(1, "a"), STANDING["d"]) == Refused(2, ballot)
     assert not outside.held
 
 
@@ -281,7 +281,7 @@ def test_a_chain_takes_one_view_after_the_other_and_each_once() -> None:
         chain.extend(View(1, ("a", "b"), 7))
     with pytest.raises(ValueError, match="begins with the view of number 0"):
         ViewChain([])
-    assert [chain.ceiling(entered) for entered in range(3)] == [3, 3, None]
+    assert [chain.last_valid_round(entered) for entered in range(3)] == [3, 3, None]
 
 
 def test_a_view_is_read_as_it_was_written() -> None:
@@ -294,12 +294,12 @@ def test_asking_for_views() -> None:
     acceptor = members.acceptors["a"]
     near, far = View(2, ("a", "b", "c"), 7), View(3, ("a", "b"), 4)
     first, second = members.decision(near), members.decision(far, before=near)
-    assert acceptor.hear(Decided((second,))) == Behind(1)
-    assert acceptor.hear(Decided((first, second))) == Heard()
-    assert acceptor.hear(Decided((first, second))) == Heard(), "again"
-    assert acceptor.hear(Ask(1)) == Decided((first, second))
-    assert acceptor.hear(Ask(1), most=1) == Decided((first,)), "so many at once"
-    assert acceptor.hear(Ask(4)) == Behind(3)
+    assert acceptor.handle(Decided((second,))) == Behind(1)
+    assert acceptor.handle(Decided((first, second))) == Heard()
+    assert acceptor.handle(Decided((first, second))) == Heard(), "again"
+    assert acceptor.handle(Ask(1)) == Decided((first, second))
+    assert acceptor.handle(Ask(1), most=1) == Decided((first,)), "so many at once"
+    assert acceptor.handle(Ask(4)) == Behind(3)
 
 
 def test_who_asks_to_be_taken_in_is_told_what_it_does_not_know() -> None:
@@ -309,9 +309,9 @@ def test_who_asks_to_be_taken_in_is_told_what_it_does_not_know() -> None:
     def enter(number: int) -> Enter:
         return Enter(Signed("e", Entry(number, 4)))
 
-    assert acceptor.hear(enter(2)) == Heard()
-    assert acceptor.hear(enter(3)) == Heard(), "the asker knows more"
-    assert acceptor.hear(enter(0)) == Decided((*acceptor.memory.decisions,))
+    assert acceptor.handle(enter(2)) == Heard()
+    assert acceptor.handle(enter(3)) == Heard(), "the asker knows more"
+    assert acceptor.handle(enter(0)) == Decided((*acceptor.memory.decisions,))
     assert acceptor.chain.current.number == 2
     assert not acceptor.held
 
@@ -326,7 +326,7 @@ def test_planned_views_are_lived_in_one_after_the_other() -> None:
 def test_who_has_come_by_planned_views_alone_has_the_last_round_of_each_on_disk() -> None:
     back, one, two = View(1, IDS[:3], 4), View(2, IDS[:4], 9, planned=True), View(3, IDS, 9, planned=True)
     chain = ViewChain([View(0, IDS[:4], 0), back, one, two])
-    assert [chain.passed(number) for number in range(4)] == [{}, {}, {1: 8}, {2: 8, 1: 8}]
+    assert [chain.last_rounds(number) for number in range(4)] == [{}, {}, {1: 8}, {2: 8, 1: 8}]
 
 
 def test_what_a_decided_view_says_that_a_member_has() -> None:

@@ -79,24 +79,24 @@ def test_who_is_away_can_be_voted_out() -> None:
 def test_a_consent_is_kept_and_told_and_over_when_its_one_is_out() -> None:
     members = Assembly()
     acceptor = members.acceptors["a"]
-    assert acceptor.hear(Expel(0, "c")) == Heard()
-    assert acceptor.hear(Expel(0, "c")) == Heard()
-    assert isinstance(acceptor.hear(Expel(0, "a")), Denied)
+    assert acceptor.handle(Expel(0, "c")) == Heard()
+    assert acceptor.handle(Expel(0, "c")) == Heard()
+    assert isinstance(acceptor.handle(Expel(0, "a")), Denied)
     acceptor = restarted(acceptor)
-    told = acceptor.hear(Poll(0))
+    told = acceptor.handle(Poll(0))
     assert isinstance(told, Consents)
     assert [(one.signer, one.statement) for one in told.evidence.consents] == [("a", Consent("c"))]
     assert not acceptor.held
     view = View(1, ("a", "b", "d"), 5, expelled=("c",))
     out = Decided((members.decision(view, evidence=OUT),))
-    acceptor.hear(out)
-    assert acceptor.hear(Poll(1)) == Consents(Evidence())
-    assert acceptor.hear(Poll(0)) == acceptor.hear(Expel(0, "c")) == out
+    acceptor.handle(out)
+    assert acceptor.handle(Poll(1)) == Consents(Evidence())
+    assert acceptor.handle(Poll(0)) == acceptor.handle(Expel(0, "c")) == out
 
 
 def test_nobody_consents_that_a_stranger_is_voted_out() -> None:
     with pytest.raises(InvalidError, match="mallory is no member of the federation"):
-        Assembly().acceptors["a"].hear(Expel(0, "mallory"))
+        Assembly().acceptors["a"].handle(Expel(0, "mallory"))
 
 
 @pytest.mark.parametrize(
@@ -113,18 +113,18 @@ def test_nobody_consents_that_a_stranger_is_voted_out() -> None:
 )
 def test_fewer_than_a_quorum_expel_nobody(evidence: Evidence) -> None:
     members = Assembly()
-    assert members.attempt(MembershipChange(evidence=evidence)).state == "short"
+    assert members.attempt(MembershipChange(evidence=evidence)).state == "no_quorum"
     out = View(1, ("a", "b", "d"), 6, reason="c voted out by a, b, d", expelled=("c",))
     members.refuses("a", members.decision(out, evidence=evidence))
 
 
 def test_nobody_is_held_by_one_that_enough_have_voted_out() -> None:
     acceptor, liar = Assembly().acceptors["a"], keyring("c")
-    acceptor.unheard = frozenset("c")
+    acceptor.ignored_members = frozenset("c")
     ballot = Ballot(9, "c")
-    assert acceptor.hear(AskPromise(liar.sign(Prepare(1, ballot)))) == Refused(1, ballot)
+    assert acceptor.handle(AskPromise(liar.sign(Prepare(1, ballot)))) == Refused(1, ballot)
     vote = liar.sign(Vote("accept", 1, ballot, "0" * 64))
-    assert acceptor.hear(Propose(Proposal(View(1, ("c",), 0), vote, Grounds(())))) == Refused(1, ballot)
+    assert acceptor.handle(Propose(Proposal(View(1, ("c",), 0), vote, Grounds(())))) == Refused(1, ballot)
     assert not acceptor.held
 
 
@@ -133,12 +133,12 @@ def test_an_attempt_to_vote_one_out_is_not_outdone_by_that_one() -> None:
     made = Attempt(members.acceptors["a"], None, MembershipChange(evidence=OUT))
     assert made.requests().keys() == {"a"}
     prepare = AskPromise(members.keyrings["a"].sign(Prepare(1, made.ballot)))
-    made.answered("a", members.acceptors["a"].hear(prepare, members.standing["a"]))
+    made.on_reply("a", members.acceptors["a"].handle(prepare, members.standing["a"]))
     assert made.requests().keys() == {"b", "d"}
-    made.answered("c", Refused(1, Ballot(9, "c")))
-    assert (made.state, made.outdone_by) == ("asking", None), "it was not asked"
+    made.on_reply("c", Refused(1, Ballot(9, "c")))
+    assert (made.state, made.preempted_by) == ("asking", None), "it was not asked"
     for id in "bd":
-        made.answered(id, members.acceptors[id].hear(prepare, members.standing[id]))
+        made.on_reply(id, members.acceptors[id].handle(prepare, members.standing[id]))
     while not made.over:
         members.pass_on(made)
     assert made.decision
@@ -148,10 +148,10 @@ def test_an_attempt_to_vote_one_out_is_not_outdone_by_that_one() -> None:
 def test_who_leaves_hears_that_it_has_left() -> None:
     members = Assembly()
     acceptor = members.acceptors["c"]
-    assert acceptor.hear(Leave(0)) == Heard()
+    assert acceptor.handle(Leave(0)) == Heard()
     without = Decided((members.decision(View(1, ("a", "b", "d"), 5, planned=True)),))
-    acceptor.hear(without)
-    assert acceptor.hear(Leave(0)) == without
+    acceptor.handle(without)
+    assert acceptor.handle(Leave(0)) == without
 
 
 # Guilt.
@@ -193,8 +193,8 @@ def test_two_votes_in_one_ballot_expel_who_has_signed_them_and_nobody_else() -> 
 def test_other_votes_prove_nothing(one: Signed[Vote], other: Signed[Vote], why: str) -> None:
     members, evidence = Assembly(), Evidence(guilt=(Guilt(one, other),))
     with pytest.raises(InvalidError, match=why):
-        members.acceptors["a"].court.check_guilt(evidence.guilt[0])
-    assert members.attempt(MembershipChange(evidence=evidence)).state == "short"
+        members.acceptors["a"].verifier.check_guilt(evidence.guilt[0])
+    assert members.attempt(MembershipChange(evidence=evidence)).state == "no_quorum"
     out = View(1, ("a", "b", "d"), 6, expelled=("c",))
     assert members.refuses("a", members.decision(out, evidence=evidence)) == why
 
@@ -202,7 +202,7 @@ def test_other_votes_prove_nothing(one: Signed[Vote], other: Signed[Vote], why: 
 def test_where_nothing_is_signed_nobody_is_proved_guilty() -> None:
     members = Assembly(signed=False)
     out = members.decision(View(1, ("a", "b", "d"), 6, expelled=("c",)), evidence=PROVED)
-    assert members.refuses("a", out) == "without certificates nobody's guilt can be proved"
+    assert members.refuses("a", out) == "without certificates no lie can be proved"
 
 
 def test_one_guilty_member_does_not_have_another_expelled() -> None:
@@ -220,16 +220,16 @@ def test_a_proposer_of_two_views_in_one_ballot_is_found_out_by_who_has_seen_both
         members.pass_on(made)
     leaves = made.requests()["b"]
     assert isinstance(leaves, Propose)
-    assert isinstance(members.acceptors["b"].hear(leaves), Voted)
-    digest = members.acceptors["a"].court.digest(members.present, None)
+    assert isinstance(members.acceptors["b"].handle(leaves), Voted)
+    digest = members.acceptors["a"].verifier.digest(members.present, None)
     nothing = Proposal(None, liar.sign(Vote("accept", 1, made.ballot, digest)), leaves.proposal.grounds)
-    assert isinstance(members.acceptors["a"].hear(Propose(nothing)), Voted)
-    assert isinstance(members.acceptors["b"].hear(Propose(nothing)), Refused), "it votes once"
-    told = members.acceptors["b"].hear(Poll(0))
+    assert isinstance(members.acceptors["a"].handle(Propose(nothing)), Voted)
+    assert isinstance(members.acceptors["b"].handle(Propose(nothing)), Refused), "it votes once"
+    told = members.acceptors["b"].handle(Poll(0))
     assert isinstance(told, Consents)
     (guilt,) = told.evidence.guilt
     assert guilt.id == "c"
-    members.acceptors["a"].court.check_guilt(guilt)
+    members.acceptors["a"].verifier.check_guilt(guilt)
     assert restarted(members.acceptors["b"]).memory.guilt == [guilt]
     out = members.attempt(MembershipChange(evidence=Evidence(guilt=(guilt,))), by="b").decision
     assert out
@@ -244,10 +244,10 @@ def test_an_honest_member_is_never_its_own_proof_of_guilt() -> None:
     while made.state == "asking":
         members.pass_on(made)
     request = made.requests()["b"]
-    first = members.acceptors["b"].hear(request)
-    again = restarted(members.acceptors["b"]).hear(request)
+    first = members.acceptors["b"].handle(request)
+    again = restarted(members.acceptors["b"]).handle(request)
     assert isinstance(first, Voted)
     assert isinstance(again, Voted)
     with pytest.raises(InvalidError, match="no contradiction"):
-        members.acceptors["a"].court.check_guilt(Guilt(first.vote, again.vote))
+        members.acceptors["a"].verifier.check_guilt(Guilt(first.vote, again.vote))
     assert first.vote.statement.ballot == ONE

@@ -78,7 +78,7 @@ class World:
         lying = random.sample(self.ids, random.choice([self.faulty, self.faulty, random.randint(0, self.faulty)]))
         self.liars = frozenset(lying)
         least = 3 * self.faulty + 1 if lying and random.random() < 0.7 else 1
-        self.rules = Rules(self.ids, rounds=60, faulty=self.faulty, at_least=least)
+        self.rules = Rules(self.ids, rounds=60, faulty=self.faulty, min_members=least)
         signatures: dict[tuple[str, Any], str] = {}
         keyrings = [Secret(id, signatures) if self.signed else Keyring(id, "simulated") for id in self.ids]
         made = {one.id: Acceptor(Memory(one.id), self.rules, one) for one in keyrings}
@@ -120,15 +120,15 @@ class World:
     def _begin(self) -> None:
         """With one outside, or in the midst of the run."""
         random, outside = self.random, self.random.choice(["", "", self.ids[-1], self.random.choice(self.ids)])
-        if outside and len(self.ids) > self.rules.at_least:
+        if outside and len(self.ids) > self.rules.min_members:
             view = View(1, tuple(id for id in self.ids if id != outside), 0)
-            digest = self.machines[outside].acceptor.court.digest(self.decided[0], view)
+            digest = self.machines[outside].acceptor.verifier.digest(self.decided[0], view)
             vote = Vote("commit", 1, Ballot(1, view.members[0]), digest)
             votes = tuple(one.acceptor.keyring.sign(vote) for one in self.machines.values())
             self.committed[vote] = {one.signer for one in votes}
             self.learned(Decision(view, vote.ballot, votes), {*self.ids})
             for machine in self.machines.values():
-                machine.acceptor.hear(Decided((Decision(view, vote.ballot, votes),)))
+                machine.acceptor.handle(Decided((Decision(view, vote.ballot, votes),)))
                 machine.memory.entered = int(machine.id in view.members)
         begun = random.choice([0, 5, 9])
         for machine in self.machines.values():
@@ -196,7 +196,7 @@ class World:
 
     def is_released(self, present: View, ballot: Ballot) -> bool:
         """Whether a quorum has committed to no change in that ballot or a higher one."""
-        digest = self.honest[0].acceptor.court.digest(present, None)
+        digest = self.honest[0].acceptor.verifier.digest(present, None)
         return any(
             vote.number == present.number + 1 and vote.ballot >= ballot and vote.digest == digest
             for vote, ids in self.committed.items()
@@ -266,7 +266,7 @@ class World:
         machine, other = (self.votes.choice(up) for _ in range(2))
         number = machine.chain.current.number
         if self.votes.random() < 0.3:
-            if isinstance(machine.acceptor.hear(Expel(number, self.accused)), Heard):
+            if isinstance(machine.acceptor.handle(Expel(number, self.accused)), Heard):
                 self.consenting.add(machine.id)
             machine.write()
         elif machine is not other:
@@ -282,11 +282,11 @@ class World:
         number = view.number
         away = [one.id for one in self.machines.values() if not one.up or one.id in self.cut]
         evidence = [*out.values()]
-        playing = {id for earlier in machine.chain.passed(number) for id in machine.chain.of(earlier).members}
+        playing = {id for earlier in machine.chain.last_rounds(number) for id in machine.chain.of(earlier).members}
         return MembershipChange(
             leaves=random.random() < 0.25,
             entries=tuple(one for one in machine.asks.values() if one.statement.number == number),
-            at_least=random.choice([1, 1, 1, len(view.members)]),
+            min_members=random.choice([1, 1, 1, len(view.members)]),
             unanimous=random.random() < 0.3,
             missing=tuple(id for id in away if id in playing - {*view.members}) if random.random() < 0.2 else (),
             evidence=judgement.joined(evidence),
@@ -295,7 +295,7 @@ class World:
 
     def begin(self, machine: Machine, wish: MembershipChange) -> None:
         machine.proposal = attempt = Attempt(machine.acceptor, machine.above, wish)
-        attempt.against(machine.announced.values())
+        attempt.hold_against(machine.announced.values())
         if wish.leaves:
             self.leaving.add((machine.id, attempt.number))
         machine.waiting = {}
@@ -309,7 +309,7 @@ class World:
         if machine.waiting and self.random.random() < 0.7:
             late = self.random.choice(sorted(machine.waiting))
             del machine.waiting[late]
-            machine.proposal.failed(late)
+            machine.proposal.on_no_reply(late)
         elif self.random.random() < 0.9:
             self.wait_no_longer(machine)
         else:
@@ -321,7 +321,7 @@ class World:
         for late in sorted(machine.waiting):
             machine.waiting.pop(late)
             if machine.proposal:
-                machine.proposal.failed(late)
+                machine.proposal.on_no_reply(late)
 
     def go_on(self, machine: Machine) -> None:
         """Sends what a proposal asks for, and notes how it has ended."""
@@ -336,7 +336,7 @@ class World:
                 self.post(attempt, machine.id, self.random.choice(self.ids), request)
         if attempt.over:
             self.ends[attempt.state] = self.ends.get(attempt.state, 0) + 1
-            machine.above, machine.proposal = attempt.outdone_by, None
+            machine.above, machine.proposal = attempt.preempted_by, None
             for announced in attempt.announced.values():
                 machine.hear_of(announced)
             if attempt.decision and machine in self.honest:
@@ -398,7 +398,7 @@ class World:
 
     def arrive(self, letter: Letter) -> None:
         if letter.reply is None:
-            self.hear(letter)
+            self.handle(letter)
             return
         machine, reply, attempt = self.machines[letter.proposer], letter.reply, letter.proposal
         if self.wire:
@@ -420,7 +420,7 @@ class World:
                 return
             machine.waiting.pop(letter.member)
             try:
-                attempt.answered(letter.member, reply)
+                attempt.on_reply(letter.member, reply)
             except InvalidError as error:
                 self.named(machine, letter.member, reply, error)
             if attempt.newer and machine.proposal is attempt and isinstance(reply, Decided):
@@ -428,7 +428,7 @@ class World:
             self.go_on(machine)
 
     def polled(self, machine: Machine, teller: str, reply: Consents) -> None:
-        court, evidence = machine.acceptor.court, reply.evidence
+        court, evidence = machine.acceptor.verifier, reply.evidence
         try:
             for one in [one for one in evidence.consents if one.signer == teller]:
                 court.check_signed(one)
@@ -438,14 +438,14 @@ class World:
                 machine.guilt[guilt.id] = guilt
         except InvalidError as error:
             self.named(machine, teller, reply, error)
-        machine.acceptor.unheard = frozenset(machine.out)
+        machine.acceptor.ignored_members = frozenset(machine.out)
 
     def named(self, machine: Machine, liar: str, said: object, error: InvalidError) -> None:
         """One says of another that it lies."""
         if machine in self.honest and liar not in self.liars:
             self.wrong.append(f"{machine.id} takes {liar} for a liar: {error}: {said}"[:600])
 
-    def hear(self, letter: Letter) -> None:
+    def handle(self, letter: Letter) -> None:
         machine = self.machines[letter.member]
         if not machine.up:
             return
@@ -480,7 +480,7 @@ class World:
                 slot, ballot = machine.acceptor.slot, prepare.statement.ballot
                 is_new = prepare.statement.number == slot.number and (slot.promised is None or ballot > slot.promised)
                 heard = machine.acceptor.keyring.is_valid(prepare) if is_new else True
-                if is_new and not (heard and machine.turns.take(sender)):
+                if is_new and not (heard and machine.turns.try_acquire(sender)):
                     return Refused(slot.number, slot.promised or ballot)
             case Yield(ballot=ballot) if ballot.proposer == sender and ballot == machine.acceptor.slot.promised:
                 machine.turns.end(sender)
@@ -510,7 +510,7 @@ class World:
                     return self.relay(machine, sender, prepare, to)
                 case Propose(proposal) if (objection := self.objection(machine, proposal)) is not None:
                     return objection
-            return machine.acceptor.hear(request, machine.standing, self.most)
+            return machine.acceptor.handle(request, machine.standing, self.most)
         except InvalidError as error:
             self.named(machine, sender, request, error)
             return Denied(str(error)[:300])
@@ -530,7 +530,7 @@ class World:
         reply = self.reach(machine, id, AskPromise(prepare))
         if not isinstance(reply, Promised):
             return None
-        named, court, present = reply.promise.statement.locked, machine.acceptor.court, machine.chain.current
+        named, court, present = reply.promise.statement.locked, machine.acceptor.verifier, machine.chain.current
         try:
             court.check_promise(present, reply.promise, prepare.statement.ballot)
             if reply.promise.signer != id or (reply.lock.ballot if reply.lock else None) != named:
@@ -556,9 +556,9 @@ class World:
         view, grounds, slot = proposal.view, proposal.grounds, machine.acceptor.slot
         number, ballot = proposal.vote.statement.number, proposal.vote.statement.ballot
         carried = grounds.lock and grounds.lock.view
-        if view is None or carried or not self.signed or number != slot.number or not slot.admits(ballot):
+        if view is None or carried or not self.signed or number != slot.number or not slot.allows_ballot(ballot):
             return None
-        machine.acceptor.court.check_proposal(machine.chain, proposal)
+        machine.acceptor.verifier.check_proposal(machine.chain, proposal)
         if found := machine.objection(proposal):
             return found
         there_or_out = {*view.expelled, *(one.signer for one in grounds.promises)}
@@ -607,12 +607,12 @@ class World:
                 self.told(machine, other.id, Decided((*other.memory.decisions,)))
         newest = self.decided[max(self.decided)]
         inside = [machine for machine in self.honest if machine.id in newest.members]
-        if self.wrong or self.over or not inside or len(inside) < self.rules.at_least:
+        if self.wrong or self.over or not inside or len(inside) < self.rules.min_members:
             return  # of fewer than 3f + 1 who lie, all are needed
         for _ in range(2 * len(self.ids)):
             held = [machine for machine in self.honest if machine.inside and machine.acceptor.held]
             inside = [machine for machine in self.honest if machine.inside]
-            if not inside or self.over or len(inside) < self.rules.at_least:
+            if not inside or self.over or len(inside) < self.rules.min_members:
                 return
             if not self.decide(proposer := self.random.choice(held or inside)):
                 self.wrong.append(f"{proposer.id} comes to no decision after {proposer.chain.current}")
@@ -648,7 +648,7 @@ class World:
                 return self.over
             assert self.clock is not None
             self.clock += 2 * SECONDS
-            self.begin(proposer, MembershipChange(at_least=self.rules.at_least))
+            self.begin(proposer, MembershipChange(min_members=self.rules.min_members))
             attempt = proposer.proposal
             assert attempt
             while self.letters or not attempt.over:
@@ -661,7 +661,7 @@ class World:
                         self.arrive(letter)
                     elif letter.proposal is proposer.proposal and proposer.proposal:
                         proposer.waiting.pop(letter.member, None)
-                        proposer.proposal.failed(letter.member)
+                        proposer.proposal.on_no_reply(letter.member)
                         self.go_on(proposer)
                 elif proposer.proposal:
                     self.wait_no_longer(proposer)

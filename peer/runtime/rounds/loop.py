@@ -71,7 +71,7 @@ class Rounds:
     def interrupted(self) -> None:
         """Keep the audit of a round that is cut off, if members change: it may never be played again, and what has left
         in it has left."""
-        if self._setup.gate.can_be_lost:
+        if self._setup.gate.can_be_excluded:
             for line in self._network.audit.interrupt(self._network.edges):
                 append_audit(self._audit, self._with_own_code(line))
         self._audit.close()
