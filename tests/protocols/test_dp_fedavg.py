@@ -44,7 +44,7 @@ def sent() -> Iterator[Sent]:
 
     async def telling(peer: LocalPeer, share: str, weight: float) -> None:
         if share == "update":
-            found[peer.setup.out.parent, peer.id, peer.round] = peer.state["update"].double().numpy()
+            found[peer._own.setup.out.parent, peer.id, peer.round] = peer.state["update"].double().numpy()
         await mean(peer, share, weight)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -73,7 +73,7 @@ def test_steps_of_the_adams_after_three_rounds(tmp_path: Path, protocol: str, ex
     settings: dict[str, Any] = {"settings": epochs} if protocol == "solo" else epochs
     run = federate(tmp_path, {"name": protocol, **settings}, 3, rounds=3)
     for runtime in run.runtimes.values():
-        state = runtime.peer.trainer.state()
+        state = runtime.participant.learner.trainer.state()
         assert {key.split("/")[0]: int(state[key]) for key in state if key.endswith("/step")} == expected
 
 
@@ -83,7 +83,7 @@ def test_momentum_lives_on_or_does_not(tmp_path: Path, name: str, kept: bool | N
     epochs = {"head_epochs": 1, "extractor_epochs": 1} if name == "fedrep" else {"epochs": 1}
     asked = {} if kept is None else {"keep_momentum": kept}
     run = federate(tmp_path, {"name": name, **epochs, **asked}, 3, rounds=1)
-    state = run.runtimes["peer0"].peer.trainer.state()
+    state = run.runtimes["peer0"].participant.learner.trainer.state()
     parts = {key.split("/")[0] for key in state if "momentum" in key}
     expected = {"head", "extractor"} if name == "fedrep" else {"model"}
     assert parts == (set() if kept is False else expected)
