@@ -54,8 +54,8 @@ from peer.telemetry.trace import copy
 from peer.views.view import STALENESS_BOUND
 
 if TYPE_CHECKING:
-    from peer.runtime.local_peer import Participant
-    from peer.runtime.round_reports import RunProgress
+    from peer.runtime.rounds.local_peer import Participant
+    from peer.runtime.rounds.reports import RunProgress
 
 
 class Journal:
@@ -133,39 +133,6 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-class ImmutableTensors:
-    """Write-once tensors of one directory, by their checksums."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def path(self, digest: str) -> Path:
-        return self._directory / f"kept-{digest}.safetensors"
-
-    def read(self, digest: str) -> Tensor:
-        """Intact or not; ValueError or KeyError where the file is none of these."""
-        try:
-            return safetensors.torch.load(read(self.path(digest)))["value"]
-        except SafetensorError as error:
-            raise ValueError(str(error)) from None
-
-    def verify(self, digests: Collection[str]) -> str | None:
-        """What is wrong with the first of these that is not intact; None if all are. Raises what `read` does."""
-        for digest in digests:
-            if tensor_digest(self.read(digest)) != digest:
-                return f"the checksum of {self.path(digest).name} is wrong"
-        return None
-
-    def drop_all_but(self, digests: Collection[str]) -> None:
-        for path in self._directory.glob("kept-*.safetensors"):
-            if path.stem.removeprefix("kept-") not in digests:
-                path.unlink()
-
-
-def tensor_file(tensor: Tensor) -> bytes:
-    return safetensors.torch.save({"value": tensor})
-
-
 def pack_frames(frames: KeptFrames) -> bytes:
     tensors = {f"{number:08d}": np.frombuffer(data, np.uint8) for number, (_, data) in enumerate(frames)}
     receivers = json.dumps([to for to, _ in frames])
@@ -207,7 +174,7 @@ class Checkpoints:
     """The checkpoints of one peer. Reading and writing block; they run in a thread."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory, self._kept = directory, ImmutableTensors(directory)
+        self.directory = directory
 
     def save(self, snapshot: Snapshot, frames: KeptFrames) -> None:
         """Write a checkpoint and the messages of its round; they are on disk when this returns."""
@@ -215,7 +182,7 @@ class Checkpoints:
         state = safetensors.torch.save(dict(snapshot.tensors))
         messages = pack_frames(frames)
         for digest, tensor in snapshot.new.items():
-            write_atomically(self._kept.path(digest), tensor_file(tensor))
+            write_atomically(self._kept_path(digest), safetensors.torch.save({"value": tensor}))
         self._write("round", snapshot.round, "safetensors", state)
         self._write("messages", snapshot.round, "safetensors", messages)
         sync(self.directory)
@@ -247,7 +214,10 @@ class Checkpoints:
                     continue  # pruned: no neighbour will ask for them
                 if _content_digest(read(path)) != seal[part]:
                     return f"the checksum of its {part} is wrong"
-            return self._kept.verify(seal["unchanging"].values())
+            for digest in seal["unchanging"].values():
+                if tensor_digest(self._read_kept(digest)) != digest:
+                    return f"the checksum of {self._kept_path(digest).name} is wrong"
+            return None
         except (OSError, ValueError, KeyError) as error:
             return f"it cannot be read ({type(error).__name__})"
 
@@ -267,7 +237,7 @@ class Checkpoints:
             if at <= round and at not in damaged
         }
         unchanging = seal["unchanging"]
-        tensors |= {name: self._kept.read(digest) for name, digest in unchanging.items()}
+        tensors |= {name: self._read_kept(digest) for name, digest in unchanging.items()}
         return Snapshot(round, tensors, seal["facts"], unchanging), kept
 
     def recover(self) -> None:
@@ -307,7 +277,9 @@ class Checkpoints:
             sealed = {digest for at in self.rounds() for digest in self._seal(at)["unchanging"].values()}
         except (OSError, ValueError, KeyError):
             return  # a seal that cannot be read may be brought back from a copy
-        self._kept.drop_all_but(sealed)
+        for path in self.directory.glob("kept-*.safetensors"):
+            if path.stem.removeprefix("kept-") not in sealed:
+                path.unlink()
 
     def prune(self, low_watermark: int, wanted: Collection[int]) -> None:
         """Set aside what no neighbour will ask for: messages, but of `wanted` rounds, and older checkpoints but two.
@@ -362,6 +334,16 @@ class Checkpoints:
         except (TypeError, RecursionError) as error:
             raise ValueError("it is no seal") from error
         return {"unchanging": {}} | content
+
+    def _read_kept(self, digest: str) -> Tensor:
+        """A tensor that never changes, intact or not; ValueError or KeyError where the file is none such."""
+        try:
+            return safetensors.torch.load(read(self._kept_path(digest)))["value"]
+        except SafetensorError as error:
+            raise ValueError(str(error)) from None
+
+    def _kept_path(self, digest: str) -> Path:
+        return self.directory / f"kept-{digest}.safetensors"
 
     def _message_rounds(self) -> list[int]:
         return self._numbers("messages", "safetensors")
@@ -447,7 +429,7 @@ class Checkpointer:
         """Read the last checkpoint back and announce it itself."""
         await self._wait_idle()
         if not (rounds := self._files.rounds()):
-            return  # taken in by a view that was over before its first round
+            return  # admitted to a view that was over before its first round
         last = rounds[-1]
         why = await asyncio.to_thread(self._files.verify, last)
         if why:

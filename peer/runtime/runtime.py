@@ -9,7 +9,6 @@ from contextlib import suppress
 from peer.errors import DivergedError, FailedError, InputError
 from peer.files import write_failure
 from peer.learning.device import memory_errors
-from peer.network.network import Network
 from peer.plugins import UserCodeError
 from peer.runtime.checkpoints import Checkpointer, Checkpoints
 from peer.runtime.connection import MakeTransport, open_network
@@ -24,10 +23,11 @@ from peer.runtime.lifecycle import (
     watch_stalled,
     watch_unresponsive,
 )
-from peer.runtime.local_peer import LocalPeer, Participant
-from peer.runtime.round_loop import Rounds
-from peer.runtime.round_reports import Evaluator, Finish, open_files, report_adversaries, status_reply
-from peer.runtime.setup import Setup, own_directory
+from peer.runtime.rounds.local_peer import LocalPeer, Participant
+from peer.runtime.rounds.loop import Rounds
+from peer.runtime.rounds.reports import Evaluator, Finish, open_files, report_adversaries, status_reply
+from peer.runtime.run_directory import own_directory
+from peer.runtime.setup import Setup
 from peer.tasks import background
 from peer.telemetry.events import Done, EndedUnacknowledged, Failed, StateChanged
 from peer.telemetry.telemetry import Telemetry
@@ -51,7 +51,7 @@ class Runtime:
         self._spec, self._out, self._executor = setup.spec, setup.out, executor
         self._reminders, self._gate, self._view = bounds.reminders, setup.gate, setup.view
         self.lifecycle = Lifecycle(telemetry.emit)
-        self.network: Network = open_network(setup, transport(self.status), bounds, self.lifecycle)
+        self.network = open_network(setup, transport(self.status), bounds, self.lifecycle)
         self.participant = Participant(setup, self.network, executor, self.lifecycle)
         self._evaluator = Evaluator(self.participant)
         self._complete = self._out / "complete"
@@ -129,7 +129,7 @@ class Runtime:
 
     async def _run_rounds(self, rounds: Rounds, checkpointer: Checkpointer) -> bool:
         network, learner = self.network, self.participant.learner
-        await open_files(self.telemetry, self.setup)
+        await open_files(self.telemetry, self.participant)
         done = await rounds.resume()
         self.telemetry.emit(StateChanged(state=self.lifecycle.state, round=self.lifecycle.round))
         await learner.load_data_for(done)
@@ -161,7 +161,7 @@ class Runtime:
         if round:
             emit, late = self.telemetry.emit, self._reminders.behind
             await await_staleness_bound(self.network.durability, self._spec, round, emit, late)
-            await self.participant.apply_drift(round)
+            await self.participant.learner.apply_drift(round)
         await self._gate.wait_to_start(round)
         return round <= self.network.last_round
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from peer.runtime.admission import replicated_names
 from peer.runtime.checkpoints import tensor_digest
+from peer.runtime.rounds.admission import replicated_names
 from peer.runtime.runtime import Runtime
 from peer.spec.recordings import VIEWS
 from peer.telemetry.events import CallerRefused, Conflict, EndedUnacknowledged, Returning

@@ -13,13 +13,14 @@ from peer.network.streams.handshake import Identity
 from peer.network.streams.state import NetworkState
 from peer.network.wire.messages import Refusal
 from peer.protocols.fedisp import FedISP
-from peer.runtime import connection, round_loop
+from peer.runtime import connection
 from peer.runtime.checkpoints import Checkpoints, Journal
-from peer.runtime.local_peer import Participant
 from peer.runtime.membership import view_runner
 from peer.runtime.membership.gate import DynamicMembershipGate
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.proposer import Proposer
+from peer.runtime.rounds import loop
+from peer.runtime.rounds.local_peer import Participant
 from peer.views.view import ViewChain
 
 Omission = Callable[[pytest.MonkeyPatch], None]
@@ -107,4 +108,4 @@ def checkpoints_stay_for_nobody_else(patch: pytest.MonkeyPatch) -> None:
 def nobody_is_given_what_all_have(patch: pytest.MonkeyPatch) -> None:
     async def sync_admitted(participant: Participant, entrants: Mapping[str, int]) -> None: ...
 
-    patch.setattr(round_loop, "sync_admitted", sync_admitted)
+    patch.setattr(loop, "sync_admitted", sync_admitted)

@@ -9,7 +9,7 @@ from federations import federate
 from peer.learning.training.optimiser import SGD, Adam
 from peer.learning.training.phase import Phase
 from peer.protocols.registry import PROTOCOLS, protocol_class
-from peer.runtime.local_peer import LocalPeer
+from peer.runtime.rounds.local_peer import LocalPeer
 
 ADAM, SGD9 = Adam(0.01), SGD(0.01, 0.9)
 TWO_PHASES = (Phase("head", 1, ADAM, 64, "head"), Phase("extractor", 20, ADAM, 64, "extractor"))
