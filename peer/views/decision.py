@@ -842,12 +842,10 @@ class Attempt:
         view = self.lock.view if self.lock else None
         if view is None:
             view = next_view(self._chain, self.ballot.proposer, grounds, self._rules)
-            everybody = self._promises.keys() == {*self._present.members}
-            if view and (
-                len(view.members) < change.min_members or (change.unanimous and len(promises) < len(self._asked))
-            ):
+            lacking = change.unanimous and len(promises) < len(self._asked)
+            if view and (lacking or len(view.members) < change.min_members):
                 view = None
-            if view is None and not everybody:
+            if view is None and self._promises.keys() != {*self._present.members}:
                 self._fail()
                 return
         vote = self._keyring.sign(Vote("accept", self.number, self.ballot, self._verifier.digest(self._present, view)))

@@ -206,6 +206,27 @@ async def test_a_member_that_has_not_heard_of_a_view_is_told_and_counts_as_there
     assert await membership._is_there("peer2", BALLOT)
 
 
+async def test_one_that_is_behind_by_ever_one_view_less_holds_nobody(tmp_path: Path) -> None:
+    """It is sent the views and asked again only for as long as a question may take."""
+
+    class EverNearer(Answered):
+        at = -1
+
+        async def ask(self, transport: Transport, member: str, asked: Request) -> Reply:
+            await asyncio.sleep(0.02)
+            self.at += isinstance(asked, AskPromise)
+            return Behind(self.at)
+
+    membership = seated(tmp_path, {}, [])
+    for number in range(1, 1000):
+        membership.chain.extend(View(number, IDS, 0))
+    membership.rpc = EverNearer({})
+    membership.timeouts = replace(membership.timeouts, question=0.2)
+    prepare = Stamp("peer0", "").sign(Prepare(1000, Ballot(1, "peer0")))
+    async with asyncio.timeout(5):
+        assert isinstance(await membership.ask_informed("peer2", AskPromise(prepare)), Behind)
+
+
 async def test_ballots_far_above_all_others_come_nearer_seldom(tmp_path: Path) -> None:
     """A thousand in a second made a member deaf for others' for hours."""
     membership = seated(tmp_path, {}, [])

@@ -278,11 +278,14 @@ class Membership:
         return reply
 
     async def ask_informed(self, member: str, request: Request) -> Reply | None:
-        """Ask; a member that is behind is sent the views that it lacks, and asked again, as long as it gets on."""
-        known = -1
+        """Ask; a member that is behind is sent the views that it lacks, and asked again, while it gets on and the time
+        for a question lasts: else a liar could get on for ever."""
+        known, until = -1, self._clock() + self.timeouts.question
         while True:
             reply = await self.ask(member, request)
-            if not isinstance(reply, Behind) or not known < reply.number < self.chain.current.number:
+            if not isinstance(reply, Behind) or self._clock() > until:
+                return reply
+            if not known < reply.number < self.chain.current.number:
                 return reply
             known = reply.number
             await self.ask(member, self.acceptor.since(known, self.most))

@@ -395,6 +395,6 @@ class Proposer:
         if self._clock() - self._few_since > self._rules.patience:
             ended = ", ".join(id for id in view.members if id not in there)
             raise ExcludedError(
-                f"nobody listens any more at {ended}, and the rest is too few to go on: they have finished without "
-                "this peer, or were stopped; if they are not done, start them and this peer again"
+                f"connections are refused at {ended}, and the other members are too few to go on: those have finished "
+                "without this peer, or were stopped; if they are not done, start them and this peer again"
             )

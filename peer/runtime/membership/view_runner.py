@@ -97,7 +97,7 @@ class Rejoin:
 
     def _waiting(self, silent: Sequence[str]) -> Waiting:
         awaited = tuple(map(self._membership.awaited, silent))
-        sentence = f"to be taken in: waiting for {', '.join(silent)} to answer" if silent else "all members answer"
+        sentence = f"to rejoin: waiting for {', '.join(silent)} to answer" if silent else "all members answer"
         return Waiting(cause="join", awaited=awaited, sentence=sentence)
 
     @asynccontextmanager
