@@ -30,8 +30,9 @@ from peer.learning.data.samples import Names, Standardisation
 from peer.learning.model.model import Model
 from peer.learning.model.settings import ModelSettings
 from peer.learning.model.shape_check import Example
-from peer.learning.model.weights import tensor_file_errors
+from peer.learning.model.weights import open_weights, tensor_file_errors
 from peer.learning.model.zoo import build, make_split
+from peer.learning.named_tensors import content_sha256
 from peer.learning.tasks import Task, task_class
 
 Shape = tuple[PositiveInt, ...]
@@ -97,6 +98,19 @@ def load_model(path: str | Path, *, user_model: str | None = None, user_task: st
     model.names = Names(described.columns, described.class_names)
     model.standard = described.standard.as_tensors() if described.standard else None
     return model
+
+
+def load_if_intact(model: Model, path: Path, sha256: str) -> bool:
+    """Whether the file has weights with that checksum (`model_sha256` of a result): then `model` takes them over."""
+    try:
+        with open_weights(path) as stored:
+            tensors = {name: one.read() for name, one in stored.items()}
+        if content_sha256(tensors) != sha256:
+            return False
+        model.load(tensors)
+    except InputError:
+        return False
+    return True
 
 
 def export_state_dict(path: str | Path, target: str | Path) -> None:

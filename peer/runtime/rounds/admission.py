@@ -25,7 +25,7 @@ from peer.protocols.base import Protocol
 from peer.spec.federation import MEANS, VARIANCES
 
 if TYPE_CHECKING:
-    from peer.runtime.local_peer import Participant
+    from peer.runtime.rounds.local_peer import Participant
 
 ProtocolState = MutableMapping[str, Tensor]
 Whose = Literal["own", "federation"]

@@ -105,7 +105,7 @@ class Bfloat16Encoding(Encoding):
 
 
 class TopKEncoding(Encoding):
-    """top-k: of each half of the model the values that differ most from what was told last, and their places.
+    """top-k: of each half of the model the values that differ most from what was sent last, and their places.
 
     A receiver takes its own present values for all others, and 0 in an update. Vectors of a protocol's own that are no
     updates travel as they are.
