@@ -36,7 +36,7 @@ def check_ids(spec: Spec, ids: Collection[str], what: str) -> None:
 def own_certificate(id: str, directory: Path | None, files: tuple[Path, Path, Path] | None) -> CertificatePaths | None:
     """That member's, of a directory or by its three files; None where there are none. InputError if it is another's."""
     if files:
-        found = CertificatePaths.of_any_member(*files)
+        found = CertificatePaths.of_anybody(*files)
         if found.id != id:
             raise InputError(f"{files[1]}: is made out to {found.id or 'nobody'}; {id} obeys its own certificate only")
     elif directory:
@@ -133,7 +133,7 @@ def _consenting(
     """Whose consent is given, each with its own certificate."""
     others = [other for other in spec.ids if other != id]
     if tls and not by:
-        others = [CertificatePaths.of_any_member(*tls).id]
+        others = [CertificatePaths.of_anybody(*tls).id]
     elif certs and not by:
         others = [other for other in others if certificate_files(certs, other)["key"].exists()]
     if not (ids := by or others):

@@ -38,7 +38,7 @@ def any_certificate(directory: Path) -> CertificatePaths:
     base = directory.resolve()
     for key in sorted(base.glob("*.key")):
         if (cert := key.with_suffix(".pem")).exists():
-            return CertificatePaths.of_any_member(base / "ca.pem", cert, key)
+            return CertificatePaths.of_anybody(base / "ca.pem", cert, key)
     raise InputError(f"{directory}: holds no certificate; give the directory of ca.pem, and one <id>.pem with <id>.key")
 
 
@@ -49,7 +49,7 @@ LONG_ID = 32
 def certificates(directory: Path | None, files: tuple[Path, Path, Path] | None) -> CertificateBundle | None:
     """Those with which peers are asked: any of a directory, or the CA's, a certificate and its key. InputError."""
     if files:
-        return CertificatePaths.of_any_member(*files).read()
+        return CertificatePaths.of_anybody(*files).read()
     return any_certificate(directory).read() if directory else None
 
 

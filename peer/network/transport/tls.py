@@ -98,7 +98,7 @@ class CertificatePaths:
     key: Path
 
     @classmethod
-    def of_any_member(cls, ca: Path, cert: Path, key: Path) -> "CertificatePaths":
+    def of_anybody(cls, ca: Path, cert: Path, key: Path) -> "CertificatePaths":
         """Of the member that the certificate names; raises InputError if it cannot be read."""
         return cls(subject_of(_certificate(cert, _read_bytes(cert))), ca, cert, key)
 
