@@ -1,5 +1,5 @@
-"""What the plain keys of a spec say, whether or not they are valid otherwise: what peers must agree on, and whose code
-they name.
+"""What the plain keys of a spec say, whether or not they are valid otherwise: what peers must agree on, and which user
+code they name.
 
 Each key that peers must agree on has a digest, by which a refusal names the keys that differ. Nothing here imports
 torch: the launcher compares specs without it.
@@ -16,13 +16,12 @@ NOT_COMPARED = ("code", "recording", "metrics", "tensorboard", "tracker")
 
 
 def agreed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a spec's plain keys what peers must agree on; a key without a value is left out.
+    """Return what peers must agree on, of a spec's plain keys; a key without a value is left out.
 
-    Where code, data, recordings and a file of weights lie, how many workers read the data, and who is told how the
-    training goes, is each machine's own business. Of the ring it is who belongs to it, and in which order: where each
-    is reached may change during a run, and look different from another network; what data of its own a peer has, and
-    where, is for it alone to know. That the data go together (inputs, classes, columns) is compared in the handshake by
-    what they are.
+    Where code, data, recordings and a file of weights lie, how many workers read the data, and which subscribers hear
+    of events, is each machine's own business. Of the ring it is the ids and their order: addresses may change during a
+    run and look different from another network, and a peer's own data are private to it. Whether the data go together
+    (inputs, classes, columns) is compared in the handshake, by what they are.
     """
     data = {key: value for key, value in content["data"].items() if key not in ("root", "path", "download", "workers")}
     # What a file of weights comes to is compared by digest.

@@ -1,9 +1,9 @@
-"""The blocks of federation.yaml: who belongs to the ring and is reached where, how vectors travel, who misbehaves, and
-when training ends.
+"""The blocks of federation.yaml: the members and their addresses, how vectors travel, simulated adversaries, and when
+training ends.
 
-`named` blocks have a class that their `name` chooses: protocol, task, data. Who misbehaves does so because the spec
-says so, for experiments with adversaries and free riders, and everybody knows it. Who lies without saying so is
-another matter: SECURITY.md."""
+`named` blocks have a class that their `name` chooses: protocol, task, data. A simulated adversary misbehaves because
+the spec says so, for experiments, and all peers know it. Peers that lie without saying so are another matter:
+SECURITY.md."""
 
 import json
 import re

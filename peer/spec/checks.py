@@ -261,7 +261,7 @@ WHY = [name for name in vars(Protocol) if name.startswith("why_")]
 
 
 def check_declared(protocol: Protocol, rounds: int) -> None:
-    """ValueError, with the way out, for what is not as a protocol has to say it."""
+    """Raises ValueError for a wrong declaration of a protocol."""
     try:
         declared = (protocol.shares(rounds), protocol.local())
     except Exception as error:
@@ -360,7 +360,7 @@ def _check_names(told: str, names: Any) -> None:
 
 
 def check_learnt(spec: "Spec", model: Model) -> None:
-    """InputError with the way out where the part that a phase trains holds nothing that is learnt."""
+    """Raises InputError if a phase trains a part of the model that has nothing trainable."""
     for phase in spec.protocol.local():
         if phase.epochs and not model.trainable(phase.part):
             raise InputError(
@@ -375,7 +375,7 @@ def check_learnt(spec: "Spec", model: Model) -> None:
 
 
 def check_mix(spec: "Spec", mix: NDArray[np.float64], id: str) -> None:
-    """InputError with the way out where a protocol goes by a peer's mix of targets and it is not known, (0,)."""
+    """Raises InputError if a protocol needs a peer's mix of targets and it is not known, (0,)."""
     if not len(mix) and any(record.size == "kinds" for record in spec.protocol.records):
         instead = suited(spec.task, len(spec.ids))
         raise InputError(

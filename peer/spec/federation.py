@@ -153,12 +153,12 @@ class Spec(Settings):
 
     @property
     def dial_out(self) -> tuple[str, ...]:
-        """Whom nobody can dial."""
+        """The peers that only dial out."""
         return tuple(member.id for member in self.ring if member.dials_out)
 
     @property
     def addresses(self) -> dict[str, str | None]:
-        """Where each is dialled, by id."""
+        """host:port by id; None for a peer that only dials out."""
         return {member.id: member.address for member in self.ring}
 
     @property
@@ -167,11 +167,11 @@ class Spec(Settings):
         return ports_of(self.metrics, self.ids) if self.metrics else {}
 
     def tolerated(self, certificates: bool) -> int:
-        """f: how many members may lie about who is one."""
+        """f: how many members may lie about the membership."""
         return self.faulty_members if self.faulty_members is not None else int(certificates and len(self.ring) > 3)
 
     def declarations(self) -> Declarations:
-        """All that may leave a peer: what the protocol declares, and each peer's figure for `stop_early`."""
+        """Return all that may leave a peer: what the protocol declares, and each peer's figure for `stop_early`."""
         declared = self.protocol.declarations(self.rounds)
         if self.stop_early is None:
             return declared
@@ -179,17 +179,17 @@ class Spec(Settings):
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """What is trained: in a round, and after the last."""
+        """The training of a round, and that after the last one."""
         return (*self.protocol.local(), *([self.finetune.phase()] if self.finetune else []))
 
     @property
     def own_code(self) -> list[str]:
-        """Every `module:Name` in it."""
+        """Every `module:Name` in it: user code."""
         return user_code(self.model_dump(mode="json"))
 
     @property
     def computing_code(self) -> list[str]:
-        """The same without a tracker, which is told of events and has no say in what a peer sends."""
+        """The same without a tracker, which receives events and has no influence on what a peer sends."""
         return user_code(self.model_dump(mode="json", exclude={"tracker"}))
 
     def evaluates(self, round: int) -> bool:
@@ -197,8 +197,8 @@ class Spec(Settings):
         return round == self.rounds or self._is_nth(round)
 
     def may_end_after(self, round: int) -> bool:
-        """Whether peers tell each other their figures then, to end early. It does not go by how many rounds there are:
-        a peer that repeats the last one after the run was given more must tell what the others were told."""
+        """Whether peers exchange their figures then, to end early. It does not depend on the number of rounds: a peer
+        that replays the last one after the run was extended must send what it sent before."""
         return self.stop_early is not None and self._is_nth(round)
 
     def _is_nth(self, round: int) -> bool:

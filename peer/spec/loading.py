@@ -1,4 +1,4 @@
-"""From the two files and the command line to settings: what is wrong in them is said with file, line and the way out.
+"""From the two files and the command line to settings: errors name file, line and what to do.
 
 In this order: the command line's changes are put into the plain content; short forms (`protocol: fibfl`, `--peers N`)
 become whole blocks; the user's modules are made importable, if any are named; the classes that the blocks' names choose
@@ -51,7 +51,7 @@ def resolve(
     seed: int | None = None,
     overrides: Sequence[str] = (),
 ) -> Spec:
-    """The same of a document that is read already."""
+    """The same for a document that has been read."""
     path, content = document.path, dict(document.content)
     if "federation" in content and "protocol" not in content:
         raise InputError(
@@ -145,7 +145,7 @@ def load_peer(path: Path) -> tuple[PeerConfig, Spec]:
 
 
 def read_peer(path: Path) -> tuple[PeerConfig, Spec]:
-    """The same, whether or not the peer would speak in plaintext where it must not."""
+    """The same, without the check for plaintext."""
     document = Document.read(path)
     content, base = dict(document.content), path.parent.resolve()
     if "federation" not in content and content.keys() & {"protocol", "ring"}:

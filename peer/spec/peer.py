@@ -1,7 +1,7 @@
 """peer3.yaml: the settings of one peer, and what holds for it where the federation's spec has a say too.
 
-Its own data, who is told of its events, and whether it may speak without certificates: its own file comes before its
-entry in the ring, and that before what the federation has for all.
+Its data, the subscribers to its events, and whether it may do without certificates: its own file takes precedence over
+its entry in the ring, and that over the federation's settings.
 """
 
 from dataclasses import dataclass
@@ -82,7 +82,7 @@ class PeerConfig(Settings):
 
 
 def check_plaintext(config: PeerConfig, spec: Spec) -> None:
-    """InputError when a peer without certificates would speak beyond loopback and the spec does not allow it."""
+    """Raises InputError if a peer without certificates would connect beyond loopback and the spec does not allow it."""
     if config.tls:
         return
     if spec.faulty_members:
@@ -143,7 +143,7 @@ class SubscriberSettings:
 
 
 def subscriber_settings(config: PeerConfig, spec: Spec) -> SubscriberSettings:
-    """What holds for this peer."""
+    """Return the settings of this peer's subscribers: its own, or else the federation's."""
     return SubscriberSettings(
         config.metrics or spec.metrics_addresses.get(config.id),
         spec.tensorboard if config.tensorboard is None else config.tensorboard,

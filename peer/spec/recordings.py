@@ -52,7 +52,7 @@ class RunIdentity(BaseModel):
 
     @classmethod
     def read(cls, directory: Path) -> Self:
-        """OSError where there is none; ValueError for one that no peer wrote."""
+        """Raises OSError if there is none, ValueError for one that no peer wrote."""
         return cls.model_validate_json(read_plain(directory / RUN, MAX_RUN_BYTES))
 
     def write(self, directory: Path) -> None:
@@ -143,7 +143,7 @@ def _longest(known: Mapping[str, Memory], recording: Path) -> Memory:
     most = max(known, key=lambda id: len(known[id].decisions))
     views = [one.view for one in known[most].decisions]
     for id, memory in known.items():
-        # Who decided is known by the CA with which the run began: others would be another federation's.
+        # The CA with which the run began tells the federation: another CA is another federation's.
         other = memory.decisions and memory.authorities[:1] != known[most].authorities[:1]
         if other or [one.view for one in memory.decisions] != views[: len(memory.decisions)]:
             raise InputError(
@@ -182,7 +182,7 @@ def _refuse_link(path: Path) -> None:
 
 
 def _never_played(views: tuple[View, ...], rounds: int) -> str | None:
-    """Whether somebody brings the state of a round in which it took no part."""
+    """Return a sentence if a member brings the state of a round in which it took no part."""
     for span, before in played(views, rounds):
         entrants = dict(span.view.entrants)
         for id in span.view.members:

@@ -2,8 +2,8 @@
 
 An event becomes a JSON line of events.jsonl, for programs, and, where a person cares, a line of the log. Launcher,
 reports, metrics, TensorBoard and a user's tracker all go by these events; docs/events.md is made of this file, in its
-order: a peer's own life; what it learns, on which data, and what that costs; what it knows of its neighbours; and who
-belongs to the federation. At the end an event is read again from a line.
+order: a peer's own life; what it learns, on which data, and what that costs; what it knows of its neighbours; and the
+membership. At the end an event is read from a line.
 """
 
 import json
@@ -35,9 +35,9 @@ def bounded(value: float | None) -> float | None:
 
 
 Loss = Annotated[float | None, AfterValidator(bounded)]
-"""A model may diverge and its round counts all the same, whoever reads of it: then its loss is None."""
+"""A model may diverge, and its round counts all the same for all readers: then its loss is None."""
 Number = Annotated[int, Field(ge=-1, le=10_000_000)]
-"""Of a round or of a view: readers count up to it, whoever has written it."""
+"""Of a round or of a view. Bounded, as readers count up to it."""
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -137,7 +137,7 @@ LONG_WAIT_S = 10.0
 
 @dataclass(frozen=True)
 class Awaited:
-    """Somebody who is waited for, and what is known of why."""
+    """A peer that is waited for, and the reason as far as it is known."""
 
     id: str
     address: str | None
@@ -187,7 +187,7 @@ class Waiting(FreeTextEvent):
 
     @classmethod
     def for_quorum(cls, shortage: Shortage, awaited: tuple[Awaited, ...]) -> Self:
-        """awaited: everybody whose return would help."""
+        """awaited: all peers whose return would help."""
         more = len(awaited) - MAX_NAMED
         named = ", ".join(map(str, awaited[:MAX_NAMED])) + (f" and {more} more" if more > 0 else "")
         so_far = f" after {shortage.seconds:.0f} s still" if shortage.seconds >= LONG_WAIT_S else ""

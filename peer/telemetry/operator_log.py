@@ -1,6 +1,6 @@
-"""What a peer tells the person who started it by hand: how far it is, for whom it waits, and what to do next.
+"""The log for a person who started a peer by hand: its progress, the peers it waits for, and what to do next.
 
-Started by a launcher it is `--quiet`: the launcher tells all this of all peers.
+A launcher starts peers with `--quiet`, as it reports all this for all peers.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ REMINDER_AFTER_S = 10.0
 REMINDER_EVERY_S = 60.0
 """Seconds from one reminder to the next."""
 BUSY = ("training", "evaluating", "done", "failed")
-"""States in which a peer waits for nobody."""
+"""States in which a peer does not wait for others."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ class Identification:
 
 @dataclass(frozen=True)
 class OpenWait:
-    """For somebody, as a sentence has it. since: unix seconds."""
+    """A wait for one peer. peer: as the sentence has it; since: unix seconds."""
 
-    who: str
+    peer: str
     since: float
 
     def __str__(self) -> str:
-        return f"{self.who} since {time.strftime('%H:%M:%S', time.localtime(self.since))}"
+        return f"{self.peer} since {time.strftime('%H:%M:%S', time.localtime(self.since))}"
 
 
 class OperatorLog:
@@ -98,8 +98,8 @@ class OperatorLog:
         """The first line."""
         self._say(str(self._about))
 
-    def hear(self, event: Event) -> None:
-        """Writes what there is to tell of an event."""
+    def on_event(self, event: Event) -> None:
+        """Log what matters of an event."""
         match event:
             case Started():
                 self._begun, self._earlier = event.time, event.seconds
@@ -117,7 +117,7 @@ class OperatorLog:
                     for one in event.awaited
                 }
             case LinkChanged():
-                self._hear_link(event)
+                self._on_link(event)
             case StoppedEarly():
                 self._rounds = event.round
             case RoundDone():
@@ -134,7 +134,7 @@ class OperatorLog:
         write_log(event)
 
     def reminder(self, now: float) -> str | None:
-        """For whom the peer waits, when it is time to say so. `now` in unix seconds."""
+        """Return a reminder of the peers waited for, if one is due. `now` in unix seconds."""
         awaited = self._awaited().values()
         serves = self._state == "serving"
         if not (awaited or serves):
@@ -156,7 +156,7 @@ class OperatorLog:
 
     @asynccontextmanager
     async def shown(self) -> AsyncIterator[None]:
-        """Inside the block there are reminders, and on a terminal a live line below the log."""
+        """Print reminders inside the block, and on a terminal a live line below the log."""
         with _live(lambda: self.line(time.time())) as live:
             async with background() as tasks:
                 tasks.create_task(self._look(live))
@@ -171,7 +171,7 @@ class OperatorLog:
                 live.refresh()
 
     def line(self, now: float) -> "RenderableType":
-        """What the peer does, a bar of its rounds, and for whom it waits."""
+        """Return the live line: the peer's state, a bar of its rounds, and the peers it waits for."""
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
@@ -189,12 +189,11 @@ class OperatorLog:
         )
         return grid
 
-    def _hear_link(self, event: LinkChanged) -> None:
+    def _on_link(self, event: LinkChanged) -> None:
         if event.state in ("suspected", "down"):
             before = self._absent.get(event.neighbour)
-            reason = f" ({event.reason})" if event.reason else ""
-            who = f"{event.neighbour}{reason}"
-            self._absent[event.neighbour] = OpenWait(who, before.since if before else event.time)
+            named = event.neighbour + (f" ({event.reason})" if event.reason else "")
+            self._absent[event.neighbour] = OpenWait(named, before.since if before else event.time)
         else:
             self._absent.pop(event.neighbour, None)
 
@@ -202,7 +201,7 @@ class OperatorLog:
         self._completed = max(round, 0)
 
     def _awaited(self) -> dict[str, OpenWait]:
-        """All who are waited for, by id."""
+        """All peers that are waited for, by id."""
         if self._state in BUSY:
             return {}
         found = dict(self._absent)

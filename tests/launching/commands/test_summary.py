@@ -327,4 +327,4 @@ def test_pipes_and_devices_keep_nobody_waiting(sites: Path, capfd: pytest.Captur
     assert "peer1 (it has not finished: 0 of 2 rounds)" in capfd.readouterr().err
     (sites / "east" / "run.json").unlink()
     os.mkfifo(sites / "east" / "run.json")
-    assert "run.json: cannot be read (it is no plain file)" in refused(capfd, sites)
+    assert "run.json: cannot be read (it is not a plain file)" in refused(capfd, sites)
