@@ -29,10 +29,10 @@ class Share:
     size: int | None = None
     """Of one of the protocol's own, how long it may be: float32 values, or bytes. None: as long as the model."""
     bytes: bool = False
-    """Of one of the protocol's own: a uint8 tensor into which nobody looks (ciphertext, half precision, sparse)."""
+    """Of one of the protocol's own: an opaque uint8 tensor (ciphertext, half precision, sparse)."""
     like: ModelPart | None = None
     """Of one of the protocol's own: laid out as this part of the model, so that a head's bytes in it can be counted.
-    None: nobody can say whether a head is in it."""
+    None: it cannot be known whether a head is in it."""
     update: bool = False
     """Of one of the protocol's own that is laid out like a part: a difference, such as a gradient, of which what is
     not sent now can follow later. With `wire: top-k` only its largest values leave, and the others count as 0."""

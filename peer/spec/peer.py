@@ -71,7 +71,7 @@ class PeerConfig(Settings):
     tensorboard: bool | None = None
     """Write every round's figures for TensorBoard. Not given: as the federation's spec has it."""
     tracker: TrackerName | None = None
-    """`module:name` of a function or class of your own that is told every event. Not given: as the federation's spec
+    """`module:name` of your own function or class that receives every event. Not given: as the federation's spec
     has it."""
     machine: Machine | None = None
     """`cores` and `memory` that this peer's machine is taken to have, for protocols with `resources: pinned`. Not

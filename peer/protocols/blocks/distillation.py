@@ -56,13 +56,13 @@ class Distillation(Settings):
         return self._phases(0, self.warmup_epochs)
 
     async def warm_up_once(self, peer: Peer) -> None:
-        """Those epochs, of whoever has not trained yet: all in round 1, and who is taken in anew."""
+        """Those epochs, at a peer that has not trained yet: in round 1, or where it is admitted later."""
         if self.warmup_epochs and WARM not in peer.state:
             await peer.train(*self.warm_up())
             peer.state[WARM] = torch.tensor(True)
 
     def distilling(self, peer: Peer, weights: Mapping[str, float], predictions: Predictions) -> tuple[Phase, ...]:
-        """This round's epochs, in which those who answered are learnt from, each with its weight r_k."""
+        """This round's epochs, in which the peer learns from those that answered, each with its weight r_k."""
         return self._collaborating(peer.round, self._loss(peer.task, weights, predictions))
 
     def misalignment(self, peer: Peer, predictions: Predictions) -> dict[str, float]:

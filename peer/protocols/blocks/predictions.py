@@ -44,7 +44,7 @@ ENCRYPTED_SHARES = (
     Share("answers", size=TOGETHER * (ANSWER_BYTES + LENGTH_BYTES), bytes=True),
 )
 ENCRYPTED_STATE = ("key", "context/", "inputs/")
-"""In `peer.state`: one's own secret key; everybody else's context and encrypted inputs."""
+"""In `peer.state`: one's own secret key; the context and encrypted inputs of all others."""
 
 
 def check_encryptable(peer: Peer) -> None:
@@ -55,7 +55,7 @@ def check_encryptable(peer: Peer) -> None:
 
 
 async def encrypted_predictions(peer: Peer, to: Collection[str]) -> Predictions:
-    """Answer the peers in `to`; what those say who answered this one, in the spec's order."""
+    """Answer the peers in `to`, and return the answers to this one, in the spec's order."""
     if peer.round == 1:
         await introduce(peer)
     answers = {
@@ -70,7 +70,7 @@ async def encrypted_predictions(peer: Peer, to: Collection[str]) -> Predictions:
 
 
 async def introduce(peer: Peer) -> None:
-    """Everybody gets this peer's context and encrypted inputs, and keeps them."""
+    """Exchange contexts and encrypted inputs, which every peer keeps of all others."""
     key, context, *inputs = _ciphertexts(await peer.once(partial(_encrypted, peer)))
     peer.state["key"] = key.clone()
     everyone = [k for k in peer.members if k != peer.id]
@@ -195,7 +195,7 @@ class SharedPredictions(Distillation):
     """Peers answer one another along a complete graph."""
 
     predictions: Literal["model", "encrypted"] = "model"
-    """Who computes what k predicts on n's data: n, to whom k's model goes, or k, on inputs that n has encrypted."""
+    """Which peer computes k's predictions on n's data: n, which gets k's model, or k, on inputs encrypted by n."""
 
     needs_classes: ClassVar[bool] = True
     unchanging: ClassVar[tuple[str, ...]] = ENCRYPTED_STATE
@@ -222,9 +222,9 @@ class SharedPredictions(Distillation):
             check_encryptable(peer)
 
     async def predictions_of(self, peer: Peer, to: Collection[str]) -> Predictions:
-        """Answer the peers in `to`; what those say who answered this one, in the spec's order.
+        """Answer the peers in `to`, and return the answers to this one, in the spec's order.
 
-        An answer that is not finite is none: it would end this peer, also with no weight.
+        An answer that is not finite is left out: even with weight 0 it would end this peer.
         """
         found = await self._answers(peer, to)
         return {k: z for k, z in found.items() if bool(torch.isfinite(z).all())}
@@ -237,7 +237,7 @@ class SharedPredictions(Distillation):
 
 
 def others(peer: Peer) -> list[str]:
-    """Everyone but this peer, in the spec's order."""
+    """All peers but this one, in the spec's order."""
     return [member for member in peer.members if member != peer.id]
 
 
