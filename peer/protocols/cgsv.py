@@ -9,8 +9,8 @@ from torch import Tensor
 
 from peer.protocols.base import Peer, Protocol
 from peer.protocols.blocks.training import Fraction, Rate
-from peer.protocols.blocks.updates import Updates, portions, reputations
-from peer.protocols.blocks.vectors import keep_variances, largest_of_each
+from peer.protocols.blocks.updates import Updates, reputations
+from peer.protocols.blocks.vectors import keep_variances
 
 
 class CGSV(Updates, Protocol):
@@ -41,9 +41,8 @@ class CGSV(Updates, Protocol):
         before = peer.state["reputation"].cpu()
         total, reputation = await peer.compute(reputations, updates, before, everyone, self.alpha, self.floor)
         rewards = self.rewards(reputation)
-        reward = await peer.compute(largest_of_each, peer.layout, total.float(), float(rewards[me]))
-        _, statistics = await peer.compute(updates.mean, portions(updates.samples, everyone))
-        keep_variances(peer.layout, peer.model.add_(torch.where(updates.learnt, reward, statistics)))
+        reward = await self.reward(peer, updates, total, float(rewards[me]), everyone)
+        keep_variances(peer.layout, peer.model.add_(reward))
         peer.state["reputation"] = reputation
         peer.note(reputation=reputation.tolist(), reward=rewards.tolist())
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from peer.protocols.base import Peer, Protocol
 from peer.protocols.blocks.training import Fraction, Rate
 from peer.protocols.blocks.updates import Updates, not_dropped, portions, reputable, reputations
-from peer.protocols.blocks.vectors import keep_variances, largest_of_each, trainable_by
+from peer.protocols.blocks.vectors import keep_variances, trainable_by
 from peer.protocols.declarations import Record
 
 
@@ -49,9 +49,8 @@ class RFFL(Updates, Protocol):
             remaining, reputation = still, portions(reputation, still)
         rewards = reputation / reputation.max()
         if remaining[me]:
-            reward = await peer.compute(largest_of_each, peer.layout, total.float(), float(rewards[me]))
-            _, statistics = await peer.compute(updates.mean, portions(updates.samples, remaining))
-            update = torch.where(updates.learnt, update + reward, statistics)
+            reward = await self.reward(peer, updates, total, float(rewards[me]), remaining)
+            update = torch.where(updates.learnt, update + reward, reward)
         keep_variances(peer.layout, peer.model.add_(update))
         peer.state["reputation"], peer.state["remaining"] = reputation, remaining
         peer.note(reputation=reputation.tolist(), reward=rewards.tolist())

@@ -16,7 +16,7 @@ from peer.learning.model.layout import TensorSlot
 from peer.protocols.base import Init, Peer
 from peer.protocols.blocks.global_model import common_start
 from peer.protocols.blocks.training import Epochs, Fraction, KeepMomentum, PlainSGD, Rate
-from peer.protocols.blocks.vectors import cosine, trainable_by, trainable_places
+from peer.protocols.blocks.vectors import cosine, largest_of_each, trainable_by, trainable_places
 from peer.protocols.declarations import Share
 from peer.topology import Graph
 
@@ -103,6 +103,12 @@ class Updates(PlainSGD):
         vectors = [received[id].vector for id in peer.members]
         ruled = await peer.compute(lambda: tuple(trainable_by(rule, vector, peer.layout) for vector in vectors))
         return PeerUpdates(ruled, samples, peer.layout)
+
+    async def reward(self, peer: Peer, updates: PeerUpdates, total: Tensor, share: float, among: Tensor) -> Tensor:
+        """Return the largest ⌈share·size⌉ entries of each tensor of `total`, and the statistics' mean over `among`."""
+        found = await peer.compute(largest_of_each, peer.layout, total.float(), share)
+        _, statistics = await peer.compute(updates.mean, portions(updates.samples, among))
+        return torch.where(updates.learnt, found, statistics)
 
 
 def portions(values: Tensor, among: Tensor) -> Tensor:
