@@ -6,7 +6,7 @@ A launcher starts peers with `--quiet`, as it reports all this for all peers.
 import asyncio
 import shlex
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,7 @@ REMINDER_AFTER_S = 10.0
 """Seconds that the peer waits before it reminds the operator."""
 REMINDER_EVERY_S = 60.0
 """Seconds from one reminder to the next."""
+LINK = "link"
 BUSY = ("training", "evaluating", "done", "failed")
 """States in which a peer does not wait for others."""
 
@@ -90,9 +91,7 @@ class OperatorLog:
         self._completed, self._reminded = 0, float("-inf")
         self._remaining = Remaining()
         self._waits: dict[str, dict[str, OpenWait]] = {}
-        """By cause and id."""
-        self._absent: dict[str, OpenWait] = {}
-        """Neighbours that are not heard, by id."""
+        """By cause, or `LINK` for neighbours without heartbeats, and by id."""
 
     def introduce(self) -> None:
         """The first line."""
@@ -109,15 +108,14 @@ class OperatorLog:
             case StateChanged():
                 self._state, self._since = event.state, event.time
             case ViewDecided():
-                self._waits, self._absent = {}, {}
+                self._waits = {}
             case Waiting():
-                before = self._waits.get(event.cause, {})
-                self._waits[event.cause] = {
-                    one.id: OpenWait(str(one), before[one.id].since if one.id in before else event.time)
-                    for one in event.awaited
-                }
+                self._wait(event.cause, {one.id: str(one) for one in event.awaited}, event.time)
             case LinkChanged():
-                self._on_link(event)
+                absent = {id: wait.peer for id, wait in self._waits.get(LINK, {}).items() if id != event.neighbour}
+                if event.state in ("suspected", "down"):
+                    absent[event.neighbour] = event.neighbour + (f" ({event.reason})" if event.reason else "")
+                self._wait(LINK, absent, event.time)
             case StoppedEarly():
                 self._rounds = event.round
             case RoundDone():
@@ -126,7 +124,7 @@ class OperatorLog:
                 self._say(f"{self._progress_of(event)}{self._left(event.time)}")
                 return
             case Stopped():
-                self._say(f"{event}; to go on {self._from_where}: {self._about.command}")
+                self._say(f"{event}; this command {self._resumes}: {self._about.command}")
                 return
             case Done():
                 self._say_end(event)
@@ -148,7 +146,7 @@ class OperatorLog:
             return None
         self._reminded = now
         named = "; ".join(map(str, awaited))
-        safe = f"Ctrl-C is safe: the same command goes on {self._from_where}"
+        safe = f"Ctrl-C is safe: the same command {self._resumes}"
         if not serves:
             return f"waiting for {named}; {safe}"
         others = f"waiting for {named}" if named else "its neighbours still need its last messages"
@@ -189,13 +187,12 @@ class OperatorLog:
         )
         return grid
 
-    def _on_link(self, event: LinkChanged) -> None:
-        if event.state in ("suspected", "down"):
-            before = self._absent.get(event.neighbour)
-            named = event.neighbour + (f" ({event.reason})" if event.reason else "")
-            self._absent[event.neighbour] = OpenWait(named, before.since if before else event.time)
-        else:
-            self._absent.pop(event.neighbour, None)
+    def _wait(self, cause: str, peers: Mapping[str, str], now: float) -> None:
+        """For these peers, in words by id, and no others; known waits keep their beginning."""
+        before = self._waits.get(cause, {})
+        self._waits[cause] = {
+            id: OpenWait(peer, before[id].since if id in before else now) for id, peer in peers.items()
+        }
 
     def _complete(self, round: int) -> None:
         self._completed = max(round, 0)
@@ -204,14 +201,12 @@ class OperatorLog:
         """All peers that are waited for, by id."""
         if self._state in BUSY:
             return {}
-        found = dict(self._absent)
-        for wait in self._waits.values():
-            found |= wait
-        return found
+        causes = sorted(self._waits, key=lambda cause: cause != LINK)  # what another cause says of a peer says more
+        return {id: wait for cause in causes for id, wait in self._waits[cause].items()}
 
     @property
-    def _from_where(self) -> str:
-        return f"after round {self._completed}" if self._completed else "from the beginning"
+    def _resumes(self) -> str:
+        return f"resumes after round {self._completed}" if self._completed else "starts from the beginning"
 
     def _progress_of(self, event: RoundDone) -> str:
         return f"round {event.round} of {self._rounds}{str(event).removeprefix(f'round {event.round}')}"

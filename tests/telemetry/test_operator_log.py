@@ -89,7 +89,7 @@ def test_whoever_waits_is_reminded_for_whom_and_since_when_and_then_rarely(opera
     for event in (Resumed(round=2), JOINING):
         operator.on_event(at(100.0, event))
     assert operator.reminder(100.0 + REMINDER_AFTER_S - 1) is None
-    said = f"waiting for west at w:1 (refused) since {clock(100.0)}; Ctrl-C is safe: the same command goes on after"
+    said = f"waiting for west at w:1 (refused) since {clock(100.0)}; Ctrl-C is safe: the same command resumes after"
     assert operator.reminder(100.0 + REMINDER_AFTER_S) == f"{said} round 2"
     assert operator.reminder(100.0 + REMINDER_AFTER_S + REMINDER_EVERY_S - 1) is None
     operator.on_event(at(150.0, replace(JOINING, awaited=(Awaited("west", "w:1", "no route"),))))
@@ -106,7 +106,7 @@ def test_a_neighbour_that_is_gone_is_waited_for_by_who_does_not_train(operator: 
     assert operator.reminder(200.0) is None
     operator.on_event(state(200.0, "communicating"))
     assert operator.reminder(201.0) == (
-        f"waiting for west (silent) since {clock(100.0)}; Ctrl-C is safe: the same command goes on from the beginning"
+        f"waiting for west (silent) since {clock(100.0)}; Ctrl-C is safe: the same command starts from the beginning"
     )
     operator.on_event(at(300.0, LinkChanged(neighbour="west", state="up")))
     assert operator.reminder(1000.0) is None
@@ -128,7 +128,7 @@ def test_whoever_has_finished_says_why_it_stays(operator: OperatorLog) -> None:
     assert operator.reminder(100.0) is None
     assert operator.reminder(100.0 + REMINDER_AFTER_S) == (
         "all rounds are done, and the model is /runs/north/model.safetensors; its neighbours still need its last "
-        "messages; Ctrl-C is safe: the same command goes on after round 5"
+        "messages; Ctrl-C is safe: the same command resumes after round 5"
     )
 
 
@@ -148,7 +148,10 @@ def test_the_end_counts_earlier_starts_and_says_what_is_next(
 def test_whoever_stops_it_is_told_how_it_goes_on(operator: OperatorLog, caplog: pytest.LogCaptureFixture) -> None:
     operator.on_event(RoundDone(round=3))
     operator.on_event(Stopped(signal="SIGINT"))
-    assert caplog.messages[-1] == "stopped by SIGINT; to go on after round 3: dfl-peer --config 'my north.yaml'"
+    assert (
+        caplog.messages[-1]
+        == "stopped by SIGINT; this command resumes after round 3: dfl-peer --config 'my north.yaml'"
+    )
 
 
 def test_all_else_is_as_in_any_log(operator: OperatorLog, caplog: pytest.LogCaptureFixture) -> None:
