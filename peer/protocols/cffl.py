@@ -15,7 +15,7 @@ from peer.protocols.blocks.updates import PeerUpdates, Updates, not_dropped, por
 from peer.protocols.blocks.vectors import keep_variances, largest, trainable_by
 from peer.protocols.declarations import Record, Share
 
-BATCH = 256
+VALIDATION_BATCH = 256
 """Validation samples that go through the model at a time."""
 
 
@@ -103,5 +103,5 @@ class CFFL(Updates, Protocol):
 def score(peer: Peer, vector: Tensor, samples: Samples) -> float:
     """The task's score of the model with these weights: for classification, the share of samples it gets right."""
     with torch.no_grad():
-        rows = [peer.task.tally(peer.logits(vector, x), y) for x, y, _ in samples.in_order(BATCH)]
+        rows = [peer.task.tally(peer.logits(vector, x), y) for x, y, _ in samples.in_order(VALIDATION_BATCH)]
     return peer.task.score(peer.task.results(torch.cat(rows).double().sum(0).cpu(), len(samples)))

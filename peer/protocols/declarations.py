@@ -149,11 +149,11 @@ class Declarations:
     def check(self, share: Share, vector: Tensor, round: int, longest: int) -> None:
         """InputError unless a vector is as declared; `longest`: values of one of which no size is declared."""
         name = f"`{self.protocol}` sends `{share.vector}` in round {round}"
-        kind, way_out = (torch.uint8, ".to(torch.uint8)") if share.bytes else (torch.float32, ".float()")
+        kind, hint = (torch.uint8, ".to(torch.uint8)") if share.bytes else (torch.float32, ".float()")
         if not isinstance(vector, Tensor) or vector.dtype != kind:
             given = str(getattr(vector, "dtype", type(vector).__name__)).removeprefix("torch.")
             wanted = str(kind).removeprefix("torch.")
-            raise InputError(f"{name} as {given}; only {wanted} leaves a peer here: write {way_out}")
+            raise InputError(f"{name} as {given}; only {wanted} leaves a peer here: write {hint}")
         if vector.ndim != 1:
             raise InputError(f"{name} with shape {tuple(vector.shape)}; make it a vector of one dimension: .flatten()")
         longest = longest if share.size is None else share.size

@@ -27,7 +27,7 @@ from peer.spec.peer import TLS, PeerConfig, check_plaintext, peer_data
 FIRST_PORT = 7700
 """Below 32768, so that no outgoing connection takes a dead peer's port."""
 
-FOR_ALL = ("partition", "validation", "drift", "standardize")
+KEYS_FOR_ALL_PEERS = ("partition", "validation", "drift", "standardize")
 """Keys of the federation's `data` that are about all peers together, so that data of a peer's own have none of them."""
 
 
@@ -115,7 +115,7 @@ def _with_own_data(ring: Any, common: dict[str, Any], document: Document) -> tup
 
     What such a block of the same name does not say is as in the federation's, `common`.
     """
-    shared = {key: value for key, value in common.items() if key not in FOR_ALL}
+    shared = {key: value for key, value in common.items() if key not in KEYS_FOR_ALL_PEERS}
     if not isinstance(ring, list):
         return ring, {}
     entries, names = [*ring], dict[Location, str]()

@@ -39,7 +39,7 @@ MAX_CONNECTIONS = 16
 """At once, a thread each: those beyond are closed unheard."""
 CONNECTION_TIMEOUT_S = 10.0
 """Seconds that a connection may last: what Prometheus waits for an answer."""
-CUT_OFF_TOLD_FROM = 100
+CUT_OFF_REPORTED_FROM = 100
 """Connections that break in the middle, before that is reported: a scraper may time out."""
 PLAIN_TEXT = "text/plain; charset=utf-8"
 Render = Callable[[str], tuple[str, bytes]]
@@ -128,7 +128,7 @@ class Exposition(ThreadingMixIn, TCPServer):
         """Called with what a request raised. The library would print a traceback of each."""
         error = sys.exception()
         if isinstance(error, OSError):
-            self.nuisances.add("`metrics`, asked for and then cut off", first=CUT_OFF_TOLD_FROM)
+            self.nuisances.add("`metrics`, asked for and then cut off", first=CUT_OFF_REPORTED_FROM)
         elif error:
             self._faults.report(error)
 

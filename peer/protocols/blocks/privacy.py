@@ -97,7 +97,7 @@ async def _gathered_bytes(peer: Peer, record: Record, content: bytes) -> dict[st
     return {id: bytes(values.int().tolist()) for id, values in told.items()}
 
 
-ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 384, 512, 1024)
+RENYI_ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 384, 512, 1024)
 """Of the Rényi divergences that are looked at. Any set gives a bound; between whole numbers some do not converge."""
 
 
@@ -126,5 +126,5 @@ def sampled_epsilon(rate: float, noise_multiplier: float, releases: int, delta: 
     known = gaussian_epsilon(noise_multiplier / sqrt(releases), delta)
     accounting = dp_accounting()
     release = accounting.PoissonSampledDpEvent(rate, accounting.GaussianDpEvent(noise_multiplier))
-    accountant = accounting.rdp.RdpAccountant(ORDERS).compose(release, releases)
+    accountant = accounting.rdp.RdpAccountant(RENYI_ORDERS).compose(release, releases)
     return min(known, float(accountant.get_epsilon(delta)))
