@@ -207,7 +207,7 @@ class Spec(Settings):
     @property
     def agreement(self) -> Agreement:
         """What peers must agree on."""
-        return Agreement.of(self.model_dump(mode="json"))
+        return Agreement.from_plain(self.model_dump(mode="json"))
 
     @property
     def link_agreement(self) -> Agreement:

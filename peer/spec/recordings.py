@@ -46,9 +46,9 @@ class RunIdentity(BaseModel):
     spec: Mapping[str, Any] | None = None
 
     @classmethod
-    def of(cls, spec: Spec, id: str, version: int) -> Self:
+    def from_spec(cls, spec: Spec, id: str, version: int) -> Self:
         plain = spec.model_dump(mode="json")
-        return cls(version=version, id=id, rounds=spec.rounds, digests=Agreement.of(plain).digests, spec=plain)
+        return cls(version=version, id=id, rounds=spec.rounds, digests=Agreement.from_plain(plain).digests, spec=plain)
 
     @classmethod
     def read(cls, directory: Path) -> Self:

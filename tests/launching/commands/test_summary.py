@@ -239,7 +239,7 @@ def test_a_spec_that_no_peer_wrote_is_refused_and_nothing_that_it_names_is_impor
         run = json.loads((place / "run.json").read_text())
         run["spec"] |= changes
         if "agreed" not in sentence and isinstance(run["spec"]["data"], dict):
-            run["digests"] = Agreement.of(run["spec"]).digests
+            run["digests"] = Agreement.from_plain(run["spec"]).digests
         (place / "run.json").write_text(json.dumps(run))
     if sentence:
         assert sentence in refused(capfd, sites)
