@@ -1,6 +1,6 @@
-"""Neighbours on ring, exponential and complete graphs, and the 2-opt ring order (FIRMA, Fix A).
+"""Graphs of neighbours (ring, exponential, complete) and the 2-opt ring order (FIRMA, Fix A).
 
-A peer without an address dials its neighbours itself, so no two such peers can be neighbours.
+Peers that only dial out open all connections themselves, so no two of them can be neighbours.
 """
 
 from collections.abc import Collection, Sequence

@@ -34,7 +34,7 @@ async def subscribed(telemetry: Telemetry, found: Sequence[Subscriber]) -> Async
     """Publish every event to them inside the block; at its end they are given time for the last ones."""
     listeners = [SubscriberThread(one, telemetry.emit) for one in found]
     for one in listeners:
-        telemetry.tell(one.tell)
+        telemetry.subscribe(one.publish)
     try:
         yield
     finally:
