@@ -1,7 +1,7 @@
 """A fibfl whose peers write no checkpoint: what benchmarks.checkpoints compares with."""
 
 from peer.protocols.fibfl import FibFL
-from peer.runtime.checkpointer import Checkpointer
+from peer.runtime.checkpoints import Checkpointer
 
 
 class Unsaved(FibFL):
@@ -12,13 +12,13 @@ class Unsaved(FibFL):
 
 async def announce_only(journal: Checkpointer, round: int) -> None:
     """In place of `save`: the neighbours are told what they wait for, and nothing is copied or written."""
-    journal._peer.network.announce(round - 1)
+    journal._network.announce(round - 1)
     journal.last = round  # type: ignore[attr-defined]
 
 
 async def announce_last(journal: Checkpointer) -> None:
-    journal._peer.network.announce(journal.last)  # type: ignore[attr-defined]
+    journal._network.announce(journal.last)  # type: ignore[attr-defined]
 
 
-for name, instead in (("save", announce_only), ("finish", announce_last)):
+for name, instead in (("save", announce_only), ("verify_last", announce_last)):
     setattr(Checkpointer, name, instead)

@@ -9,9 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from peer.errors import FailedError, InputError
-from peer.exit_codes import DONE, FAILED, WRONG_INPUT
 from peer.files import private
-from peer.process import Parser, leaving_at_once, tune
+from peer.process import DONE, FAILED, WRONG_INPUT, Parser, leaving_at_once, tune
 from peer.telemetry.logs import start_logging
 from peer.text import one_line
 

@@ -15,12 +15,14 @@ A peer's directory is its alone: other users of the machine cannot look into it,
 """
 
 import fcntl
+import itertools
 import os
 import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from errno import EBADF, EDQUOT, EFBIG, EINVAL, EMFILE, ENFILE, ENOLCK, ENOSPC, ENOSYS, ENOTSUP
 from pathlib import Path
@@ -30,15 +32,20 @@ from peer.errors import FailedError, InputError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+BUFFERS_AT_ONCE = 1024
+"""POSIX' least IOV_MAX is 16, Linux' is this."""
 DESCRIPTOR_WAIT_S, DESCRIPTOR_RETRY_S = 60.0, 0.1
 """Seconds for which a descriptor is waited for, and between two attempts."""
 
+Buffer = bytes | memoryview
+
 
 def write_atomically(
-    path: Path, content: bytes | memoryview, over: Path | None = None, permissions: int = 0o666
+    path: Path, content: Buffer | Sequence[Buffer], over: Path | None = None, permissions: int = 0o666
 ) -> None:
     """Write beside, flush to disk, rename; FailedError when the disk is full or gone.
 
+    Several buffers are written one after the other, without being joined in memory.
     `over` is a file that nobody needs, if it is there: it becomes the new one. To write its blocks on the disk once
     more costs half of what it does to make a file and remove another. `permissions` are a new file's, as far as the
     umask lets them be.
@@ -51,15 +58,24 @@ def write_atomically(
             with suppress(FileNotFoundError):
                 over.replace(beside)
         descriptor = retry_without_descriptors(os.open, beside, os.O_WRONLY | os.O_CREAT, permissions)
-        with open(descriptor, "wb") as file:
-            file.write(content)
+        with open(descriptor, "wb", buffering=0) as file:
+            _write_all(descriptor, [content] if isinstance(content, Buffer) else content)
             file.truncate()
-            file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise FailedError(write_failure(path, error)) from None
+
+
+def _write_all(descriptor: int, buffers: Iterable[Buffer]) -> None:
+    left = deque(memoryview(one).cast("B") for one in buffers if len(one))
+    while left:
+        written = os.writev(descriptor, [*itertools.islice(left, BUFFERS_AT_ONCE)])
+        while left and written >= len(left[0]):
+            written -= len(left.popleft())
+        if written:
+            left[0] = left[0][written:]
 
 
 def read(path: Path) -> bytes:

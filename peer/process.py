@@ -18,6 +18,13 @@ from typing import Any
 
 from peer.errors import suggest
 
+DONE, FAILED, WRONG_INPUT = 0, 1, 2
+"""Exit codes of both programs. A peer that ends with the last is not started again: its input would be no better."""
+STOPS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
+"""The exit code after each signal that ends a launcher."""
+STOPPED = (143, 130, -15, -2)
+"""Exit codes of a peer after SIGTERM or SIGINT: with a checkpoint, or before it could handle signals at all."""
+
 OPTION_PATTERN = re.compile(r"-[^\d.\s]\S*")
 """What argparse takes for an option, and never for a value: `--peers`, `-h`; but not `-1`."""
 
@@ -126,3 +133,21 @@ def return_memory() -> None:
     in a heap a thread, comes to 1 MB a peer."""
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         libc.mallopt(M_MMAP_THRESHOLD, RETURNED_BLOCK_BYTES)
+
+
+def container_exit_code(code: int) -> int:
+    """Return the exit code, -n after signal n, for one reported by a container engine, where that is 128 + n.
+
+    After SIGTERM and SIGINT, though, 128 + n is the peer's own code.
+    """
+    return code if code <= 128 or code in STOPPED else 128 - code
+
+
+def exit_words(code: int) -> str:
+    """Return how a process ended, such as "was killed by SIGKILL"."""
+    return f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+
+
+def signal_name(number: int) -> str:
+    """Return a name such as SIGKILL; real-time signals have numbers only."""
+    return signal.Signals(number).name if number in [*signal.Signals] else f"signal {number}"

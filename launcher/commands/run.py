@@ -24,7 +24,7 @@ from launcher.reports.worth import solo_directory, solo_spec, with_worth
 from launcher.supervision.run_directory import LaunchRecord, RunDirectory
 from launcher.supervision.supervisor import Supervised, supervise
 from peer.errors import FailedError, InputError
-from peer.exit_codes import WRONG_INPUT
+from peer.process import WRONG_INPUT
 from peer.spec.federation import Spec
 from peer.spec.loading import load_spec
 

@@ -67,7 +67,7 @@ class Run:
         return written
 
     def write_place(self, content: Mapping[str, Any]) -> None:
-        """Record it for later launches. It identifies the run, so nobody else may read it."""
+        """Record it for later launches. It identifies the run, so other users cannot read it."""
         write_atomically(self.files.place, json.dumps(content).encode(), permissions=0o600)
 
     @property

@@ -1,14 +1,13 @@
 """Peers in containers of this machine, each with its own directory of the run and nothing else of it.
 
-In reading order: what can be chosen, the engine, what it checks, what a container sees of this machine, how a
-container is asked for, and the deployment: the run's network and its containers. What becomes of one container is in
-`docker_container.py`.
+In reading order: the settings, the engine, its checks, what a container sees of this machine, what a container is made
+with, and the deployment: the run's network and its containers. `docker_container.py` follows one container to its end.
 
 In a container the run's directory is /dfl, as far as it concerns its peer. Data lie where they lie on this machine, so
 that the spec need not change.
 
-An earlier launch may have left containers: a label tells which run they are of, and another, a digest of all that was
-asked for, whether one is what would be made now. Then it is taken up; else it is removed.
+An earlier launch may have left containers. A label says which run they belong to; another, a digest of all they were
+made with, whether one is what would be made now. Then it is taken over; otherwise it is removed.
 """
 
 import asyncio
@@ -47,23 +46,24 @@ from launcher.engines.preflight import (
 )
 from launcher.plan import plan
 from launcher.run_files import certificate_files
-from peer.errors import FailedError, InputError
+from peer.errors import InputError
 from peer.learning.data.sources import Source
 from peer.settings import Settings, Wanted
 from peer.spec.federation import Spec
 from peer.spec.loading import FIRST_PORT
 from peer.spec.peer import in_plaintext
 from peer.tasks import background, shielded
+from peer.telemetry.results import EVENTS
 
 
 def _size(given: Any) -> Any:
-    """As the engine writes it; a number is bytes."""
+    """Return it as the engine writes it; a number is bytes."""
     number = isinstance(given, int) and not isinstance(given, bool)
     return str(given).lower() if number or isinstance(given, str) else given
 
 
 def _texts(given: Any) -> Any:
-    """GPUs may be listed by their numbers, which YAML takes for numbers."""
+    """YAML reads the numbers of GPUs as numbers, the engine wants text."""
     return tuple(str(one) if type(one) is int else one for one in given) if isinstance(given, list) else given
 
 
@@ -102,7 +102,7 @@ HEALTH = "127.0.0.1:7800"
 
 
 class DockerEngine(Engine[DockerSettings]):
-    """`--on docker`: the engine starts crashed peers again, and peers go on when the launcher is gone."""
+    """`--on docker`: the engine restarts crashed peers, and peers keep running without the launcher."""
 
     name = "docker"
     restarts_peers = True
@@ -115,9 +115,8 @@ class DockerEngine(Engine[DockerSettings]):
         return in_plaintext(placed) if self.settings.network is None else placed
 
     def check(self, run: Run) -> None:
-        with as_input_error(), closing(connect()) as client:
-            check_image(client, self.settings.image)
-            check_network(client, self.settings.network)
+        with as_input_error(), closing(connect()) as client, refusals():
+            check_engine(client, self.settings.image, self.settings.network)
         check_ids(run.spec)
         check_container_device(run.device, self.settings.gpus, "a container", "all")
         check_secrecy(run)
@@ -149,35 +148,31 @@ class DockerEngine(Engine[DockerSettings]):
 
 
 def in_containers(spec: Spec) -> Spec:
-    """The spec with addresses on the containers' network; where code lies only if there is some."""
+    """Return the spec with addresses on the containers' network; `code` stays only if there is user code."""
     ring = tuple(member.model_copy(update={"address": f"{member.id}:{FIRST_PORT}"}) for member in spec.ring)
     return spec.model_copy(update={"ring": ring, "code": spec.code if spec.own_code else None})
 
 
 def user_of(client: Any) -> str:
-    """Whose rights a container has on this machine: the caller's. An engine of one's own calls him root inside."""
+    """Return the user of a container: the caller of this machine, root inside a rootless engine."""
     rootless = any("rootless" in option for option in client.info().get("SecurityOptions") or ())
     return "0:0" if rootless else f"{os.getuid()}:{os.getgid()}"
 
 
-def check_image(client: Any, name: str) -> None:
-    docker = docker_sdk()
+def check_engine(client: Any, image: str, network: str | None) -> None:
+    """Check that the engine has image and network."""
     try:
-        with refusals():
-            client.images.get(name)
-    except FailedError as error:
-        missing = isinstance(error.__context__, docker.errors.ImageNotFound)
-        raise InputError(no_image(name) if missing else str(error)) from None
-
-
-def check_network(client: Any, name: str | None) -> None:
-    with refusals():
-        if name and not client.networks.list(names=[name]):
-            raise InputError(f"the Docker engine has no network `{name}`; make it with `docker network create {name}`")
+        client.images.get(image)
+    except docker_sdk().errors.ImageNotFound:
+        raise InputError(no_image(image)) from None
+    if network and not client.networks.list(names=[network]):
+        raise InputError(
+            f"the Docker engine has no network `{network}`; make it with `docker network create {network}`"
+        )
 
 
 def check_ids(spec: Spec) -> None:
-    """On the containers' network an id is a host's name."""
+    """Check that every id can be a host's name on the containers' network."""
     for id in spec.ids:
         if id.isdigit() or len(id) > 63 or id.startswith("-") or id.endswith("-"):
             raise InputError(
@@ -199,82 +194,79 @@ class Shared:
 
 
 def shared(run: Run, id: str) -> list[Shared]:
-    """All that the peer's container may see of this machine."""
+    """Return all that the peer's container may see of this machine."""
     files = run.files
     found = [Shared(RUN_PLACE / file.name, file) for file in (files.federation, files.config(id))]
     found.append(Shared(RUN_PLACE / id, files.out(id), writable=True))
     if run.certs:
         certificates = certificate_files(run.certs, id)
         found += [Shared(RUN_PLACE / name, certificates[what]) for what, name in certificates_beside(id).items()]
-    read = [path for source in sources(run.spec, id) for path in data_files(source, id).values()]
-    read += [*code_files(run.spec), *recorded_files(run.spec, id), *weight_files(run.spec)]
+    read = [path for _, _, path in paths_read(run.spec, id)]
     found += [Shared(path, path) for path in dict.fromkeys(read)]
     private = [files.path, *([run.certs] if run.certs else [])]
     return found + [Shared(path) for path in dict.fromkeys(hidden(private, read))]
 
 
 def hidden(private: Collection[Path], seen: Collection[Path]) -> Iterator[Path]:
-    """Where a container would have the private directories, for they lie in what it sees, by whatever links."""
+    """Return where a container would see the private directories in what it sees, by whatever links."""
     for above in seen:
         for path in private:
             if path.resolve().is_relative_to(above.resolve()):
                 yield above / path.resolve().relative_to(above.resolve())
 
 
+def paths_read(spec: Spec, id: str) -> Iterator[tuple[str, str, Path]]:
+    """What the peer reads of this machine: its kind, a name among those of the kind, and the path.
+
+    Kinds: `data` of the federation and the peer's `own` by their keys, `code`, `recording` (what the peer itself wrote
+    in an earlier run) and `weights`, with which the model begins.
+    """
+    for kind, source in (("data", spec.data), ("own", own_data(spec, id))):
+        if source:
+            yield from ((kind, key, path) for key, path in data_files(source, id).items())
+    yield from (("code", path.name, path) for path in code_files(spec))
+    if spec.recording and (events := spec.recording / id / EVENTS).exists():
+        yield "recording", f"{id}/{EVENTS}", events
+    if spec.model.weights and spec.model.weights.exists():
+        yield "weights", spec.model.weights.name, spec.model.weights
+
+
+def own_data(spec: Spec, id: str) -> Source | None:
+    return next(member.data for member in spec.ring if member.id == id)
+
+
 def data_files(source: Source, id: str) -> dict[str, Path]:
-    """The files and directories that are there of those that the peer's data name, by key."""
+    """Return the files and directories that the peer's data name, by key, as far as they are there."""
     if source.name == "digits":  # they come with the package
         return {}
     return {key: path for key, path in source.of_peer(id) if isinstance(path, Path) and path.exists()}
 
 
-def sources(spec: Spec, id: str) -> list[Source]:
-    """The federation's data, and those of the peer's own."""
-    own = next(member.data for member in spec.ring if member.id == id)
-    return [spec.data, *([own] if own else [])]
-
-
 def code_files(spec: Spec) -> Iterator[Path]:
-    """The modules and packages that lie where a user's own code does; other files there may be anybody's secrets."""
+    """The modules and packages beside the user code; other files there may be secret."""
     if spec.code and spec.own_code:
         yield from sorted(spec.code.glob("*.py"))
         yield from sorted(package.parent for package in spec.code.glob("*/__init__.py"))
 
 
-def weight_files(spec: Spec) -> Iterator[Path]:
-    """The weights that the model begins with, where the spec names some that are there."""
-    if spec.model.weights and spec.model.weights.exists():
-        yield spec.model.weights
-
-
-def recorded_files(spec: Spec, id: str) -> Iterator[Path]:
-    """What the peer itself wrote in an earlier run, where the spec names one."""
-    if spec.recording and (events := spec.recording / id / "events.jsonl").exists():
-        yield events
-
-
 SCRATCH = {"/tmp": "size=64m,mode=1777"}
 LOG_LIMITS = {"max-size": "5m", "max-file": "2"}
-"""log.txt has all of it."""
+"""All of the output is in log.txt."""
 
 
 def docker_name(run: Run, *parts: str) -> str:
-    """Of a container or network of this run: told apart from those of another directory."""
+    """Return a name for a container or network of this run, unlike those of another directory."""
     mark = hashlib.sha256(str(run.files.path).encode()).hexdigest()[:8]
     return "-".join(("dfl", run.spec.name.strip("._-") or "run", mark, *parts))
 
 
-def run_labels(run: Run, **more: str) -> dict[str, str]:
-    return {RUN: str(run.files.path), **more}
-
-
 def run_filter(run: Run) -> dict[str, str]:
-    """The filter for what belongs to this run."""
+    """Return the engine's filter for what belongs to this run."""
     return {"label": f"{RUN}={run.files.path}"}
 
 
 def container_spec(run: Run, id: str, settings: DockerSettings, user: str) -> dict[str, Any]:
-    """The arguments of the SDK's `containers.create` but for the network."""
+    """Return the arguments of the SDK's `containers.create` but for the network."""
     docker = docker_sdk()
     asked: dict[str, Any] = {
         "image": settings.image,
@@ -299,7 +291,7 @@ def container_spec(run: Run, id: str, settings: DockerSettings, user: str) -> di
         asked["nano_cpus"] = round(settings.cpus * 1e9)
     if settings.gpus:
         asked["device_requests"] = [docker.types.DeviceRequest(**gpu_request(settings.gpus))]
-    return asked | {"labels": run_labels(run, **{PEER: id, ORDER: _digest(asked, run, id)})}
+    return asked | {"labels": {RUN: str(run.files.path), PEER: id, ORDER: _digest(asked, run, id)}}
 
 
 def gpu_request(gpus: Any) -> dict[str, Any]:
@@ -314,7 +306,7 @@ def _mount(docker: Any, one: Shared) -> Any:
 
 
 def _digest(asked: Mapping[str, Any], run: Run, id: str) -> str:
-    """Tells whether a container that is there already is what would be made now, for the directory of now."""
+    """Return what changes if a container would now be made differently, or for a new directory of that name."""
     out = run.files.out(id).stat()
     content = [asked, run.spec.agreement.digest, out.st_dev, out.st_ino]
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
@@ -324,7 +316,7 @@ RUNNING = ("running", "paused", "restarting")
 
 
 class DockerDeployment(Deployment):
-    """Starts a container a peer; hears of their ends by the engine's events."""
+    """Starts a container per peer, and follows them by the engine's events."""
 
     def __init__(self, run: Run, client: Any, settings: DockerSettings, user: str) -> None:
         self._run, self._client, self._settings, self._user = run, client, settings, user
@@ -332,7 +324,7 @@ class DockerDeployment(Deployment):
         self._network = settings.network or docker_name(run)
 
     async def start(self, id: str) -> Container:
-        return await shielded(self._start, id)  # nothing stops an engine that is about to make a container
+        return await shielded(self._start, id)  # an engine that is about to make a container cannot be stopped
 
     async def _start(self, id: str) -> Container:
         with refusals():
@@ -343,7 +335,7 @@ class DockerDeployment(Deployment):
         return container
 
     def prepare(self) -> None:
-        """Makes the run's network, unless it is there."""
+        """Make the run's network, unless it is there."""
         if self._settings.network or self._client.networks.list(filters=run_filter(self._run)):
             return
         docker = docker_sdk()
@@ -351,13 +343,13 @@ class DockerDeployment(Deployment):
         self._client.networks.create(
             self._network,
             driver="bridge",
-            internal=True,  # peers talk to each other and to nobody else
+            internal=True,  # peers reach each other and nothing else
             ipam=docker.types.IPAMConfig(pool_configs=pool),
-            labels=run_labels(self._run),
+            labels={RUN: str(self._run.files.path)},
         )
 
     def _handle(self, id: str) -> Any:
-        """The container that an earlier launch has left, if it is the same, or one that is made and started."""
+        """Return the container that an earlier launch has left, if it is the same, or a new one, started."""
         asked = container_spec(self._run, id, self._settings, self._user)
         with suppress(docker_sdk().errors.NotFound):
             left = self._client.containers.get(asked["name"])
@@ -375,19 +367,19 @@ class DockerDeployment(Deployment):
         return made
 
     async def listen(self) -> None:
-        """Tells the containers of what happens to them. FailedError when the engine does not answer any more."""
-        async for news in ContainerEvents(self._client, run_filter(self._run)).heard():
+        """Pass on the engine's events to the containers. Raises FailedError once the engine no longer answers."""
+        async for event in ContainerEvents(self._client, run_filter(self._run)).follow():
             for id, container in self._containers.items():
-                if news.peer in (id, ""):
-                    container.heard(news)
+                if event.peer in (id, ""):
+                    container.on_event(event)
 
     async def stop_all(self) -> None:
-        """Removes all that is left, also what was started for a supervisor that no longer waited for it."""
+        """Remove all containers, even one whose start the supervisor no longer waited for."""
         with refusals():
             await asyncio.to_thread(remove_containers, self._client, self._run, running=True)
 
     async def close(self) -> None:
-        """Removes what has ended, and the network when nobody is left on it."""
+        """Remove what has ended, and the network once no container runs on it."""
         for container in self._containers.values():
             await container.close()
         with refusals():
@@ -395,7 +387,7 @@ class DockerDeployment(Deployment):
 
 
 def remove_containers(client: Any, run: Run, running: bool = False) -> None:
-    """Removes the run's containers that have ended, or all of them, and its network when nobody is on it."""
+    """Remove the run's containers that have ended, or all, and its network once no container runs on it."""
     docker = docker_sdk()
     left = client.containers.list(all=True, filters=run_filter(run), ignore_removed=True)
     for container in left:

@@ -13,15 +13,7 @@ from typing import Any
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
 
-from launcher.engines.docker import (
-    HEALTH,
-    DockerSettings,
-    code_files,
-    data_files,
-    recorded_files,
-    sources,
-    weight_files,
-)
+from launcher.engines.docker import HEALTH, DockerSettings, data_files, own_data, paths_read
 from launcher.run_files import certificate_files
 from peer.errors import InputError
 from peer.learning.data.sources import Source
@@ -29,11 +21,11 @@ from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
 from peer.spec.loading import FIRST_PORT
 
-LONGEST = 120 << 10
-"""Bytes of one variable of the environment; Linux takes 128 KiB."""
+MAX_VARIABLE_BYTES = 120 << 10
+"""Of one variable of the environment; Linux takes 128 KiB."""
 FIRST_USER = 70_001
-"""Each peer is a user of its own: the kernel counts threads by user, and no other limit of theirs is known to Compose
-1.29 and to Swarm alike. Machines give these numbers to nobody."""
+"""Each peer is a user of its own: the kernel counts threads by user, and Compose 1.29 and Swarm have no other limit of
+them in common. Machines assign these numbers to no user."""
 MEMORY = "${MEMORY:-2g}"
 RUNS, SECRETS, CODE, RECORDING = Path("/runs"), Path("/run/secrets"), Path("/code"), Path("/recording")
 DATA, OWN, WEIGHTS = Path("/data"), Path("/own"), Path("/weights")
@@ -44,7 +36,7 @@ ARGUMENTS = {"BASE": "python:3.13-slim", "PIP_OPTIONS": "", "TORCH": "cpu", "EXT
 
 
 class Composition:
-    """What all services have alike stands in the first and is named in the others.
+    """What all services have in common stands in the first and is named in the others.
 
     spec: as it is in containers. base: what the file's paths are relative to.
     """
@@ -75,8 +67,7 @@ class Composition:
         config: dict[str, Any] = {"federation": "federation.yaml", "id": id, "listen": f"0.0.0.0:{FIRST_PORT}"}
         config |= {"health": HEALTH, "out": str(RUNS / id)}
         user = FIRST_USER + self._spec.ids.index(id)
-        own = next(member.data for member in self._spec.ring if member.id == id)
-        if own:
+        if own := own_data(self._spec, id):
             config["data"] = placed(own, data_files(own, id), OWN)
         service = self._contained() | {"user": DoubleQuotedScalarString(f"{user}:{user}")}
         service["ulimits"] = {"nproc": self._settings.pids}
@@ -87,11 +78,11 @@ class Composition:
             service["user"] = DoubleQuotedScalarString(owner(files["key"]))
             service["ulimits"] = {"nproc": self._settings.pids * len(self._spec.ids)}
         service["environment"] = {"DFL_FEDERATION": self._federation, "DFL_PEER": written(config)}
-        service["volumes"] = [f"{id}:{RUNS}", scratch(), *(self._bound(*pair) for pair in self._read(id))]
+        service["volumes"] = [f"{id}:{RUNS}", scratch(), *self._mounts(id)]
         return service
 
     def _contained(self) -> dict[str, Any]:
-        """What no service does without. A peer writes its own volume and /tmp, and needs no right but that."""
+        """Return what every service has. A peer writes its own volume and /tmp, and needs no other right."""
         restarts = self._settings.restarts
         return {
             "image": escaped(self._settings.image),
@@ -107,7 +98,7 @@ class Composition:
         }
 
     def _resolved(self) -> LiteralScalarString:
-        """The spec, with the places that what it names has in a container."""
+        """Return the spec, with the paths that its files have in a container."""
         spec = self._spec
         content = spec.model_dump(mode="json", exclude_none=True)
         there = {key for id in spec.ids for key in data_files(spec.data, id)}
@@ -120,28 +111,24 @@ class Composition:
         if self._spec.model.weights:
             content["model"]["weights"] = str(WEIGHTS / self._spec.model.weights.name)
         text = written(content, anchor="federation")
-        if len(text.encode()) > LONGEST:
+        if len(text.encode()) > MAX_VARIABLE_BYTES:
             raise InputError(f"a federation of {len(self._spec.ids)} peers is too long for one file of Compose's")
         return text
 
-    def _read(self, id: str) -> Iterator[tuple[Path, Path]]:
-        """Files of this machine that the peer reads, and where it has them."""
-        for source, folder in zip(sources(self._spec, id), (self._shared, OWN), strict=False):
-            there = data_files(source, id)
-            yield from ((path, Path(str(folder / key).replace("{id}", id))) for key, path in there.items())
-        yield from ((path, CODE / path.name) for path in code_files(self._spec))
-        yield from ((path, RECORDING / id / path.name) for path in recorded_files(self._spec, id))
-        yield from ((path, WEIGHTS / path.name) for path in weight_files(self._spec))
-
     @property
     def _shared(self) -> Path:
-        """Where a container has the federation's data."""
+        """The directory of the federation's data in a container."""
         return DATA / "{id}" if self._spec.data.names_peers else DATA
 
-    def _bound(self, source: Path, target: Path) -> dict[str, Any]:
-        if self._certs and self._certs.resolve().is_relative_to(source.resolve()):
-            raise InputError(f"every peer would see all keys: {self._certs} lies in {source}; keep --certs elsewhere")
-        return {"type": "bind", "source": self._relative(source), "target": str(target), "read_only": True}
+    def _mounts(self, id: str) -> Iterator[dict[str, Any]]:
+        """The files of this machine that the peer reads."""
+        folders = {"data": Path(str(self._shared).replace("{id}", id)), "own": OWN, "code": CODE}
+        folders |= {"recording": RECORDING, "weights": WEIGHTS}
+        for kind, name, path in paths_read(self._spec, id):
+            if self._certs and self._certs.resolve().is_relative_to(path.resolve()):
+                raise InputError(f"every peer would see all keys: {self._certs} lies in {path}; keep --certs elsewhere")
+            target = str(folders[kind] / name)
+            yield {"type": "bind", "source": self._relative(path), "target": target, "read_only": True}
 
     def _resources(self) -> dict[str, Any]:
         limits: dict[str, Any] = {"memory": self._settings.memory or MEMORY}
@@ -164,7 +151,7 @@ class Composition:
 
 
 def placed(source: Source, there: Collection[str], folder: Path) -> dict[str, Any]:
-    """A block `data` with the places that its files have in a container; InputError when one is needed and missing."""
+    """Return a block `data` with paths in a container. Raises InputError if a required file is missing."""
     fields = type(source).model_fields
     for key, value in source:
         if isinstance(value, Path) and key not in there and fields[key].is_required():
@@ -175,18 +162,18 @@ def placed(source: Source, there: Collection[str], folder: Path) -> dict[str, An
 
 
 def owner(file: Path) -> str:
-    """A secret of Compose's is the file itself: only its owner can read a key."""
+    """Return the user of a file. A secret of Compose is the file itself: only its owner can read a key."""
     status = file.stat()
     return f"{status.st_uid}:{status.st_gid}"
 
 
 def scratch() -> dict[str, Any]:
-    """/tmp in memory. A service's `tmpfs` Swarm leaves out."""
+    """Return /tmp in memory; Swarm ignores a service's `tmpfs`."""
     return {"type": "tmpfs", "target": "/tmp", "tmpfs": {"size": 64 << 20}}
 
 
 def escaped(text: str) -> str:
-    """Compose puts variables where there is a dollar."""
+    """Escape dollars, which Compose takes for variables."""
     return text.replace("$", "$$")
 
 
@@ -196,14 +183,14 @@ def written(content: Mapping[str, Any], anchor: str | None = None) -> LiteralSca
 
 
 def named(anchor: str, content: dict[str, Any]) -> CommentedMap:
-    """A mapping that is written once."""
+    """Return a mapping that is written once, and named elsewhere."""
     found = CommentedMap(content)
     found.yaml_set_anchor(anchor)
     return found
 
 
 def row(*values: str) -> CommentedSeq:
-    """A list in one line."""
+    """Return a list that is written in one line."""
     found = CommentedSeq(values)
     found.fa.set_flow_style()
     return found

@@ -1,11 +1,11 @@
-"""One peer in a container, from its start to its end, as the Docker engine tells of it.
+"""One peer in a container, from its start to its end, as the Docker engine reports it.
 
-Three things are followed. The engine's events, in a thread of its own, say that something happened; what is so is
-looked up each time, as events get lost while an engine is started anew. The container's output is brought into the
-peer's log.txt in another thread, from the first line that it does not have. And the container itself: the engine starts
-a peer that crashed again, unless the peer has said that it cannot go on.
+Three things are followed. The engine's events, in a thread of its own, only say that something happened; the state is
+looked up each time, as events get lost while an engine restarts. The container's output is copied into the peer's
+log.txt in another thread, from the first line that is missing there. And the container itself: the engine restarts a
+peer that crashed, unless the peer has said that it cannot go on.
 
-Whatever the engine refuses comes out as one sentence with the way out (`refusals`). The SDK is an optional extra and is
+Whatever the engine refuses is reported as one sentence with a hint (`refusals`). The SDK is an optional extra and is
 imported where it is used.
 """
 
@@ -26,8 +26,8 @@ from typing import Any
 
 from launcher.engines.base import Process
 from peer.errors import FailedError, InputError
-from peer.exit_codes import STOPPED, WRONG_INPUT, of_container
 from peer.files import write_failure
+from peer.process import STOPPED, WRONG_INPUT, container_exit_code
 from peer.telemetry.results import gave_up
 
 BUILD = "docker build -f deploy/Dockerfile -t dfl ."
@@ -36,7 +36,7 @@ NO_GPU = ("could not select device driver", "nvidia-container-cli")
 
 
 def docker_sdk() -> Any:
-    """The imported SDK; InputError when it is not installed."""
+    """Return the imported SDK. Raises InputError if it is not installed."""
     try:
         return importlib.import_module("docker")
     except ImportError as error:
@@ -47,10 +47,10 @@ def docker_sdk() -> Any:
 
 
 def connect() -> Any:
-    """A client of this machine's engine; InputError where none answers, or where it is another machine's."""
+    """Return a client of this machine's engine. Raises InputError if none answers, or if it is another machine's."""
     docker = docker_sdk()
     try:
-        # One connection a peer for its log; a pool that is too small complains on stderr.
+        # One connection per peer for its log; a pool that is too small complains on stderr.
         client = docker.from_env(version="auto", timeout=120, max_pool_size=1000)
     except docker.errors.DockerException as error:
         raise InputError(_unreachable(str(error))) from None
@@ -80,20 +80,25 @@ def _short_reason(said: str) -> str:
     return said.rpartition(":")[2].strip(" ')\"")
 
 
-@contextmanager
-def refusals() -> Iterator[None]:
-    """FailedError for what the engine refuses inside the block."""
-    docker = docker_sdk()
+def engine_errors() -> tuple[type[Exception], ...]:
+    """What the SDK raises where the engine refuses, or does not answer."""
     import requests
 
+    return docker_sdk().errors.DockerException, requests.RequestException, OSError
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Raise FailedError for what the engine refuses inside the block."""
+    docker = docker_sdk()
     try:
         yield
     except docker.errors.ImageNotFound as error:
         raise FailedError(no_image((error.explanation or str(error)).rpartition(": ")[2])) from None
     except docker.errors.APIError as error:
         raise FailedError(refusal_in_words(str(error.explanation or error))) from None
-    except (docker.errors.DockerException, requests.RequestException, OSError) as error:
-        raise FailedError(f"the Docker engine does not answer any more ({_short_reason(str(error))})") from None
+    except engine_errors() as error:
+        raise FailedError(f"the Docker engine no longer answers ({_short_reason(str(error))})") from None
 
 
 def no_image(name: str) -> str:
@@ -101,7 +106,7 @@ def no_image(name: str) -> str:
 
 
 def refusal_in_words(said: str) -> str:
-    """What the engine said, and what to do about it where that is known."""
+    """Return the engine's reason, and what to do about it where that is known."""
     if any(clash in said for clash in CLASHES):
         return (
             f"the run's network cannot be made: {said}; name addresses that are free with "
@@ -113,21 +118,21 @@ def refusal_in_words(said: str) -> str:
 
 
 RUN, PEER, ORDER = "dfl.run", "dfl.peer", "dfl.order"
-"""Labels: the run's directory, the peer's id, and what was asked for."""
+"""Labels: the run's directory, the peer's id, and a digest of what the container was made with."""
 
 
 def restart_policy(restarts: int) -> dict[str, Any]:
-    """A count of 0 would be without end."""
+    """For the engine a count of 0 would mean no limit."""
     return {"Name": "on-failure", "MaximumRetryCount": restarts} if restarts else {"Name": "no"}
 
 
-PATIENCE, PAUSE = 60.0, 0.5
-"""Seconds for which an engine that does not answer is asked again, and between two attempts."""
+ENGINE_TIMEOUT_S, RETRY_INTERVAL_S = 60.0, 0.5
+"""For which an engine that does not answer is asked again, and between two attempts."""
 
 
 @dataclass(frozen=True)
 class ContainerEvent:
-    """What happened to a peer's container; the exit code where it died. Without a peer: something may have, to any."""
+    """What happened to a peer's container, with the exit code if it died. Without a peer: perhaps something to any."""
 
     peer: str
     what: str
@@ -135,7 +140,7 @@ class ContainerEvent:
 
 
 class ContainerEvents:
-    """An engine that is started anew is heard again; what happened meanwhile nobody tells."""
+    """The events of an engine, which may restart meanwhile: what happened then is not reported."""
 
     def __init__(self, client: Any, label: dict[str, str]) -> None:
         self._client, self._filters = client, {"type": "container", **label}
@@ -143,29 +148,26 @@ class ContainerEvents:
         self._stream: Any = None
         self._over = False
 
-    async def heard(self) -> AsyncIterator[ContainerEvent]:
-        """Without end; FailedError when the engine does not answer any more."""
+    async def follow(self) -> AsyncIterator[ContainerEvent]:
+        """Never ends. Raises FailedError once the engine no longer answers."""
         loop, queue = asyncio.get_running_loop(), asyncio.Queue[ContainerEvent | None]()
 
-        def put(news: ContainerEvent | None) -> None:
+        def put(event: ContainerEvent | None) -> None:
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(queue.put_nowait, news)
+                loop.call_soon_threadsafe(queue.put_nowait, event)
 
         threading.Thread(target=self._listen, args=(put,), name="docker events", daemon=True).start()
         try:
-            while news := await queue.get():
-                yield news
-            raise FailedError("the Docker engine does not answer any more; its peers may go on without the launcher")
+            while event := await queue.get():
+                yield event
+            raise FailedError("the Docker engine no longer answers; its peers may keep running without the launcher")
         finally:
             self._close()
 
     def _listen(self, put: Any) -> None:
-        docker = docker_sdk()
-        import requests
-
         answered = time.monotonic()
-        while not self._over and time.monotonic() - answered < PATIENCE:
-            with suppress(docker.errors.DockerException, requests.RequestException, OSError):
+        while not self._over and time.monotonic() - answered < ENGINE_TIMEOUT_S:
+            with suppress(*engine_errors()):
                 self._client.ping()
                 answered = time.monotonic()
                 self._stream = self._client.events(since=self._since, filters=self._filters, decode=True)
@@ -173,7 +175,7 @@ class ContainerEvents:
                 for event in self._stream:
                     put(_container_event(event))
                     self._since = event.get("time", self._since)
-            time.sleep(PAUSE)  # nothing tells when an engine is there again
+            time.sleep(RETRY_INTERVAL_S)  # an engine that is back does not report it
         put(None)
 
     def _close(self) -> None:
@@ -188,24 +190,24 @@ def _container_event(event: dict[str, Any]) -> ContainerEvent:
     return ContainerEvent(attributes.get(PEER, ""), event.get("Action", ""), int(attributes.get("exitCode", 0)))
 
 
-LARGEST = 5 << 20
-"""Bytes of log.txt before it is moved aside, as a peer on this machine does it; one older file is kept."""
-FULL = (ENOSPC, EDQUOT, EIO, EROFS)
-"""What is the matter with this machine's disk; the rest a container can do to its own log."""
+MAX_LOG_BYTES = 5 << 20
+"""Of log.txt before it is moved aside, as by a peer of this machine; one older file is kept."""
+DISK_ERRORS = (ENOSPC, EDQUOT, EIO, EROFS)
+"""Faults of this machine's disk; any other a container may have caused in its own log."""
 LINE = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:Z|[+-]\d\d:\d\d) (.*)", re.DOTALL)
-"""What the engine puts before a line: when it was written."""
+"""The engine begins a line with the time it was written."""
 
 
 class ContainerLog:
     """Follows a container in a thread of its own, from the first line that log.txt does not have.
 
-    The file's time of change is that of its last line: so a later launcher, too, knows where to go on.
+    The file's modification time is that of its last line, so that a later launcher knows where to continue.
     """
 
     def __init__(self, container: Any, path: Path, failed: Callable[[], None] = lambda: None) -> None:
         self._container, self._path, self._failed = container, path, failed
         self.why = ""
-        """Why it cannot be written any more, which `failed` is told of; empty while it can."""
+        """Why the file can no longer be written; `failed` is called then. Empty while it can."""
         self._stream: Any = None
         self._more, self._over = threading.Event(), False
         self._thread = threading.Thread(target=self._follow, name=f"log of {container.name}", daemon=True)
@@ -215,22 +217,22 @@ class ContainerLog:
         self._thread.start()
 
     def catch_up(self) -> None:
-        """Takes in what an ended container has written."""
+        """Copy the rest of what an ended container has written."""
         self._over = True
         self._copy()
 
     def more(self) -> None:
-        """The container may write again."""
+        """Continue: the container may have been restarted."""
         self._more.set()
 
     def end(self) -> None:
-        """Waits until all that an ended container has written is in the file."""
+        """Wait until all that an ended container has written is in the file."""
         self._over = True
         self._more.set()
         self._thread.join()
 
     def close(self) -> None:
-        """Stops following a container that goes on."""
+        """Stop following a container that keeps running."""
         self._over = True
         self._more.set()
         if self._stream is not None:
@@ -238,16 +240,13 @@ class ContainerLog:
                 self._stream.close()
 
     def _follow(self) -> None:
-        docker = docker_sdk()
-        import requests
-
         over = False
         while not over:
             self._more.wait()
             self._more.clear()
             over = self._over
             try:
-                with suppress(docker.errors.APIError, requests.RequestException, OSError):
+                with suppress(*engine_errors()):
                     self._copy()
             except FailedError as error:
                 self.why = str(error)
@@ -256,8 +255,7 @@ class ContainerLog:
 
     def _copy(self) -> None:
         last = self._last()
-        # The engine's own count of seconds has nanoseconds, a float has not: ask for a little more, leave out what is
-        # known.
+        # A float has no nanoseconds, which the engine's times have: ask for a little more, leave out what is known.
         since = last / 1e9 - 0.001 if last else None
         self._stream = self._container.logs(stream=True, follow=not self._over, timestamps=True, since=since)
         rest = b""
@@ -269,7 +267,7 @@ class ContainerLog:
             self._write(rest, last)
 
     def _last(self) -> int:
-        """When the newest line was written that there is, nanoseconds; 0 where there is none."""
+        """Return when the newest line here was written, in nanoseconds; 0 if there is none."""
         for path in (self._path, self._aside):
             with suppress(FileNotFoundError):
                 return path.lstat().st_mtime_ns
@@ -280,7 +278,7 @@ class ContainerLog:
         return self._path.with_name(f"{self._path.name}.1")
 
     def _write(self, line: bytes, last: int) -> int:
-        """Appends a line that is newer than `last`, nanoseconds; the time of the newest line."""
+        """Append a line that is newer than `last`, nanoseconds. Return the time of the newest line."""
         if not (found := LINE.fullmatch(line)):
             return last
         seconds = datetime.fromisoformat(f"{found[1].decode()}+00:00").timestamp()
@@ -290,24 +288,24 @@ class ContainerLog:
         try:
             self._append(found[3], time)
         except OSError as error:
-            if error.errno in FULL:
+            if error.errno in DISK_ERRORS:
                 raise FailedError(write_failure(self._path, error)) from None
         return time
 
     def say(self, sentence: str) -> None:
-        """Adds a line to the file that the peer could not write any more."""
+        """Add a line that the peer itself could not write any more."""
         with suppress(OSError):
             self._append(sentence.encode(), time_ns())
 
     def _append(self, line: bytes, time: int) -> None:
-        # The container can put a link there.
+        # The container could have put a link there.
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         with open(descriptor, "ab") as file:
             file.write(line + b"\n")
             file.flush()
             os.utime(descriptor, ns=(time, time))
             size = file.tell()
-        if size > LARGEST:
+        if size > MAX_LOG_BYTES:
             self._path.replace(self._aside)
 
 
@@ -316,7 +314,7 @@ OUT_OF_MEMORY = "the container had no memory left; give its peer more with --opt
 
 @dataclass(frozen=True)
 class ContainerState:
-    """A container at one moment: how it ended, if it has, and how often the engine has started it again."""
+    """A container at one moment: how it ended, if it has, and how often the engine has restarted it."""
 
     status: str
     code: int
@@ -328,17 +326,17 @@ class ContainerState:
 
 
 class Container(Process):
-    """Told of every start and death by the engine's events; what is so is looked up each time.
+    """The engine's events wake `wait`, which looks up the state each time.
 
-    restarts: how often the engine may start it again.
+    restarts: how often the engine may restart it.
     """
 
     def __init__(self, handle: Any, out: Path, restarts: int) -> None:
         self._handle, self._out, self._allowed = handle, out, restarts
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._log = ContainerLog(handle, out / "log.txt", self._look_again)
-        self._told = False
+        self._log = ContainerLog(handle, out / "log.txt", self._wake)
+        self._reported = False
         self._earlier, self._count = 0, 0
         self._verdict: int | None = None
         self._ending = False
@@ -351,29 +349,28 @@ class Container(Process):
     def follow(self) -> None:
         self._log.follow()
 
-    def heard(self, news: ContainerEvent) -> None:
-        """Of one of the engine's events."""
-        if news.what != "die":
+    def on_event(self, event: ContainerEvent) -> None:
+        if event.what != "die":
             self._log.more()
-        elif self._verdict is None and self._decided(news.code):
-            self._verdict = news.code  # the engine starts it again all the same
-        self._news.set()
+        elif self._verdict is None and self._decided(event.code):
+            self._verdict = event.code  # the engine restarts it all the same
+        self._changed.set()
 
     async def wait(self) -> int:
-        """As every process; FailedError, once, also when its log cannot be written here any more."""
+        """As every process. Raises FailedError, once, also when its log can no longer be written here."""
         while True:
-            self._news.clear()
+            self._changed.clear()
             with refusals():
                 code = await self._ended()
             if code is not None:
                 await asyncio.to_thread(self._log.end)
                 if self._handle.attrs["State"].get("OOMKilled"):
                     self._log.say(OUT_OF_MEMORY)
-                return of_container(code)
-            if self._log.why and not self._told:
-                self._told = True
+                return container_exit_code(code)
+            if self._log.why and not self._reported:
+                self._reported = True
                 raise FailedError(self._log.why)
-            await self._news.wait()
+            await self._changed.wait()
 
     def signal(self, number: int) -> None:
         self._ending = True
@@ -381,13 +378,13 @@ class Container(Process):
         self._sending.add(sent)
         sent.add_done_callback(self._sending.discard)
 
-    def _look_again(self) -> None:
-        """From the thread of the log."""
+    def _wake(self) -> None:
+        """Called by the thread of the log."""
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._news.set)
+            self._loop.call_soon_threadsafe(self._changed.set)
 
     async def close(self) -> None:
-        """Leaves the container to itself."""
+        """Stop following the container."""
         await asyncio.gather(*self._sending)
         await asyncio.to_thread(self._log.close)
 
@@ -398,7 +395,7 @@ class Container(Process):
         if not look.ended:
             if self._verdict is not None or (self._ending and look.status == "restarting"):
                 await asyncio.to_thread(self._stop)
-                self._news.set()
+                self._changed.set()
             return None
         if self._verdict is None and self._killed_externally(look):
             self._earlier += look.restarts + 1
@@ -413,7 +410,7 @@ class Container(Process):
         return look.restarts < self._allowed
 
     def _decided(self, code: int) -> bool:
-        """Whether the peer itself has said that it cannot go on; wrong input is a decision at the first start only."""
+        """Whether the peer itself has decided that a restart would not help; by wrong input at the first start only."""
         if code == WRONG_INPUT and not self.restarts:
             return True
         return code != 0 and gave_up(self._out)
@@ -428,11 +425,11 @@ class Container(Process):
         return ContainerState(state["Status"], state["ExitCode"], self._handle.attrs["RestartCount"])
 
     def _stop(self) -> None:
-        """For good: the engine would start it again."""
+        """Stop it for good: the engine would restart it."""
         self._handle.update(restart_policy=restart_policy(0))
         self._handle.stop(timeout=1)
 
     def _send(self, number: int) -> None:
         docker = docker_sdk()
-        with suppress(docker.errors.APIError):  # it has ended, or the engine tells so by and by
+        with suppress(docker.errors.APIError):  # it has ended, or an event is about to say so
             self._handle.kill(signal=int(number))

@@ -1,12 +1,12 @@
 """Peers in the pods of a Kubernetes cluster.
 
-In reading order: the engine; which run the objects in a cluster are of, and which cluster that is; what would make a
-cluster refuse the run; what a person is told of pods; the peers' files on the run's volume and what pods have printed,
-brought here; a peer as the pods that the Job makes for it, one after the other; the loop that makes what a run has in
-its cluster be as it should be (looks at it, does what is missing, looks again); and the deployment.
+In reading order: the engine; which run the objects in a cluster belong to, and which cluster that is; what would make
+a cluster refuse the run; what is reported of pods; the peers' files on the run's volume and what pods have printed,
+copied here; a peer as the pods that the Job makes for it, one after the other; the control loop, which reconciles what
+a run has in its cluster with what it should have; and the deployment.
 
-The objects are in `kubernetes_objects.py`, what is asked of a cluster in `kubernetes_cluster.py`, and what runs in the
-pod that sees the volume in `programs/volume_agent.py`.
+The objects are in `kubernetes_objects.py`, requests to a cluster in `kubernetes_cluster.py`, and what runs in the pod
+that sees the volume in `programs/volume_agent.py`.
 """
 
 import asyncio
@@ -28,15 +28,15 @@ from launcher.engines.kubernetes_objects import DIGEST_ANNOTATION, RUNS, Cluster
 from launcher.engines.preflight import as_input_error, check_container_device, check_resources, check_secrecy
 from launcher.plan import plan
 from peer.errors import FailedError, InputError
-from peer.exit_codes import WRONG_INPUT
 from peer.files import write_failure
+from peer.process import WRONG_INPUT
 from peer.tasks import background, shielded
 from peer.telemetry.results import EVENTS, gave_up
 from peer.text import one_line
 
 
 class KubernetesEngine(Engine[KubernetesSettings]):
-    """`--on kubernetes`: a Job starts crashed peers again, and peers go on when the launcher is gone."""
+    """`--on kubernetes`: a Job restarts crashed peers, and peers keep running without the launcher."""
 
     name = "kubernetes"
     restarts_peers = True
@@ -84,14 +84,14 @@ class ClusterIdentity:
     context: str
     namespace: str
     mark: str
-    """What tells this run's objects from those of another."""
+    """Part of the names of this run's objects, unlike those of another run."""
 
     def kubectl(self, settings: KubernetesSettings) -> Kubectl:
         return Kubectl(settings.kubectl, self.context, self.namespace)
 
 
 def known_identity(run: Run) -> ClusterIdentity | None:
-    """None before the first launch of the run in a cluster."""
+    """Return None before the first launch of the run in a cluster."""
     try:
         return ClusterIdentity(**run.read_place())
     except TypeError:
@@ -99,7 +99,7 @@ def known_identity(run: Run) -> ClusterIdentity | None:
 
 
 async def cluster_identity(run: Run, settings: KubernetesSettings) -> ClusterIdentity:
-    """The run's, or a new one. InputError where its checkpoints are in another place than the one that is chosen."""
+    """Return the run's, or a new one. Raises InputError if its checkpoints are in another place than the chosen one."""
     chosen = await _chosen_namespace(settings)
     earlier = known_identity(run)
     if earlier is None:
@@ -113,7 +113,7 @@ async def cluster_identity(run: Run, settings: KubernetesSettings) -> ClusterIde
 
 
 async def _chosen_namespace(settings: KubernetesSettings) -> tuple[str, str]:
-    """Context and namespace."""
+    """Return context and namespace."""
     kubectl = Kubectl(settings.kubectl, settings.context or "")
     try:
         view = json.loads(await kubectl.ask("config", "view", "--minify", "--output=json"))
@@ -130,13 +130,13 @@ def layout_of(run: Run, identity: ClusterIdentity) -> ClusterLayout:
     return ClusterLayout(run.spec, certificates=run.certs is not None, mark=identity.mark, device=run.device)
 
 
-OLDEST = (1, 29)
-"""The first Kubernetes in which all that is used is switched on."""
+OLDEST_VERSION = (1, 29)
+"""The first Kubernetes with all the features that are used here."""
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
 async def check_cluster(run: Run, settings: KubernetesSettings) -> None:
-    """The cluster itself says what it would make of the objects."""
+    """Ask the cluster itself whether it would accept the objects."""
     whose = await cluster_identity(run, settings)
     order = RunObjects(run, layout_of(run, whose), settings)
     kubectl = whose.kubectl(settings)
@@ -152,15 +152,15 @@ async def check_version(kubectl: Kubectl) -> None:
     answer = json.loads(await kubectl.ask("version", "--output=json"))
     server = answer.get("serverVersion", {})
     found = tuple(int(re.sub(r"\D.*", "", server.get(part, "")) or 0) for part in ("major", "minor"))
-    if found < OLDEST:
+    if found < OLDEST_VERSION:
         raise FailedError(
-            f"the cluster is Kubernetes {'.'.join(map(str, found))}, and 1.29 is the first that can start a peer again "
+            f"the cluster is Kubernetes {'.'.join(map(str, found))}, and 1.29 is the first that can restart a peer "
             "without the others; choose another cluster with --option context=NAME"
         )
 
 
 async def check_right(kubectl: Kubectl) -> None:
-    """To execute in pods, which no dry run asks for."""
+    """Check the right to execute in pods, which no dry run asks for."""
     right = {"namespace": kubectl.namespace, "verb": "create", "resource": "pods", "subresource": "exec"}
     review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
     asked = json.dumps(review | {"spec": {"resourceAttributes": right}})
@@ -173,20 +173,20 @@ async def check_right(kubectl: Kubectl) -> None:
 
 
 class PodReporter:
-    """ids: the peers', by their places in the ring."""
+    """Reports what happens to pods, each sentence once. ids: the peers', by their places in the ring."""
 
     def __init__(self, say: Callable[[str], None], ids: Sequence[str]) -> None:
         self._say, self._ids = say, ids
-        self._told = set[str]()
+        self._reported = set[str]()
 
     def once(self, sentence: str, subject: str = "") -> None:
-        """Unless it, or another of the same subject, has been said."""
-        if (subject or sentence) not in self._told:
-            self._told.add(subject or sentence)
+        """Say it, unless it, or another sentence on the same subject, has been said."""
+        if (subject or sentence) not in self._reported:
+            self._reported.add(subject or sentence)
             self._say(sentence)
 
     def pending(self, pods: Sequence[Pod]) -> None:
-        """Why they wait; of several that wait for the same, one stands for all."""
+        """Report why pods wait; one of several that wait for the same stands for all."""
         for pod in pods:
             if pod.pending:
                 self.once(f"{self._name(pod)} waits: {pod.pending}", pod.pending)
@@ -261,7 +261,7 @@ class VolumeFiles:
 
     async def _notices(self, call: str) -> AsyncIterator[dict[str, Any]]:
         program = f"{VOLUME_AGENT.read_text()}\n{call}\n"
-        # Its length, as not every way into a pod can tell of the end of an input.
+        # By its length, as not every way into a pod reports the end of an input.
         begin = f"import sys; exec(sys.stdin.read({len(program)}))"
         command = ("exec", "--stdin", "--container=peer", self._pod, "--", "python", "-P", "-c", begin)
         last = ""
@@ -270,7 +270,7 @@ class VolumeFiles:
                 try:
                     line = await asyncio.wait_for(lines.readline(), SILENCE_S)
                 except TimeoutError:
-                    raise CutError(f"the cluster has said nothing for {SILENCE_S:g} s") from None
+                    raise CutError(f"no data from the cluster for {SILENCE_S:g} s") from None
                 if not line:
                     break
                 try:
@@ -293,27 +293,21 @@ def _write(path: Path, notice: Mapping[str, Any]) -> None:
         raise FailedError(write_failure(path, error)) from None
 
 
-def volume_place(index: int, id: str) -> str:
-    """A peer's directory as the pod sees it that sees all of them."""
-    return str(RUNS / str(index) / id)
-
-
 async def append_logs(cluster: Cluster, run: Run, pods: Sequence[Pod]) -> None:
-    """Of these pods, which are all of one peer or all that there are."""
+    """Append what these pods have printed to the logs. They are all of one peer, or all that there are."""
     indexes = {pod.index for pod in pods}
     printed = await cluster.log(indexes.pop() if len(indexes) == 1 else None)
     for pod in pods:
         if pod.index is not None and pod.name in printed:
-            _append_log(run, run.spec.ids[pod.index], pod.name, printed[pod.name])
+            _append_log(run.files.log(run.spec.ids[pod.index]), [f"--- {pod.name}", *printed[pod.name]])
 
 
-def _append_log(run: Run, id: str, pod: str, lines: list[str]) -> None:
-    path, head = run.files.log(id), f"--- {pod}"
+def _append_log(path: Path, lines: Sequence[str]) -> None:
     before = path.read_text(errors="replace").splitlines() if path.exists() else []
-    if head not in before:
+    if lines[0] not in before:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         with open(descriptor, "a", encoding="utf-8") as file:
-            file.write("\n".join([head, *lines]) + "\n")
+            file.write("\n".join(lines) + "\n")
 
 
 class PeerPods(FollowedProcess):
@@ -355,44 +349,48 @@ class PeerPods(FollowedProcess):
         return (-signal.SIGTERM if stopping or not last else -signal.SIGKILL) if final else None
 
 
-LOOK = 30.0
-"""Seconds after which the cluster is looked at where no watch has told anything."""
-AGAIN = 2.0
-"""Seconds before a connection that was cut is tried again."""
-BURST = 0.2
-"""Seconds in which changes are taken together: a cluster tells of many at a time."""
-COLLECTORS = 5
+POLL_INTERVAL_S = 30.0
+"""After which the state is looked up although no watch has reported a change."""
+RETRY_INTERVAL_S = 2.0
+"""Before a connection that was cut is tried again."""
+BURST_S = 0.2
+"""In which changes are handled together: a cluster reports many at a time."""
+MAX_COLLECTORS = 5
 """So many pods for the results may end before the first peer has begun."""
 
 
 class ControlLoop:
-    """state: of the last look. begun: whether there is a Job. still: whether no peer runs. readable: the results."""
+    """Looks up the run's state in the cluster, does what is missing, and looks again whenever something changes.
+
+    state: of the last look. begun: whether there is a Job. idle: whether no peer runs. readable: whether the pod is
+    there through which the results are read.
+    """
 
     def __init__(self, run: Run, cluster: Cluster, order: RunObjects, files: VolumeFiles) -> None:
         self._run, self._cluster, self._order, self._files = run, cluster, order, files
-        self._telling = PodReporter(run.say, run.spec.ids)
+        self._reporter = PodReporter(run.say, run.spec.ids)
         self.peers = {id: PeerPods(index, run.files.out(id), self.ask) for index, id in enumerate(run.spec.ids)}
         self.state, self.begun = ClusterState(None, []), False
         self._collectors = 0
         self._asked = self._done = 0
-        """1 after SIGTERM, 2 after SIGKILL: what was asked for, and what the cluster has been told."""
-        self._heard = set[str]()
-        self._news, self.still, self.readable = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self.still.set()
+        """1 after SIGTERM, 2 after SIGKILL, which nothing undoes: what was asked for, and what the cluster was sent."""
+        self._handled = set[str]()
+        self._changed, self.idle, self.readable = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.idle.set()
 
     def ask(self, number: int) -> None:
-        """SIGTERM to all peers, or SIGKILL: a run's peers are ended together."""
+        """Send SIGTERM to all peers, or SIGKILL: a run's peers end together."""
         self._asked = max(self._asked, 2 if number == signal.SIGKILL else 1)
-        self._news.set()
+        self._changed.set()
 
-    def take_up(self, state: ClusterState) -> None:
-        """A Job that is there."""
-        self.state, self._heard = state, {pod.name for pod in state.pods if pod.ended}
+    def take_over(self, state: ClusterState) -> None:
+        """Continue with a Job that is there."""
+        self.state, self._handled = state, {pod.name for pod in state.pods if pod.ended}
         self._begin()
 
     def _begin(self) -> None:
         self.begun = True
-        self.still.clear()
+        self.idle.clear()
         self._run.say(f"job {self._order.name} in the namespace {self._cluster.namespace} of the cluster")
 
     @property
@@ -405,49 +403,51 @@ class ControlLoop:
         return all(code == 0 for code in self.codes)
 
     async def run(self) -> None:
-        """For as long as the launcher works, as the others below."""
+        """Reconcile until cancelled, as the tasks below."""
         while True:
-            self._news.clear()
+            self._changed.clear()
             try:
                 await self._step()
             except CutError as error:
-                self._telling.once(str(error))
+                self._reporter.once(str(error))
             except FailedError as error:
                 self._fail(error)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), LOOK if self._asked == self._done else AGAIN)
-            await asyncio.sleep(BURST)
+                await asyncio.wait_for(
+                    self._changed.wait(), POLL_INTERVAL_S if self._asked == self._done else RETRY_INTERVAL_S
+                )
+            await asyncio.sleep(BURST_S)
 
     async def follow(self) -> None:
-        """Brings the peers' events."""
+        """Copy the peers' events."""
         while True:
             await self.readable.wait()
             try:
                 await self._files.follow()
             except CutError:
-                self._news.set()
+                self._changed.set()
             except FailedError as error:
                 self._fail(error)
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(RETRY_INTERVAL_S)
 
     async def watch(self, kind: str) -> None:
-        """Wakes the loop when one of this kind changes."""
+        """Wake the loop when an object of this kind changes."""
         while True:
             with suppress(TimeoutError):
-                await self._cluster.watch(kind, self._news.set)
-            self._news.set()
-            await asyncio.sleep(AGAIN)
+                await self._cluster.watch(kind, self._changed.set)
+            self._changed.set()
+            await asyncio.sleep(RETRY_INTERVAL_S)
 
     async def _step(self) -> None:
         await self._apply_signal()
         self.state = state = await self._cluster.look()
         if self._asked:
-            self.still.clear() if state.running else self.still.set()
+            self.idle.clear() if state.running else self.idle.set()
         else:
             await self._reconcile_collector(state.collector)
             await self._reconcile_job()
-            await self._hear_of_failures([pod for pod in state.pods if pod.failed and pod.name not in self._heard])
-            self._telling.pending(state.pods)
+            await self._handle_failures([pod for pod in state.pods if pod.failed and pod.name not in self._handled])
+            self._reporter.pending(state.pods)
         for peer in self.peers.values():
             peer.update(state, bool(self._asked))
 
@@ -471,35 +471,35 @@ class ControlLoop:
         return None
 
     def _check(self, pod: Pod) -> None:
-        """FailedError where the pods of the run will not come to run."""
+        """Raise FailedError if the pods of the run cannot start."""
         image = self._order.settings.image
         if pod.unpullable:
             raise FailedError(
                 f"the cluster cannot pull the image `{image}` ({pod.pending}); push it to where its nodes can, or name "
                 "another with --option image=REGISTRY/NAME:TAG"
             )
-        if pod.ended and self._collectors == COLLECTORS:
+        if pod.ended and self._collectors == MAX_COLLECTORS:
             raise FailedError(f"the pod {pod.name} {pod.exit_message}; is `{image}` an image of deploy/Dockerfile?")
 
     async def _reconcile_job(self) -> None:
         if self.begun and self.state.job is None and not self.all_done:
-            raise FailedError(f"somebody has deleted the job {self._order.name}; the same command resumes the run")
+            raise FailedError(f"the job {self._order.name} was deleted from outside; the same command resumes the run")
         if not self.begun and self.readable.is_set():
             await self._cluster.apply([self._order.job])
             self._begin()
-            self._news.set()
+            self._changed.set()
 
-    async def _hear_of_failures(self, pods: Sequence[Pod]) -> None:
-        """The rest of what these pods said is brought before anybody judges their ends."""
+    async def _handle_failures(self, pods: Sequence[Pod]) -> None:
+        """Copy the rest of what these pods wrote, before their peers' ends are decided on it."""
         if pods:
             await self._files.caught_up()
             await self.log(pods)
             for pod in pods:
-                self._heard.add(pod.name)
-                self._telling.failed(pod)
+                self._handled.add(pod.name)
+                self._reporter.failed(pod)
 
     async def log(self, pods: Sequence[Pod] = ()) -> None:
-        """Brings what these pods have printed, or all; what it cannot have it does without."""
+        """Copy what these pods have printed, or all; what cannot be had is left out."""
         with suppress(FailedError):
             await append_logs(self._cluster, self._run, pods or self.state.pods)
 
@@ -518,21 +518,23 @@ WATCHED = ("job", "pod")
 
 
 class KubernetesDeployment(Deployment):
-    """new: whether nothing of the run has been in the cluster before."""
+    """new: whether nothing of the run was in the cluster before."""
 
     def __init__(self, run: Run, cluster: Cluster, order: RunObjects, new: bool) -> None:
         self._run, self._cluster, self._order, self._new = run, cluster, order, new
-        directories = {id: volume_place(index, id) for index, id in enumerate(run.spec.ids)}
+        directories = {
+            id: str(RUNS / str(index) / id) for index, id in enumerate(run.spec.ids)
+        }  # as the collector sees them
         self._files = VolumeFiles(cluster.kubectl, f"{order.name}-collect", run, directories)
         self.loop = ControlLoop(run, cluster, order, self._files)
         self._collected = self._over = False
 
     async def prepare(self) -> None:
-        """Takes up the Job that is there if it is the same and has not failed, else makes room for a new one."""
+        """Take over the Job that is there if it is the same and has not failed; otherwise make room for a new one."""
         state = await self._cluster.look()
         job = state.job
         if job and job.over != "Failed" and job.annotations.get(DIGEST_ANNOTATION) == self._order.digest:
-            self.loop.take_up(state)
+            self.loop.take_over(state)
             return
         try:
             await self._cluster.remove_peers()
@@ -551,7 +553,7 @@ class KubernetesDeployment(Deployment):
             return
         self.loop.ask(signal.SIGKILL)
         try:
-            await asyncio.wait_for(self.loop.still.wait(), STOP_TIMEOUT_S)
+            await asyncio.wait_for(self.loop.idle.wait(), STOP_TIMEOUT_S)
         except TimeoutError:
             shown = f"kubectl get pods --selector=job-name={self._order.name}"
             self._run.say(f"the cluster has not ended all peers yet; `{shown}` shows them")
@@ -576,10 +578,10 @@ class KubernetesDeployment(Deployment):
             except CutError:
                 if not left:
                     raise
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY_INTERVAL_S)
 
     async def close(self) -> None:
-        """Removes what is in the cluster, but for the checkpoints where somebody may want to go on from them."""
+        """Remove what is in the cluster, except checkpoints from which the run may be resumed."""
         if not self._over:
             return
         first = self._new and (not self.loop.begun or WRONG_INPUT in self.loop.codes)
@@ -590,4 +592,6 @@ class KubernetesDeployment(Deployment):
             self._run.say(f"{error}; what is left there: `kubectl get all,{CLAIM} {self._cluster.mine}`")
         if kept:
             by_hand = f"kubectl delete {CLAIM}/{self._order.name}"
-            self._run.say(f"the checkpoints stay in the cluster; who does not go on removes them with `{by_hand}`")
+            self._run.say(
+                f"the checkpoints stay in the cluster; if the run will not be resumed, remove them with `{by_hand}`"
+            )

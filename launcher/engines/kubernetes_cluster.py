@@ -1,8 +1,8 @@
-"""A cluster, by the user's own kubectl: what it is asked, what it answers, and what that says of a run at one moment.
+"""A cluster, by the user's own kubectl: requests, answers, and what these say of a run at one moment.
 
-`Kubectl` runs the program and puts what it complains of into one sentence with the way out; `ClusterState` is read of
-its answers; `Cluster` is what a run does there: asks for its objects, looks at them, removes them. A CutError is one
-that may pass: the cluster cannot be reached now.
+`Kubectl` runs the program and turns its errors into one sentence with a hint; `ClusterState` is read from its answers;
+`Cluster` is what a run does there: makes its objects, looks at them, removes them. A CutError may pass: the cluster
+cannot be reached now.
 """
 
 import asyncio
@@ -18,17 +18,17 @@ from typing import Any, Self
 
 from launcher.engines.kubernetes_objects import INDEX_ANNOTATION, RUN_LABEL
 from peer.errors import FailedError, InputError
-from peer.exit_codes import in_words, of_container
+from peer.process import container_exit_code, exit_words
 from peer.text import one_line
 
-ANSWER, PATIENCE = 20, 60.0
-"""Seconds that the cluster has for one answer, and kubectl for all of them."""
+REQUEST_TIMEOUT_S, KUBECTL_TIMEOUT_S = 20, 60.0
+"""For one answer of the cluster, and for all that kubectl needs."""
 UNREACHABLE = re.compile(
     r"unable to connect|connection to the server|dial tcp|i/o timeout|deadline exceeded|timed? ?out|connection refused"
     r"|request canceled|no configuration has been provided|\bEOF\b",
     re.IGNORECASE,
 )
-LONGEST_LINE = 1 << 20
+MAX_LINE_BYTES = 1 << 20
 
 
 class CutError(FailedError):
@@ -37,27 +37,27 @@ class CutError(FailedError):
 
 @dataclass(frozen=True)
 class Kubectl:
-    """context, namespace: empty for those that kubectl chooses itself."""
+    """context, namespace: empty for kubectl's own choice."""
 
     program: str
     context: str = ""
     namespace: str = ""
 
     async def ask(self, *arguments: str, given: str = "") -> str:
-        """What kubectl prints. FailedError with its reason, or when the cluster does not answer in time."""
-        async with self._running(PIPE, f"--request-timeout={ANSWER}s", *arguments) as process:
+        """Return what kubectl prints. Raises FailedError with its reason, or if the cluster does not answer in time."""
+        async with self._running(PIPE, f"--request-timeout={REQUEST_TIMEOUT_S}s", *arguments) as process:
             try:
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(KUBECTL_TIMEOUT_S):
                     answer, complaint = await process.communicate(given.encode())
             except TimeoutError:
-                raise unreachable(f"no answer to `kubectl {arguments[0]}` in {PATIENCE:g} s") from None
+                raise unreachable(f"no answer to `kubectl {arguments[0]}` in {KUBECTL_TIMEOUT_S:g} s") from None
         if process.returncode:
             raise refusal(arguments[0], complaint.decode(errors="replace"))
         return answer.decode(errors="replace")
 
     @asynccontextmanager
     async def listen(self, *arguments: str, given: str = "") -> AsyncIterator[asyncio.StreamReader]:
-        """What kubectl prints for as long as the block lasts, its complaints included."""
+        """What kubectl prints during the block, its errors included."""
         async with self._running(STDOUT, *arguments) as process:
             assert process.stdin
             assert process.stdout
@@ -72,9 +72,9 @@ class Kubectl:
         chosen = {"context": self.context, "namespace": self.namespace}
         command = [self.program, *(f"--{key}={value}" for key, value in chosen.items() if value), *arguments]
         try:
-            # In a group of its own: Ctrl-C is for the launcher, which still needs it.
+            # In a process group of its own: Ctrl-C is for the launcher, which still needs kubectl.
             process = await asyncio.create_subprocess_exec(
-                *command, stdin=PIPE, stdout=PIPE, stderr=complaints, limit=LONGEST_LINE, process_group=0
+                *command, stdin=PIPE, stdout=PIPE, stderr=complaints, limit=MAX_LINE_BYTES, process_group=0
             )
         except OSError as error:
             why = error.strerror or error
@@ -86,7 +86,7 @@ class Kubectl:
             yield process
         finally:
             if process.returncode is None:
-                # process.kill() could take the exit code from who waits for it; and what kubectl has started goes, too.
+                # The group ends with it; and process.kill() could take the exit code from a caller that waits for it.
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
@@ -100,7 +100,7 @@ def unreachable(why: str) -> CutError:
 
 
 def refusal(verb: str, complaint: str) -> FailedError:
-    """What kubectl says, as one sentence with the way out."""
+    """Return kubectl's complaint as one sentence with a hint."""
     lines = [line for line in complaint.splitlines() if line.strip() and not line.lower().startswith("warning")]
     said = one_line(re.sub(r"^(error|Error from server \(\w+\)): ", "", lines[-1])) if lines else "it does not say why"
     if found := re.search(r'namespaces? "([^"]+)" not found', complaint):
@@ -120,14 +120,14 @@ def refusal(verb: str, complaint: str) -> FailedError:
 
 
 UNPULLABLE = ("ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
-"""Reasons that no image will come: ErrImagePull alone is one try."""
-USUAL = ("ContainerCreating", "PodInitializing", "SchedulingGated")
+"""Reasons why no image will come; ErrImagePull alone is one attempt."""
+NORMAL_WAITS = ("ContainerCreating", "PodInitializing", "SchedulingGated")
 """What every pod waits for, for a while."""
 
 
 @dataclass(frozen=True)
 class Pod:
-    """index: a peer's place in the ring; None for the pod that sees all files."""
+    """index: a peer's place in the ring; None for the pod that sees all peers' files."""
 
     name: str
     index: int | None
@@ -136,11 +136,11 @@ class Pod:
     made: str
     """When, as text that sorts."""
     code: int | None
-    """Its exit code, -n after signal n; None: it has not ended, or nobody saw how."""
+    """Its exit code, -n after signal n; None if it has not ended, or in an unknown way."""
     why: str
-    """Why it does not run, in the cluster's word: Unschedulable, ImagePullBackOff, OOMKilled, ..."""
-    told: str
-    """What more the cluster says of that."""
+    """Why it does not run, in the cluster's term: Unschedulable, ImagePullBackOff, OOMKilled, ..."""
+    details: str
+    """What the cluster adds to that."""
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Self:
@@ -162,9 +162,9 @@ class Pod:
             phase=status.get("phase", "Pending"),
             ready=bool(container.get("ready")) and "deletionTimestamp" not in metadata,
             made=metadata.get("creationTimestamp", ""),
-            code=of_container(ended["exitCode"]) if ended else None,
+            code=container_exit_code(ended["exitCode"]) if ended else None,
             why=reason.get("reason", ""),
-            told=one_line(reason.get("message", "")),
+            details=one_line(reason.get("message", "")),
         )
 
     @property
@@ -177,7 +177,7 @@ class Pod:
 
     @property
     def exit_message(self) -> str:
-        how = "was ended by the cluster" if self.code is None else in_words(self.code)
+        how = "was ended by the cluster" if self.code is None else exit_words(self.code)
         return f"{how} ({self.why})" if self.why not in ("", "Error") else how
 
     @property
@@ -186,10 +186,10 @@ class Pod:
 
     @property
     def pending(self) -> str:
-        """What a person should know of why it does not run yet; empty if there is nothing."""
-        if self.phase != "Pending" or self.ended or not self.why or self.why in USUAL:
+        """Why it does not run yet; empty if that is normal or it does."""
+        if self.phase != "Pending" or self.ended or not self.why or self.why in NORMAL_WAITS:
             return ""
-        return f"{self.why}: {self.told}" if self.told else self.why
+        return f"{self.why}: {self.details}" if self.details else self.why
 
 
 @dataclass(frozen=True)
@@ -199,11 +199,9 @@ class JobState:
     annotations: Mapping[str, str]
     completed: frozenset[int]
     failed: frozenset[int]
-    """Those that the Job starts no more."""
+    """Those that the Job no longer restarts."""
     over: str
-    """Complete or Failed; empty while it goes on."""
-    told: str
-    """Why it failed."""
+    """Complete or Failed; empty while it runs."""
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Self:
@@ -215,7 +213,6 @@ class JobState:
             completed=indexes(status.get("completedIndexes", "")),
             failed=indexes(status.get("failedIndexes", "")),
             over="Failed" if failed else "Complete" if "Complete" in conditions else "",
-            told=one_line(failed.get("message", "")),
         )
 
 
@@ -246,13 +243,13 @@ class ClusterState:
 
     @property
     def running(self) -> bool:
-        """Whether a peer may still be at work, or be started again."""
+        """Whether a peer may still run, or be restarted."""
         at_work = any(not pod.ended for pod in self.pods if pod.index is not None)
         return at_work or (self.job is not None and not self.job.over)
 
 
 def indexes(written: str) -> frozenset[int]:
-    """Of "0,2-4"."""
+    """Return the numbers in "0,2-4"."""
     found: set[int] = set()
     for first, last in re.findall(r"(\d+)(?:-(\d+))?", written):
         found |= {*range(int(first), int(last or first) + 1)}
@@ -261,17 +258,17 @@ def indexes(written: str) -> frozenset[int]:
 
 REMOVED = ("job", "pod", "service", "configmap", "secret", "poddisruptionbudget", "networkpolicy")
 CLAIM = "persistentvolumeclaim"
-OURS = ("--server-side", "--force-conflicts", "--field-manager=dfl-launch")
-"""Nothing of a Secret or of long settings goes into an annotation, as it would without."""
+APPLY = ("--server-side", "--force-conflicts", "--field-manager=dfl-launch")
+"""Otherwise Secrets and long settings would be copied into an annotation."""
 PROMPTLY = ("--grace-period=1", "--timeout=50s", "--request-timeout=50s")
 UNCHECKED = "--validate=false"
-"""Older kubectls would want the cluster's whole schema for that; ours are checked against it by tests."""
-QUIET = 300.0
-"""Seconds after which a watch that tells nothing is begun anew: its connection may have been cut."""
+"""To check, an older kubectl would fetch the cluster's whole schema; tests check the objects against it."""
+WATCH_TIMEOUT_S = 300.0
+"""After which a silent watch is begun anew: its connection may have been cut."""
 
 
 class Cluster:
-    """The objects of the run that is called `name`."""
+    """The objects of the run of that name."""
 
     def __init__(self, kubectl: Kubectl, name: str) -> None:
         self.kubectl, self.name = kubectl, name
@@ -285,21 +282,21 @@ class Cluster:
         return self.kubectl.namespace or "default"
 
     async def apply(self, made: Sequence[Mapping[str, Any]], *more: str) -> None:
-        """Makes the objects, or changes them to be like this."""
+        """Create the objects, or change them to these."""
         listed = {"apiVersion": "v1", "kind": "List", "items": [*made]}
-        await self.kubectl.ask("apply", *OURS, UNCHECKED, *more, "--filename=-", given=json.dumps(listed))
+        await self.kubectl.ask("apply", *APPLY, UNCHECKED, *more, "--filename=-", given=json.dumps(listed))
 
     async def look(self) -> ClusterState:
         return ClusterState.read(await self.kubectl.ask("get", "job,pod", self.mine, "--output=json"))
 
-    async def watch(self, kind: str, news: Callable[[], None]) -> None:
-        """Tells that something has changed, until the connection ends."""
+    async def watch(self, kind: str, on_change: Callable[[], None]) -> None:
+        """Call `on_change` for every change, until the connection ends."""
         async with self.kubectl.listen("get", kind, self.mine, "--watch", "--output=name") as lines:
-            while await asyncio.wait_for(lines.readline(), QUIET):
-                news()
+            while await asyncio.wait_for(lines.readline(), WATCH_TIMEOUT_S):
+                on_change()
 
     async def log(self, index: int | None) -> dict[str, list[str]]:
-        """What the pods have printed, by their names; of one peer or of all."""
+        """Return what the pods of one peer, or of all, have printed, by their names."""
         peer = "" if index is None else f",batch.kubernetes.io/job-completion-index={index}"
         how = ("--prefix", "--tail=-1", "--max-log-requests=100000", "--ignore-errors")
         said = await self.kubectl.ask("logs", f"{self._peers}{peer}", *how)
@@ -311,22 +308,22 @@ class Cluster:
         return found
 
     async def stop(self) -> None:
-        """Sends all peers SIGTERM, and lets none begin."""
+        """Send all peers SIGTERM, and let none start."""
         await self.kubectl.ask("delete", f"job/{self.name}", "--ignore-not-found", "--wait=false")
 
     async def kill(self) -> None:
-        """A second later, SIGKILL."""
+        """Stop all peers, with SIGKILL a second later."""
         await self.stop()
         await self.kubectl.ask("delete", "pod", self._peers, "--grace-period=1", "--wait=false")
 
     async def remove_peers(self) -> None:
-        """The Job and its pods; returns when they are gone."""
+        """Remove the Job and its pods; returns when they are gone."""
         await self.kubectl.ask("delete", "job,pod", self._peers, *PROMPTLY)
 
     async def remove_pod(self, name: str) -> None:
         await self.kubectl.ask("delete", f"pod/{name}", "--ignore-not-found", *PROMPTLY)
 
     async def clear(self, claim: bool) -> None:
-        """Removes all that there is of the run; with `claim` what the peers have written, too."""
+        """Remove all objects of the run; with `claim` also what the peers have written."""
         kinds = ",".join((*REMOVED, CLAIM) if claim else REMOVED)
         await self.kubectl.ask("delete", kinds, self.mine, *PROMPTLY)

@@ -1,15 +1,14 @@
 """The objects of a federation in a cluster, as plain data.
 
-What can be chosen, what a federation's settings are inside a cluster, the objects themselves, and the two that ask for
-them: a run (`RunObjects`: the same objects under names of its own, with what its settings say) and `dfl-launch
-manifests` (`tree`: a kustomize base, two components, and overlays that put them together).
+The settings, what a federation's files contain inside a cluster, the objects themselves, and their two users: a run
+(`RunObjects`: objects under names of its own, as its settings ask for) and `dfl-launch manifests` (`tree`: a kustomize
+base, two components, and overlays that combine them).
 
-An Indexed Job and no StatefulSet, for a federation has an end: a StatefulSet starts a peer that is done again for ever,
-and one that was refused as well. The price: a Job has no claim for each pod, so all peers share one, and each sees its
-own directory of it.
+An Indexed Job and no StatefulSet, as a federation has an end: a StatefulSet restarts a peer that is done, and one that
+was refused, without end. The price: a Job has no claim per pod, so all peers share one, and each sees its own directory
+of it.
 """
 
-import copy
 import hashlib
 import json
 import re
@@ -25,7 +24,7 @@ from pydantic import Field
 from launcher.engines.base import IMAGE_WANTED, Image, Run
 from launcher.run_files import certificate_files
 from peer.errors import InputError
-from peer.exit_codes import WRONG_INPUT
+from peer.process import WRONG_INPUT
 from peer.settings import Settings, Wanted
 from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
@@ -67,7 +66,7 @@ PEER_PORT, HEALTH_PORT = 7700, 7800
 CONFIG, RUNS, DATA, CODE, TLS = (
     Path("/", *parts) for parts in (("etc", "dfl"), ("runs",), ("data",), ("code",), ("tls",))
 )
-LONGEST_NAME = 63
+MAX_NAME_LENGTH = 63
 """Of a label in DNS."""
 
 
@@ -83,22 +82,22 @@ class ClusterLayout:
 
     @property
     def name(self) -> str:
-        """Of the Job and its service; InputError where it makes no name in DNS."""
+        """Of the Job and its service. Raises InputError if it cannot be a name in DNS."""
         name = re.sub(r"[^a-z0-9]+", "-", f"{self.spec.name}-{self.mark}".lower()).strip("-")
         pods = f"{name}-{len(self.spec.ids) - 1}"
-        if not re.fullmatch(r"[a-z].*", name) or len(pods) > LONGEST_NAME:
+        if not re.fullmatch(r"[a-z].*", name) or len(pods) > MAX_NAME_LENGTH:
             raise InputError(
-                f"the name `{self.spec.name}` cannot name a service: begin it with a letter, with {LONGEST_NAME} "
+                f"the name `{self.spec.name}` cannot name a service: begin it with a letter, with {MAX_NAME_LENGTH} "
                 "characters at most for it and a peer's number"
             )
         return name
 
     def address(self, index: int) -> str:
-        """The pods of an Indexed Job are called by their number; the headless service makes that a name in DNS."""
+        """The pods of an Indexed Job are named by their number; the headless service makes that a name in DNS."""
         return f"{self.name}-{index}.{self.name}:{PEER_PORT}"
 
     def files(self) -> dict[str, str]:
-        """The settings files of all peers, by name; a peer's is its number, so that a pod can find it."""
+        """Return the settings files of all peers by name; a peer's is its number, by which its pod finds it."""
         files = {"federation.yaml": dump_yaml(self._federation())}
         return files | {f"{index}.yaml": dump_yaml(self._peer(id)) for index, id in enumerate(self.spec.ids)}
 
@@ -114,7 +113,7 @@ class ClusterLayout:
             source.update({key: _inside(source[key]) for key in ("root", "path", "weights") if key in source})
         for index, member in enumerate(content["ring"]):
             member["address"] = self.address(index)
-            member.pop("dials_out", None)  # in a cluster all reach each other
+            member.pop("dials_out", None)  # in a cluster every peer can be dialled
         return content
 
     def _peer(self, id: str) -> Mapping[str, Any]:
@@ -127,7 +126,7 @@ class ClusterLayout:
 
 
 def _inside(path: str) -> str:
-    """Where data lie in a pod: by the name of the file or directory, or from the part on that differs by peer."""
+    """Return where data lie in a pod: the name of the file or directory, or the path from the part with `{id}` on."""
     parts = Path(path).parts
     own = next((place for place, part in enumerate(parts) if "{id}" in part), len(parts) - 1)
     return str(DATA.joinpath(*parts[own:]))
@@ -139,19 +138,61 @@ USER = 70001
 RESTARTS = 5
 GRACE_SECONDS = 30
 """For the checkpoint after SIGTERM."""
-Object = Mapping[str, Any]
+Object = dict[str, Any]
 
 
 def labels(name: str) -> dict[str, str]:
     return {"app.kubernetes.io/name": "dfl", "app.kubernetes.io/instance": name}
 
 
-def _object(kind: str, api: str, name: str, **content: Any) -> Object:
-    return {"apiVersion": api, "kind": kind, "metadata": {"name": name, "labels": labels(name)}, **content}
+def _object(kind: str, api: str, name: str, run: str = "", **content: Any) -> Object:
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": name, "labels": labels(run or name)}, **content}
 
 
-def job(place: ClusterLayout, image: str) -> Object:
+@dataclass(frozen=True)
+class MountedVolume:
+    """A volume of a pod, and where the peer's container sees it."""
+
+    mount: Object
+    volume: Object
+
+
+def certificates_volume(name: str, ids: Sequence[str]) -> MountedVolume:
+    """The Secret, with a directory for every peer of which its container sees its own."""
+    mount = {"name": "tls", "mountPath": str(TLS), "subPathExpr": "$(DFL_INDEX)", "readOnly": True}
+    items = []
+    for index, id in enumerate(ids):
+        files = {"ca.pem": "ca.pem", f"{id}.pem": "cert.pem", f"{id}.key": "key.pem"}
+        items += [{"key": key, "path": f"{index}/{file}"} for key, file in files.items()]
+    secret = {"secretName": f"{name}-certificates", "defaultMode": 0o440, "items": items}
+    return MountedVolume(mount, {"name": "tls", "secret": secret})
+
+
+def data_volume(claim: str) -> MountedVolume:
+    mount = {"name": "data", "mountPath": str(DATA), "readOnly": True}
+    return MountedVolume(mount, {"name": "data", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
+
+
+def resources(cpus: str = "1", memory: str | None = None, gpus: int = 0) -> Object:
+    limits: Object = {"memory": memory or "2Gi"} | ({"nvidia.com/gpu": gpus} if gpus else {})
+    return {"requests": {"cpu": cpus, "memory": memory or "1Gi"}, "limits": limits}
+
+
+def job(
+    place: ClusterLayout,
+    image: str,
+    arguments: Sequence[str] = (),
+    needs: Object | None = None,
+    volumes: Sequence[MountedVolume] = (),
+) -> Object:
+    """arguments: more of `dfl-peer`. needs: a peer's resources."""
     peers = len(place.spec.ids)
+    pod = _pod(place.name, image)
+    (container,) = pod["containers"]
+    container["args"] += arguments
+    container["resources"] = needs or container["resources"]
+    container["volumeMounts"] += [one.mount for one in volumes]
+    pod["volumes"] += [one.volume for one in volumes]
     spec = {
         "completions": peers,
         "parallelism": peers,
@@ -160,13 +201,13 @@ def job(place: ClusterLayout, image: str) -> Object:
         "maxFailedIndexes": 0,
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {"rules": _failures()},
-        "template": {"metadata": {"labels": labels(place.name)}, "spec": _pod(place.name, image)},
+        "template": {"metadata": {"labels": labels(place.name)}, "spec": pod},
     }
     return _object("Job", "batch/v1", place.name, spec=spec)
 
 
 def _failures() -> list[Object]:
-    """Wrong input ends all, as it would be no better the next time; a pod that was evicted counts for nothing."""
+    """Wrong input ends the Job, as a restart would not help; an evicted pod counts as no failure."""
     wrong = {"containerName": "peer", "operator": "In", "values": [WRONG_INPUT]}
     return [
         {"action": "FailJob", "onExitCodes": wrong},
@@ -210,7 +251,7 @@ def _container(image: str) -> Object:
         "startupProbe": _probe(periodSeconds=5, failureThreshold=120),
         "livenessProbe": _probe(periodSeconds=30, failureThreshold=4),
         "readinessProbe": _probe(periodSeconds=10),
-        "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}},
+        "resources": resources(),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -229,20 +270,21 @@ def _probe(**timing: int) -> Object:
 
 
 def service(name: str) -> Object:
-    """Gives every pod its name, before it is ready as well: ready is who has met its neighbours."""
+    """Gives every pod its name, even before it is ready: a pod is ready once it has met its neighbours."""
     ports = [{"name": "peer", "port": PEER_PORT}]
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": labels(name), "ports": ports}
     return _object("Service", "v1", name, spec=spec)
 
 
-def claim(name: str) -> Object:
-    """Of many nodes at a time, since the pods are on many."""
-    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "10Gi"}}}
+def claim(name: str, storage: str = "10Gi", access: str = "ReadWriteMany", storage_class: str | None = None) -> Object:
+    """By default for several nodes at once, as the pods are on several."""
+    spec = {"accessModes": [access], "resources": {"requests": {"storage": storage}}}
+    spec |= {"storageClassName": storage_class} if storage_class else {}
     return _object("PersistentVolumeClaim", "v1", name, spec=spec)
 
 
 def disruption_budget(name: str, peers: int) -> Object:
-    """One peer at a time may be evicted: the others wait for it."""
+    """One peer at a time may be evicted; the others wait for it."""
     spec = {
         "minAvailable": peers - 1,
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
@@ -252,15 +294,18 @@ def disruption_budget(name: str, peers: int) -> Object:
 
 
 def network_policy(name: str) -> Object:
-    """Peers hear each other and nobody else. All of them, as who is whose neighbour may change from round to round."""
+    """Peers accept connections of peers only, and of all of them: neighbours may change from round to round."""
     peers = {"podSelector": {"matchLabels": labels(name)}}
-    heard = {"from": [peers], "ports": [{"protocol": "TCP", "port": PEER_PORT}]}
-    spec = {"podSelector": {"matchLabels": labels(name)}, "policyTypes": ["Ingress"], "ingress": [heard]}
+    allowed = {"from": [peers], "ports": [{"protocol": "TCP", "port": PEER_PORT}]}
+    spec = {"podSelector": {"matchLabels": labels(name)}, "policyTypes": ["Ingress"], "ingress": [allowed]}
     return _object("NetworkPolicy", "networking.k8s.io/v1", name, spec=spec)
 
 
-def collector(name: str, image: str) -> Object:
-    """A pod that does nothing, through which the peers' files can be copied when they are done."""
+def collector(name: str, image: str, **metadata: Any) -> Object:
+    """A pod that does nothing, through which the peers' files can be copied when they are done.
+
+    It has not the peers' labels: it is none of them, and need not be reached.
+    """
     pod, container = _pod(name, image), _container(image)
     idle = {key: container[key] for key in ("name", "image", "imagePullPolicy", "securityContext")} | {
         "command": ["sleep", "infinity"],
@@ -269,24 +314,17 @@ def collector(name: str, image: str) -> Object:
     }
     spec = {key: pod[key] for key in ("automountServiceAccountToken", "enableServiceLinks", "securityContext")}
     spec |= {"containers": [idle], "volumes": [volume for volume in pod["volumes"] if volume["name"] == "runs"]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"{name}-collect"}, "spec": spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"{name}-collect", **metadata}, "spec": spec}
 
 
 def gpu_patch(name: str) -> Object:
-    resources = {"limits": {"nvidia.com/gpu": 1}}
-    return _patch(name, {"containers": [{"name": "peer", "resources": resources}]})
+    needs = {"limits": {"nvidia.com/gpu": 1}}
+    return _patch(name, {"containers": [{"name": "peer", "resources": needs}]})
 
 
 def certificates_patch(name: str, ids: Sequence[str]) -> Object:
-    """The Secret holds a directory for every peer, of which its container sees its own."""
-    mount = {"name": "tls", "mountPath": str(TLS), "subPathExpr": "$(DFL_INDEX)", "readOnly": True}
-    items = []
-    for index, id in enumerate(ids):
-        files = {"ca.pem": "ca.pem", f"{id}.pem": "cert.pem", f"{id}.key": "key.pem"}
-        items += [{"key": key, "path": f"{index}/{file}"} for key, file in files.items()]
-    secret = {"secretName": f"{name}-certificates", "defaultMode": 0o440, "items": items}
-    container = {"name": "peer", "volumeMounts": [mount]}
-    return _patch(name, {"containers": [container], "volumes": [{"name": "tls", "secret": secret}]})
+    made = certificates_volume(name, ids)
+    return _patch(name, {"containers": [{"name": "peer", "volumeMounts": [made.mount]}], "volumes": [made.volume]})
 
 
 def _patch(name: str, pod: Object) -> Object:
@@ -295,10 +333,9 @@ def _patch(name: str, pod: Object) -> Object:
 
 
 RUN_LABEL = "app.kubernetes.io/instance"
-"""The label that everything of a run has."""
+"""The label of everything that belongs to a run."""
 DIGEST_ANNOTATION = "dfl/order"
 """The annotation of a Job that tells what was asked for."""
-MutableObject = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -313,39 +350,31 @@ class RunObjects:
     def name(self) -> str:
         return self.place.name
 
-    def beside(self) -> list[MutableObject]:
+    def beside(self) -> list[Object]:
         """All that the Job needs."""
-        name, peers = self.name, len(self.place.spec.ids)
+        name, ids, settings = self.name, self.place.spec.ids, self.settings
         made = [
             service(name),
-            disruption_budget(name, peers),
+            disruption_budget(name, len(ids)),
             network_policy(name),
-            self._claim(),
-            self._of("ConfigMap", name, data=self.place.files()),
+            claim(name, settings.storage, settings.access, settings.storage_class),
+            _object("ConfigMap", "v1", name, data=self.place.files()),
         ]
         if self.run.certs:
             made.append(
-                self._of("Secret", f"{name}-certificates", data=secret_data(self.run.certs, self.place.spec.ids))
+                _object("Secret", "v1", f"{name}-certificates", run=name, data=secret_data(self.run.certs, ids))
             )
-        return [*map(dict, made)]
+        return made
 
     @cached_property
-    def job(self) -> MutableObject:
-        made = copy.deepcopy(dict(job(self.place, self.settings.image)))
-        pod = made["spec"]["template"]["spec"]
-        (container,) = pod["containers"]
-        container["args"] = [*container["args"], "--quiet"]
-        container["resources"] = self._resources(container["resources"])
-        if self.run.certs:
-            patch = certificates_patch(self.name, self.place.spec.ids)["spec"]["template"]["spec"]
-            container["volumeMounts"] += patch["containers"][0]["volumeMounts"]
-            pod["volumes"] += patch["volumes"]
-        if self.settings.data:
-            container["volumeMounts"].append({"name": "data", "mountPath": str(DATA), "readOnly": True})
-            pod["volumes"].append(
-                {"name": "data", "persistentVolumeClaim": {"claimName": self.settings.data, "readOnly": True}}
-            )
-        made["metadata"]["annotations"] = {DIGEST_ANNOTATION: self._digest_of(made)}
+    def job(self) -> Object:
+        settings = self.settings
+        volumes = [certificates_volume(self.name, self.place.spec.ids)] if self.run.certs else []
+        volumes += [data_volume(settings.data)] if settings.data else []
+        needs = resources(f"{settings.cpus:g}", settings.memory, settings.gpus)
+        made = job(self.place, settings.image, ("--quiet",), needs, volumes)
+        asked = json.dumps([made, self.place.files(), self.run.spec.agreement.digest], sort_keys=True)
+        made["metadata"]["annotations"] = {DIGEST_ANNOTATION: hashlib.sha256(asked.encode()).hexdigest()}
         return made
 
     @property
@@ -353,59 +382,28 @@ class RunObjects:
         """Tells whether a Job is what would be made now."""
         return str(self.job["metadata"]["annotations"][DIGEST_ANNOTATION])
 
-    def collector(self) -> MutableObject:
-        """Not under the peers' labels: it is none of theirs, and nobody is to reach it."""
-        made = copy.deepcopy(dict(collector(self.name, self.settings.image)))
-        made["metadata"]["labels"] = {"app.kubernetes.io/name": "dfl-collect", RUN_LABEL: self.name}
-        return made
-
-    def _claim(self) -> MutableObject:
-        made = copy.deepcopy(dict(claim(self.name)))
-        made["spec"] |= {
-            "accessModes": [self.settings.access],
-            "resources": {"requests": {"storage": self.settings.storage}},
-        }
-        if self.settings.storage_class:
-            made["spec"]["storageClassName"] = self.settings.storage_class
-        return made
-
-    def _resources(self, usual: MutableObject) -> MutableObject:
-        memory = self.settings.memory
-        requests = {"cpu": f"{self.settings.cpus:g}", "memory": memory or usual["requests"]["memory"]}
-        limits: MutableObject = {"memory": memory or usual["limits"]["memory"]}
-        if self.settings.gpus:
-            limits["nvidia.com/gpu"] = self.settings.gpus
-        return {"requests": requests, "limits": limits}
-
-    def _digest_of(self, job: MutableObject) -> str:
-        asked = [job, self.place.files(), self.run.spec.agreement.digest]
-        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
-
-    def _of(self, kind: str, name: str, data: dict[str, str]) -> MutableObject:
-        return {
-            "apiVersion": "v1",
-            "kind": kind,
-            "metadata": {"name": name, "labels": labels(self.name)},
-            "data": data,
-        }
+    def collector(self) -> Object:
+        return collector(
+            self.name, self.settings.image, labels={"app.kubernetes.io/name": "dfl-collect", RUN_LABEL: self.name}
+        )
 
 
 def secret_data(directory: Path, ids: Sequence[str]) -> dict[str, str]:
-    """The content of a Secret: everybody's files by name, in base64."""
+    """Return the content of a Secret: the files of all peers by name, in base64."""
     paths = [path for id in ids for path in certificate_files(directory, id).values()]
     return {path.name: b64encode(path.read_bytes()).decode() for path in paths}
 
 
 KUSTOMIZATION, COMPONENT = "kustomize.config.k8s.io/v1beta1", "kustomize.config.k8s.io/v1alpha1"
 CERTIFICATES = PurePosixPath("components/certificates/certs")
-"""Where the certificates lie; kustomize reads no file outside of the directories that it is given."""
+"""kustomize reads no file outside of the directories that it is given."""
 OVERLAYS = {"certificates": ("certificates",), "gpu": ("gpu",), "certificates-gpu": ("certificates", "gpu")}
 ABOUT = "# Made by `dfl-launch manifests`: change the federation and make it again, or patch it in an overlay.\n"
 IGNORED = "# Keys stay out of the repository.\n*\n!.gitignore\n"
 
 
 def tree(spec: Spec, image: str) -> dict[str, str]:
-    """Every file by its path; all of it may be committed."""
+    """Return every file by its path; all of it may be committed."""
     return {path: text if path.endswith(".gitignore") else ABOUT + text for path, text in _tree_files(spec, image)}
 
 

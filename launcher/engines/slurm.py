@@ -1,12 +1,11 @@
 """Peers as the tasks of one Slurm job.
 
-In reading order: what can be chosen, and the arguments of `sbatch` that it stands for; what Slurm's programs are asked
-and what they answer; the engine; the files that the job leaves in DIR/.job, written on a node and read here; and the
+In reading order: the settings, and the arguments of `sbatch` that they stand for; requests to Slurm's programs and
+their answers; the engine; the files that the job leaves in DIR/.job, written on a node and read here; and the
 deployment, which follows the job from the login node.
 
 The job itself (`programs/slurm_job.py`) finds addresses, starts a task for every peer and decides whether all are
-started again. Slurm tells nobody of changes, and neither do file systems of networks: so both are asked every few
-seconds.
+restarted. Neither Slurm nor a network file system reports changes, so both are polled.
 """
 
 import asyncio
@@ -18,7 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, field_validator
 
-from launcher.engines.base import Deployment, Engine, Process, Run
+from launcher.engines.base import Deployment, Engine, FollowedProcess, Run
 from launcher.engines.preflight import as_input_error, check_room, check_secrecy
 from launcher.plan import plan
 from launcher.run_files import RunFiles
@@ -38,12 +37,12 @@ from peer.tasks import background
 from peer.text import one_line, plural, printable
 
 CHECKPOINT_SECONDS = 60
-"""So long before the time limit Slurm sends SIGTERM to the peers."""
+"""Before the time limit, when Slurm sends SIGTERM to the peers."""
 UNITS = {"": 1, "M": 1, "G": 1024, "T": 1024**2}
 
 
 def _size(given: Any) -> Any:
-    """As Slurm writes it; a number is MiB."""
+    """Return it as Slurm writes it; a number is MiB."""
     number = isinstance(given, int) and not isinstance(given, bool)
     return str(given).upper() if number or isinstance(given, str) else given
 
@@ -85,7 +84,7 @@ class SlurmSettings(Settings):
         return given
 
     def arguments(self, spec: Spec, files: RunFiles) -> list[str]:
-        """Of `sbatch`, for a job that runs this federation."""
+        """Return the arguments of `sbatch` for a job that runs this federation."""
         chosen = {"partition": self.partition, "account": self.account, "time": self.time}
         made = [f"--{key}={value}" for key, value in chosen.items() if value is not None]
         made += [f"--job-name={job_name(spec)}", f"--ntasks={len(spec.ids)}", f"--cpus-per-task={self.cpus}"]
@@ -95,7 +94,7 @@ class SlurmSettings(Settings):
         return [*made, "--requeue", f"--signal=TERM@{CHECKPOINT_SECONDS}", *shlex.split(self.sbatch)]
 
     def _memory_per_cpu(self) -> int:
-        """MiB, rounded up: Slurm counts memory by CPU or by node."""
+        """Return MiB, rounded up: Slurm counts memory by CPU or by node."""
         number, unit = re.fullmatch(r"(\d+)([MGT]?)", self.memory or "0").groups()  # type: ignore[union-attr]
         return -(-int(number) * UNITS[unit] // self.cpus)
 
@@ -105,12 +104,12 @@ def job_name(spec: Spec) -> str:
 
 
 def _literally(path: Path) -> str:
-    """`sbatch --output` replaces what follows a %."""
+    """Escape %, which is special in `sbatch --output`."""
     return str(path).replace("%", "%%")
 
 
 def batch_script(python: str, arguments: Sequence[str]) -> str:
-    """The batch script; the rest is Python."""
+    """Return the batch script, which runs the Python program."""
     inside = Path(__file__).parent / "programs" / "slurm_job.py"
     return f"#!/bin/sh\nexec {shlex.join([python, '-P', str(inside), *arguments])}\n"
 
@@ -119,19 +118,19 @@ NO_ANSWER = (
     "--on slurm: Slurm does not answer ({}); see what `scontrol ping` says, or start peers in another way (--on)"
 )
 PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
-FORMAT = "%i|%T|%r|%j|%Z"
-"""Of `squeue`: id, state, reason, name, working directory."""
+SQUEUE_FORMAT = "%i|%T|%r|%j|%Z"
+"""Id, state, reason, name, working directory."""
 
 
 @dataclass(frozen=True)
 class QueuedJob:
-    """A job that Slurm has not ended yet."""
+    """A job that has not ended yet."""
 
     id: str
     state: str
     """PENDING, RUNNING, COMPLETING, ..."""
     reason: str
-    """Why it does not run, in Slurm's word."""
+    """Why it does not run, in Slurm's term."""
 
     def __str__(self) -> str:
         why = f" ({self.reason})" if self.reason not in ("", "None") else ""
@@ -147,8 +146,8 @@ def check_programs() -> None:
 
 
 def find_job(directory: Path, known: str) -> QueuedJob | None:
-    """The user's job of this id or name whose working directory this is. FailedError if Slurm does not answer."""
-    answer = _answer(["squeue", "--me", "--noheader", f"--format={FORMAT}"])
+    """Return the user's job of this id or name in this working directory. Raises FailedError if Slurm is silent."""
+    answer = _answer(["squeue", "--me", "--noheader", f"--format={SQUEUE_FORMAT}"])
     for line in answer.splitlines():
         id, state, reason, name_and_place = line.split("|", 3)
         if name_and_place.endswith(f"|{directory}") and known in (id, name_and_place.removesuffix(f"|{directory}")):
@@ -163,17 +162,17 @@ def check_job(arguments: Sequence[str], script: str) -> None:
 
 
 def submit_job(arguments: Sequence[str], script: str) -> str:
-    """The new job's id. FailedError with Slurm's reason if it does not take it."""
+    """Return the new job's id. Raises FailedError with Slurm's reason if it is not accepted."""
     return _answer(["sbatch", "--parsable", *arguments], script).strip().partition(";")[0]
 
 
 def cancel_job(*arguments: str) -> None:
-    """FailedError if Slurm does not answer; that the job has ended already is none."""
+    """Raise FailedError if Slurm does not answer, but not if the job has ended already."""
     _answer(["scancel", "--quiet", *arguments])
 
 
 def final_state(id: str) -> str:
-    """How the job ended, such as TIMEOUT, as long as Slurm remembers it."""
+    """Return how the job ended, such as TIMEOUT, as long as Slurm remembers it."""
     try:
         fields = dict(field.partition("=")[::2] for field in _answer(["scontrol", "show", "job", "-o", id]).split())
     except FailedError:
@@ -189,14 +188,14 @@ def _answer(command: Sequence[str], given: str = "") -> str:
 
 
 def _slurm_reason(said: str) -> str:
-    """In Slurm's words, without who says them and what its own functions say to each other."""
+    """Return Slurm's own message, without the program's name and the internal functions before it."""
     lines = [re.sub(r"^\w+: (error|fatal): ", "", line.strip()) for line in said.splitlines() if line.strip()]
-    told = [line for line in lines if not re.match(r"\w+_\w+: ", line)]
-    return one_line("; ".join(dict.fromkeys(told or lines)))
+    shown = [line for line in lines if not re.match(r"\w+_\w+: ", line)]
+    return one_line("; ".join(dict.fromkeys(shown or lines)))
 
 
 class SlurmEngine(Engine[SlurmSettings]):
-    """`--on slurm`: Slurm places the peers, queues the job again after a crash, and keeps it without the launcher."""
+    """`--on slurm`: Slurm places the peers, requeues the job after a crash, and runs it without the launcher."""
 
     name = "slurm"
     Settings = SlurmSettings
@@ -218,15 +217,15 @@ class SlurmEngine(Engine[SlurmSettings]):
 
     @asynccontextmanager
     async def deploy(self, run: Run) -> AsyncIterator[Deployment]:
-        job, news = await asyncio.to_thread(self._take_up, run)
-        run.say(news)
+        job, message = await asyncio.to_thread(self._find_or_submit, run)
+        run.say(message)
         async with background() as tasks:
             deployment = SlurmDeployment(run, job, self.settings.poll)
             tasks.create_task(deployment.watch())
             yield deployment
 
-    def _take_up(self, run: Run) -> tuple[str | None, str]:
-        """The job that runs this, or a new one, and what to say of it. None: all peers were done in an earlier one."""
+    def _find_or_submit(self, run: Run) -> tuple[str | None, str]:
+        """Return the job that runs this, or a new one, and what to say of it; None if all peers are done."""
         outcome = JobDirectory(run.files)
         if job := self._find(run):
             return job.id, str(job)
@@ -242,17 +241,17 @@ class SlurmEngine(Engine[SlurmSettings]):
         return find_job(run.files.path, self._known(run))
 
     def _known(self, run: Run) -> str:
-        """The job's id, or its name: a launcher may end between submitting the job and writing the id."""
+        """Return the job's id, or its name: a launcher may be killed between submitting the job and writing the id."""
         return JobDirectory(run.files).job or job_name(run.spec)
 
     def _job(self, run: Run) -> tuple[list[str], str]:
-        """The arguments of `sbatch`, and the batch script."""
+        """Return the arguments of `sbatch`, and the batch script."""
         inside = [str(run.files.path), f"--port={self.settings.port}", f"--requeues={self.settings.requeues}"]
         return self.settings.arguments(run.spec, run.files), batch_script(sys.executable, [*inside, *run.spec.ids])
 
 
 class ExitCodes(BaseModel):
-    """DIR/.job/codes.json. restarts: how often Slurm has queued the job again; None: nobody saw the peer's end."""
+    """DIR/.job/codes.json. restarts: how often Slurm has requeued the job. codes: None for an end that was not seen."""
 
     rounds: int
     restarts: int
@@ -260,11 +259,11 @@ class ExitCodes(BaseModel):
 
 
 class JobDirectory:
-    """The files of the directory `.job`; the job writes them on a node, the launcher reads them here."""
+    """The files of the directory `.job`: written by the job on a node, read by the launcher here."""
 
     def __init__(self, files: RunFiles):
         self._path = files.job
-        self._heard = 0
+        self._read_bytes = 0
 
     @property
     def log(self) -> Path:
@@ -272,7 +271,7 @@ class JobDirectory:
 
     @property
     def job(self) -> str | None:
-        """The id of the job that was submitted; None if it is not known."""
+        """The id of the job that was submitted; None if unknown."""
         try:
             return (self._path / "id").read_text()
         except FileNotFoundError:
@@ -281,188 +280,188 @@ class JobDirectory:
     def submitted(self, id: str) -> None:
         write_atomically(self._path / "id", id.encode())
 
-    def news(self) -> list[str]:
-        """The whole lines that the job has printed since the last time."""
+    def new_lines(self) -> list[str]:
+        """Return the complete lines that the job has printed since the last call."""
         try:
             with self.log.open("rb") as file:
-                file.seek(self._heard)
+                file.seek(self._read_bytes)
                 new = file.read()
         except FileNotFoundError:
             return []
         whole = new[: new.rfind(b"\n") + 1]
-        self._heard += len(whole)
+        self._read_bytes += len(whole)
         return [printable(line) for line in whole.decode(errors="replace").splitlines()]
 
     def read(self) -> ExitCodes | None:
-        """None until the job has decided."""
+        """Return None until the job has decided."""
         try:
             return ExitCodes.model_validate(json.loads((self._path / "codes.json").read_bytes()))
         except FileNotFoundError:
             return None
 
     def finished(self, rounds: int) -> bool:
-        """Whether every peer has completed so many rounds."""
+        """Return whether every peer has completed so many rounds."""
         codes = self.read()
         return codes is not None and codes.rounds >= rounds and not any(codes.codes.values())
 
     def last_seen(self, id: str, unseen: int) -> int:
-        """The exit code of a peer in a job that could not decide any more; `unseen` if nobody saw the peer's end."""
+        """Return a peer's exit code where the job could no longer decide; `unseen` if there is none."""
         try:
             return int((self._path / "exit" / id).read_text())
         except FileNotFoundError:
             return unseen
 
-    def ask_to_stop(self) -> None:
-        """So that the job knows that peers which end now are not to be started again. FailedError if it cannot."""
+    def ask_to_stop(self) -> str:
+        """Let the job know that peers which end now are not to be restarted. Return why that cannot be done, or ""."""
         stop = self._path / "stop"
         try:
             stop.touch()
         except OSError as error:
-            raise FailedError(write_failure(stop, error)) from None
+            return write_failure(stop, error)
+        return ""
 
     def forget(self) -> None:
         shutil.rmtree(self._path, ignore_errors=True)
 
 
-PATIENCE = 60.0
-"""Seconds that Slurm has to end the job when it was told to; it waits itself for half of that (KillWait)."""
-ENDING_POLL = 0.5
-"""Seconds between two questions to Slurm when somebody waits for the end."""
-LOOKS_AFTER_END = 3
-"""So often the file of the exit codes is looked for after the job's end: a network's file system may show it late."""
+CANCEL_TIMEOUT_S = 60.0
+"""For Slurm to end a cancelled job; it waits itself for half of that (KillWait)."""
+ENDING_POLL_S = 0.5
+"""Between two requests to Slurm while the end is awaited."""
+READS_AFTER_END = 3
+"""Of the file with the exit codes after the job's end: a network file system may show it late."""
 
 
-class SlurmProcess(Process):
-    """One task of the job. What is done to it is done to all: a run's peers are ended together."""
+class SlurmProcess(FollowedProcess):
+    """One task of the job. ask: called for each signal."""
 
-    def __init__(self, id: str, deployment: "SlurmDeployment"):
-        self._id, self._deployment = id, deployment
-        self._restarts = 0
+    requeues = 0
+
+    def __init__(self, ask: Callable[[int], None]) -> None:
+        super().__init__()
+        self._ask = ask
 
     @property
     def restarts(self) -> int:
-        return self._restarts
-
-    async def wait(self) -> int:
-        codes = await asyncio.shield(self._deployment.ended)
-        self._restarts = codes.restarts
-        code = codes.codes[self._id]
-        return -signal.SIGKILL if code is None else code
+        return self.requeues
 
     def signal(self, number: int) -> None:
-        self._deployment.ask(number)
+        if not self.ended:
+            self._ask(number)
 
 
 class SlurmDeployment(Deployment):
-    """Follows the job; says what Slurm says of it and what it prints itself.
+    """Follows the job; reports what Slurm says of it and what it prints itself.
 
-    job: its id; None if there is none any more and every peer is done.
+    job: its id; None if it has ended and every peer is done.
     """
 
     def __init__(self, run: Run, job: str | None, poll: float):
         self._run, self._job, self._poll = run, job, poll
         self._outcome = JobDirectory(run.files)
-        self._asked = 0
+        self._processes = {id: SlurmProcess(self._ask) for id in run.spec.ids}
+        self._asked = self._done = 0
+        """1 after SIGTERM, 2 after SIGKILL, which nothing undoes: what was asked for, and what Slurm was sent."""
         self._wake = asyncio.Event()
         self._deadline = math.inf
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self._gone = asyncio.Event()
-        self.ended: asyncio.Future[ExitCodes] = asyncio.get_running_loop().create_future()
 
     async def start(self, id: str) -> SlurmProcess:
-        return SlurmProcess(id, self)
+        return self._processes[id]
 
-    def ask(self, number: int) -> None:
-        """SIGTERM to all peers; SIGKILL cancels the job."""
-        if not self.ended.done() and self._asked < (level := 2 if number == signal.SIGKILL else 1):
+    def _ask(self, number: int) -> None:
+        """Send SIGTERM to all peers, or cancel the job: a run's peers end together."""
+        if self._asked < (level := 2 if number == signal.SIGKILL else 1):
             self._asked = level
             if level == 2:
-                self._deadline = asyncio.get_running_loop().time() + PATIENCE
+                self._deadline = asyncio.get_running_loop().time() + CANCEL_TIMEOUT_S
             self._wake.set()
 
     async def watch(self) -> None:
-        """Until Slurm has ended the job."""
-        done = 0
+        """Follow the job until Slurm has ended it."""
         try:
             while self._job and not self._gone.is_set():
-                self._listen()
-                done = await self._apply_signal(done)
+                self._report_output()
+                await self._apply_signal()
                 await self._look()
                 self._give_up()
                 await self._pause()
-            self._listen()
-            if not self.ended.done():
-                self.ended.set_result(await self._last())
+            self._report_output()
+            if not self._ended:
+                self._end(await self._last())
         except FailedError as error:
-            if self.ended.done():
+            if self._ended:
                 raise
-            self.ended.set_exception(error)
-            self.ended.exception()  # whoever waits raises it
+            for process in self._processes.values():
+                process.fail(error)
         finally:
             self._gone.set()
 
+    @property
+    def _ended(self) -> bool:
+        return all(process.ended for process in self._processes.values())
+
+    def _end(self, codes: ExitCodes) -> None:
+        for id, process in self._processes.items():
+            code = codes.codes.get(id)
+            process.requeues = codes.restarts
+            process.end(-signal.SIGKILL if code is None else code)
+
     async def stop_all(self) -> None:
-        """Until Slurm has put the job away: before, nothing new can begin in the directory."""
+        """Wait until Slurm has ended the job: before that, nothing new can begin in the directory."""
         self._wake.set()
         try:
-            await asyncio.wait_for(self._gone.wait(), PATIENCE)
+            await asyncio.wait_for(self._gone.wait(), CANCEL_TIMEOUT_S)
         except TimeoutError:
             self._run.say(self._alive())
 
     async def _pause(self) -> None:
-        """Slurm tells nobody of changes, and neither do file systems of networks."""
+        """Wait for the next poll: neither Slurm nor a network file system reports changes."""
         with suppress(TimeoutError):
-            ending = self.ended.done() or self._asked
-            await asyncio.wait_for(self._wake.wait(), min(self._poll, ENDING_POLL) if ending else self._poll)
+            ending = self._ended or self._asked
+            await asyncio.wait_for(self._wake.wait(), min(self._poll, ENDING_POLL_S) if ending else self._poll)
         self._wake.clear()
 
-    def _listen(self) -> None:
-        for line in self._outcome.news():
+    def _report_output(self) -> None:
+        for line in self._outcome.new_lines():
             self._run.say(line)
 
-    async def _apply_signal(self, done: int) -> int:
-        """Does what was asked since the last time; what has been done by now."""
-        if self._asked > done:
-            asked = self._asked
+    async def _apply_signal(self) -> None:
+        if (asked := self._asked) > self._done:
             try:
                 if unknown := await asyncio.to_thread(self._cancel, asked):
-                    self._tell("stop", f"{unknown}; the job is cancelled without a word to it")
+                    self._report("stop", f"{unknown}; so the job is cancelled without notice")
+                self._done = asked
             except FailedError as error:
-                self._tell("scancel", str(error))  # the next time it may answer
-            else:
-                return asked
-        return done
+                self._report("scancel", str(error))  # it may answer the next time
 
     def _cancel(self, level: int) -> str:
-        """Why the job cannot be told of it, and is only cancelled: it would start again whom it sees ended."""
+        """Return why the job cannot be notified: it is then cancelled as a whole, as it would restart ended peers."""
         assert self._job
-        unknown = ""
-        try:
-            self._outcome.ask_to_stop()
-        except FailedError as error:
-            unknown = str(error)
+        unknown = self._outcome.ask_to_stop()
         cancel_job("--state=PENDING", self._job)
         cancel_job(*(["--signal=TERM"] if level == 1 and not unknown else []), self._job)
         return unknown
 
     async def _look(self) -> None:
-        """Whether the job has decided, and what Slurm says of it."""
+        """Read whether the job has decided, and report what Slurm says of it."""
         assert self._job
-        if not self.ended.done() and (codes := self._outcome.read()):
-            self.ended.set_result(codes)
+        if not self._ended and (codes := self._outcome.read()):
+            self._end(codes)
         try:
             job = await asyncio.to_thread(find_job, self._run.files.path, self._job)
         except FailedError as error:
-            return self._tell("squeue", str(error))  # the controller may restart
+            return self._report("squeue", str(error))  # the controller may restart
         if job is None:
             self._gone.set()
         elif job.state != "COMPLETING":
-            self._tell("squeue", str(job))
+            self._report("squeue", str(job))
         return None
 
     def _give_up(self) -> None:
-        """FailedError if the job was to be ended long ago; that is said, as nobody may wait for it any more."""
-        if not self._gone.is_set() and not self.ended.done() and asyncio.get_running_loop().time() > self._deadline:
+        """Raise FailedError if the job should have ended long ago. Says so, as the error may not be awaited."""
+        if not self._gone.is_set() and not self._ended and asyncio.get_running_loop().time() > self._deadline:
             self._run.say(self._alive())
             raise FailedError(self._alive())
 
@@ -476,15 +475,15 @@ class SlurmDeployment(Deployment):
             return f"{over}, and it wrote nothing here: choose a directory that all nodes share, with --out"
         return f"{over}; see {self._outcome.log}; the same command resumes the run"
 
-    def _tell(self, program: str, news: str) -> None:
-        """Once, until the program says something else."""
-        if news != self._told.get(program):
-            self._told[program] = news
-            self._run.say(news)
+    def _report(self, program: str, message: str) -> None:
+        """Report it once, until the program says something else."""
+        if message != self._reported.get(program):
+            self._reported[program] = message
+            self._run.say(message)
 
     async def _last(self) -> ExitCodes:
-        """The exit codes after the job's end. FailedError if it was not the peers' and not ours."""
-        for _ in range(LOOKS_AFTER_END):
+        """Return the exit codes after the job's end. Raises FailedError if neither the peers nor we ended it."""
+        for _ in range(READS_AFTER_END):
             if codes := self._outcome.read():
                 return codes
             await asyncio.sleep(self._poll)

@@ -1,13 +1,13 @@
-"""hosts.yaml: the machines that peers run on, what differs there from what is usual, and which peer runs on which.
+"""hosts.yaml: the machines that peers run on, their settings, and which peer runs on which.
 
-The name by which the others reach a host is as ~/.ssh/config has it, unless hosts.yaml gives one.
+Other peers reach a host by its name in ~/.ssh/config, unless hosts.yaml gives one.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, field_validator, model_validator
 
@@ -18,10 +18,6 @@ from peer.spec.blocks import MAX_PORT, Address, Id, Member
 from peer.spec.document import Document, Location, validate
 from peer.spec.federation import Spec
 from peer.spec.loading import FIRST_PORT
-
-if TYPE_CHECKING:
-    pass
-
 
 ADDRESS: TypeAdapter[str] = TypeAdapter(Address)
 
@@ -83,11 +79,11 @@ class Host(Settings):
 
     @property
     def environment(self) -> str:
-        """Where --install makes one."""
+        """The Python environment that --install makes."""
         return f"{self.directory.rstrip('/')}/.venv"
 
     def interpreter(self, installed: bool) -> str:
-        """The Python that peers run by."""
+        """Return the Python that runs peers."""
         return f"{self.environment}/bin/python" if installed else self.python
 
     @property
@@ -95,14 +91,14 @@ class Host(Settings):
         return int(self.gigabytes * 10**9)
 
     def too_much(self, what: str) -> str:
-        """Why no more of it is taken, and the way out."""
+        """Return why no more of it is fetched, with a hint."""
         return (
             f"{self.host}: {what} comes to more than {self.gigabytes:g} GB; see what it is, and raise `gigabytes` of "
             "that host if it is right"
         )
 
     def run(self, name: str) -> str:
-        """The directory there of the run of that name."""
+        """Return the directory there of the run of that name."""
         return f"{self.directory.rstrip('/')}/{name}"
 
 
@@ -148,7 +144,7 @@ class SshSettings(Settings):
 
 
 def check_library() -> None:
-    """InputError unless asyncssh is here."""
+    """Raise InputError unless asyncssh is installed."""
     try:
         import asyncssh  # noqa: F401
     except ImportError:
@@ -158,14 +154,14 @@ def check_library() -> None:
 
 
 def user_and_host(host: Host) -> dict[str, str]:
-    """User, if one is given, and host, as asyncssh wants them."""
+    """Return the host, and the user if one is given, as arguments of asyncssh."""
     user, _, name = host.host.rpartition("@")
     found = {"host": name.strip("[]")}
     return found | {"username": user} if user else found
 
 
 def name_for_others(host: Host) -> str:
-    """By which ~/.ssh/config reaches the host; in brackets if it is an IPv6 address."""
+    """Return the name in ~/.ssh/config, in brackets if it is an IPv6 address."""
     check_library()
     import asyncssh
 
@@ -178,20 +174,20 @@ def name_for_others(host: Host) -> str:
 
 @dataclass(frozen=True)
 class Placement:
-    """Of one peer."""
+    """Where one peer runs."""
 
     id: str
     host: Host
     address: str | None
-    """host:port by which the others reach it; None where it only dials out."""
+    """host:port at which the others reach it; None if it only dials out."""
     listen: str
     """host:port at which it accepts connections there."""
 
 
 def placement(hosts: Sequence[Host], spec: Spec) -> dict[str, Placement]:
-    """By id; InputError where a peer has no host or two, or hosts.yaml names one that the ring does not have.
+    """Return placements by id. Raises InputError if a peer has no host or two, or is not in the ring.
 
-    An address of the ring that others can reach stays as it is, unless the host has one of its own.
+    An address in the ring that others can reach is kept, unless the host has one of its own.
     """
     hosted = assigned(hosts, spec.ids)
     members = {member.id: member for member in spec.ring}
@@ -204,7 +200,7 @@ def placement(hosts: Sequence[Host], spec: Spec) -> dict[str, Placement]:
 
 
 def assigned(hosts: Sequence[Host], ids: Sequence[str]) -> dict[str, Host]:
-    """The host of each peer: the one that names it, else the next of those that name none."""
+    """Return the host of each peer: the one that names it, or the next of those that name none."""
     found: dict[str, Host] = {}
     for host in hosts:
         for id in host.peers or ():

@@ -20,8 +20,7 @@ from types import FrameType
 from launcher.study.grid import Cell
 from launcher.study.worker import work
 from peer.errors import InputError
-from peer.exit_codes import STOPS
-from peer.process import signals_deferred
+from peer.process import STOPS, signals_deferred
 from peer.runtime.resources import memory, whole_cores
 from peer.spec.blocks import MAX_PORT
 

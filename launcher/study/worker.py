@@ -27,8 +27,8 @@ from launcher.reports.summary_json import Summary
 from launcher.study.dask_worker import commit
 from launcher.study.grid import CellFiles, Network
 from peer.errors import FailedError, InputError
-from peer.exit_codes import STOPS
 from peer.files import lock, write_atomically
+from peer.process import STOPS
 from peer.runtime.in_process import run_in_process
 from peer.spec.federation import Spec
 from peer.spec.loading import load_spec

@@ -29,7 +29,7 @@ from launcher.monitor.federation import Federation, last_lines
 from launcher.monitor.live_table import Display, display
 from launcher.reports.summary import TimeSpent
 from peer.errors import FailedError
-from peer.exit_codes import STOPPED, STOPS, WRONG_INPUT
+from peer.process import STOPPED, STOPS, WRONG_INPUT
 from peer.spec.blocks import describe_behaviours
 from peer.spec.federation import Spec
 from peer.tasks import background, in_thread

@@ -1,280 +1,613 @@
-"""What a protocol's call asks for, checked against what it declares: the same in a run and in a dry run.
+"""The calls that a protocol makes: checked, and carried out on the round's collectives.
 
-`DeclaredVectors` looks up by their names which vectors and numbers may leave a peer, and checks them against their
-declarations; `CallChecker` has a method for each call that a protocol can make. What a protocol notes of a round is
-made plain JSON by `plain_notes`. Whatever is refused is refused by an InputError with the way out, before anything has
-left.
+A vector's way out of a peer:
+
+1. `CallChecker` turns the names in a call into vectors of the peer and checks them against the declarations: whatever
+   is refused is refused by an InputError with the way out, before anything has left. What is left to do is a
+   `CheckedCall`, of the same form for every collective;
+2. each vector is fetched to the CPU as the call finds it, or, where the spec says that this peer misbehaves, the one
+   that it sends in its place (`SimulatedAdversary`: applied where vectors leave, so that no protocol knows of it;
+   labels are flipped where data are loaded, in `peer.runtime.setup`); the trace keeps both;
+3. when it is here, and the earlier calls have sent (`SendQueue`: at once, where nothing ever left the CPU), it is
+   checked to be finite and encoded as `wire` says (`peer.runtime.encodings`), each vector once however many get it;
+4. and the round's collective sends it (`peer.network.collectives`). Collectives number their calls, so only the queue
+   starts them.
+
+What a protocol notes of a round is made plain JSON by `plain_notes`.
 """
 
-from collections.abc import Collection, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from inspect import iscoroutinefunction
 from math import isfinite
-from typing import Any, NamedTuple, SupportsFloat
+from typing import Any, NamedTuple, SupportsFloat, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from peer.errors import InputError
+from peer.errors import DivergedError, FailedError, InputError
+from peer.learning.device import HostCopy, Transfers, copies
 from peer.learning.model.layout import PARTS
 from peer.learning.model.model import Model
+from peer.learning.randomness import torch_generator
 from peer.learning.training.phase import Phase
-from peer.network.collectives import Neighbourhood
-from peer.protocols.base import Peer, Protocol
-from peer.protocols.declarations import Declarations, Share
-from peer.runtime.encodings import Encoding
-from peer.telemetry.events import Note
-from peer.topology import Graph, receivers, senders
+from peer.network.collectives import Arrived, Expected, Neighbourhood, Outgoing, Pending
+from peer.protocols.base import Peer, Protocol, Received
+from peer.protocols.declarations import Share
+from peer.runtime.checkpoints import under
+from peer.runtime.encodings import Collective, Encoding, new_encoding
+from peer.runtime.lifecycle import Lifecycle
+from peer.runtime.round import Round
+from peer.spec.blocks import Behaviour, Noise, SignFlip, Stale
+from peer.spec.federation import Spec
+from peer.telemetry.events import Note, RingOrdered
+from peer.topology import receivers, senders
 
+T = TypeVar("T")
+Made = TypeVar("Made")
 To = Collection[str] | Mapping[str, Tensor] | None
 Of = Collection[str] | None
-
-
-@dataclass(frozen=True)
-class DeclaredVectors:
-    """Turns names into what is sent; every refusal is an InputError that says what to declare."""
-
-    protocol: str
-    declared: Declarations
-    model: Model
-
-    def share(self, peer: Peer, name: str) -> Share:
-        """The declaration of that vector for the present round."""
-        return self.declared.share(name, peer.round)
-
-    def vector(self, share: Share, peer: Peer) -> Tensor:
-        """The vector that a share names, as declared: a part of the peer's model, or one in its state."""
-        if share.own and share.vector not in peer.state:
-            raise InputError(
-                f"`{self.protocol}` sends `{share.vector}` in round {peer.round}, which is neither {', '.join(PARTS)} "
-                f"nor kept in `peer.state`; write peer.state[{share.vector!r}] = ... before"
-            )
-        found: Tensor = peer.state[share.vector] if share.own else getattr(peer, share.vector)
-        self.check(share, found, peer.round)
-        return found
-
-    def length(self, share: Share) -> int | None:
-        """Values of the vector at every peer; None where each may send one of its own length."""
-        if share.bytes or share.part is None:
-            return None
-        return self.model.sizes[share.part]
-
-    def check(self, share: Share, vector: Tensor, round: int) -> None:
-        self.declared.check(share, vector, round, self.model.sizes["model"])
-        length = self.length(share)
-        if share.own and length is not None and vector.numel() != length:
-            raise InputError(
-                f"`{self.protocol}` sends `{share.vector}` in round {round} with {vector.numel()} values, and declares "
-                f"it like={share.like!r}, which has {length}; make it as long or leave out `like`"
-            )
-
-    def addressed(self, share: Share, peer: Peer, receivers: Collection[str], to: To) -> dict[str, Tensor]:
-        """Which vector each receiver gets in an exchange; who gets none is left out."""
-        if to is None:
-            return dict.fromkeys(receivers, self.vector(share, peer)) if receivers else {}
-        self.check_ids(share, peer.round, "to", to)
-        if strangers := sorted(set(to) - set(receivers)):
-            raise InputError(
-                f"`{self.protocol}` sends `{share.vector}` to {', '.join(strangers)} in round {peer.round}, and the "
-                f"neighbours are {', '.join(receivers) or 'none'}; send to neighbours only"
-            )
-        if not isinstance(to, Mapping):
-            chosen = [receiver for receiver in receivers if receiver in to]
-            return dict.fromkeys(chosen, self.vector(share, peer)) if chosen else {}
-        if not share.own:
-            raise InputError(
-                f"`{self.protocol}` gives each neighbour a `{share.vector}` of its own in round {peer.round}; that "
-                "goes with a vector of the protocol's own: declare one under another name"
-            )
-        for vector in to.values():
-            self.check(share, vector, peer.round)
-        return {receiver: to[receiver] for receiver in receivers if receiver in to}
-
-    def check_ids(self, share: Share, round: int, which: str, ids: Collection[str]) -> None:
-        """`ids` are those that an exchange goes to, or is awaited of, as `which` says."""
-        if not isinstance(ids, Collection) or isinstance(ids, Tensor):
-            raise InputError(
-                f"`{self.protocol}` exchanges `{share.vector}` in round {round} with {which}={type(ids).__name__}; "
-                'name the vector alone, and numbers by their names: peer.exchange("extractor", loss=0.3)'
-            )
-        if isinstance(ids, str):
-            raise InputError(
-                f"`{self.protocol}` exchanges `{share.vector}` in round {round} with {which}={ids!r}; write a list of "
-                f"ids: {which}=[{ids!r}]"
-            )
-
-    def numbers(self, share: Share, scalars: Mapping[str, float], round: int) -> dict[str, float]:
-        """The scalars beside a vector in the order in which they travel: as many as declared, and finite."""
-        self.declared.check_scalars(share, scalars, round)
-        numbers = {name: float(scalars[name]) for name in sorted(scalars)}
-        if wrong := [name for name, value in numbers.items() if not isfinite(value)]:
-            raise InputError(
-                f"`{self.protocol}` sends {wrong[0]}={numbers[wrong[0]]} beside `{share.vector}` in round {round}; "
-                "only finite numbers leave a peer"
-            )
-        return numbers
-
-    def record(self, peer: Peer, name: str, values: Tensor) -> list[float]:
-        """The numbers of a record, as many as declared, and finite."""
-        if not isinstance(values, Tensor):
-            raise InputError(
-                f"`{self.protocol}` gathers `{name}` in round {peer.round} with a {type(values).__name__}; give a "
-                "tensor: torch.tensor([...])"
-            )
-        length = self.declared.record(name, peer.round).length(self.model, len(peer.members))
-        self.declared.check_record(name, values, peer.round, length)
-        numbers: list[float] = values.double().flatten().tolist()
-        if not all(map(isfinite, numbers)):
-            raise InputError(
-                f"`{self.protocol}` gathers `{name}` in round {peer.round} with numbers that are not finite"
-            )
-        return numbers
-
-
 MAX_PENDING = 3
 """Exchanges of a peer under way at a time: one fewer than the messages of a sender for which a receiver has room."""
 
 
-class CheckedExchange(NamedTuple):
-    """An exchange that may be made."""
+class CheckedCall(NamedTuple):
+    """A call that may be made."""
 
+    collective: Collective
     share: Share
     vectors: Mapping[str, Tensor]
-    """Which vector each receiver gets; who gets none is left out."""
+    """In an exchange by receiver, where a receiver that gets none is left out; else the one vector, under ""."""
     numbers: Mapping[str, float]
     """The scalars beside it, in the order in which they travel."""
     around: Neighbourhood
-    each_its_own: bool
+    each_its_own: bool = False
     """Whether no two receivers get the same vector."""
 
+    @property
+    def vector(self) -> Tensor:
+        return self.vectors[""]
 
-@dataclass(frozen=True)
+
 class CallChecker:
-    """Refuses wrong calls, by an InputError with the way out: a method for each that a protocol can make.
+    """Refuses wrong calls of one peer, by an InputError with the way out: a method for each call of a protocol."""
 
-    `peer` is the one that calls.
-    """
+    def __init__(self, peer: Peer, protocol: Protocol, rounds: int, model: Model, encoding: Encoding) -> None:
+        """`rounds`: of the run."""
+        self.protocol = protocol.name
+        self._peer, self._graph, self._model, self._encoding = peer, protocol.graph, model, encoding
+        self._declared = protocol.declarations(rounds)
 
-    protocol: str
-    graph: Graph
-    sendable: DeclaredVectors
-    encoding: Encoding
-
-    @classmethod
-    def of(cls, protocol: Protocol, rounds: int, model: Model, encoding: Encoding) -> "CallChecker":
-        """The calls of a protocol in a run of so many rounds."""
-        sendable = DeclaredVectors(protocol.name, protocol.declarations(rounds), model)
-        return cls(protocol.name, protocol.graph, sendable, encoding)
-
-    def neighbourhood(self, peer: Peer) -> Neighbourhood:
+    def neighbourhood(self) -> Neighbourhood:
         """The ring's order, and to whom and from whom messages go, in the present round."""
-        return Neighbourhood(
-            peer.ring, receivers(self.graph, peer.ring, peer.id), senders(self.graph, peer.ring, peer.id)
-        )
+        ring, id = self._peer.ring, self._peer.id
+        return Neighbourhood(ring, receivers(self._graph, ring, id), senders(self._graph, ring, id))
 
-    def exchange(
-        self, peer: Peer, name: str, to: To, of: Of, scalars: Mapping[str, float], *, pending: int
-    ) -> CheckedExchange:
+    def exchange(self, name: str, to: To, of: Of, scalars: Mapping[str, float], *, pending: int) -> CheckedCall:
         """`pending`: how many exchanges are under way already."""
-        share = self.sendable.share(peer, name)
-        numbers = self.sendable.numbers(share, scalars, peer.round)
-        self._check_pending(pending, peer.round)
-        around = self.neighbourhood(peer)
-        vectors = self.sendable.addressed(share, peer, around.receivers, to)
+        share = self._share(name)
+        numbers = self._numbers(share, scalars)
+        self._check_pending(pending)
+        around = self.neighbourhood()
+        vectors = self._addressed(share, around.receivers, to)
         if of is not None:
-            self._check_senders(share, peer.round, around.senders, of)
+            self._check_senders(share, around.senders, of)
         each_its_own = isinstance(to, Mapping)
-        self.encoding.check("exchange", share, each_its_own)
-        return CheckedExchange(share, vectors, numbers, around, each_its_own)
+        self._encoding.check("exchange", share, each_its_own)
+        return CheckedCall("exchange", share, vectors, numbers, around, each_its_own)
 
-    def weighted_mean(self, peer: Peer, name: str, weight: float) -> tuple[Share, Tensor]:
-        share = self.sendable.share(peer, name)
-        self._check_ring("weighted_mean", peer.round)
-        self._check_mean(share, peer.round, weight)
-        self.encoding.check("weighted_mean", share)
-        return share, self.sendable.vector(share, peer)
+    def weighted_mean(self, name: str, weight: float) -> CheckedCall:
+        share = self._share(name)
+        self._check_ring("weighted_mean")
+        self._check_mean(share, weight)
+        return self._of_one_vector("weighted_mean", share, {})
 
-    def all_gather(
-        self, peer: Peer, name: str, scalars: Mapping[str, float]
-    ) -> tuple[Share, Tensor, Mapping[str, float]]:
-        share = self.sendable.share(peer, name)
-        numbers = self.sendable.numbers(share, scalars, peer.round)
-        self._check_ring("all_gather", peer.round)
-        self.encoding.check("all_gather", share)
-        return share, self.sendable.vector(share, peer), numbers
+    def all_gather(self, name: str, scalars: Mapping[str, float]) -> CheckedCall:
+        share = self._share(name)
+        numbers = self._numbers(share, scalars)
+        self._check_ring("all_gather")
+        return self._of_one_vector("all_gather", share, numbers)
 
-    def gather(self, peer: Peer, record: str, values: Tensor) -> list[float]:
-        self._check_ring("gather", peer.round)
-        return self.sendable.record(peer, record, values)
+    def pass_token(self, name: str) -> CheckedCall:
+        share = self._share(name)
+        self._check_ring("pass_token")
+        return self._of_one_vector("token", share, {})
 
-    def pass_token(self, peer: Peer, name: str) -> tuple[Share, Tensor]:
-        share = self.sendable.share(peer, name)
-        self._check_ring("pass_token", peer.round)
-        self.encoding.check("token", share)
-        return share, self.sendable.vector(share, peer)
+    def _of_one_vector(self, collective: Collective, share: Share, numbers: Mapping[str, float]) -> CheckedCall:
+        self._encoding.check(collective, share)
+        return CheckedCall(collective, share, {"": self.vector(share)}, numbers, self.neighbourhood())
 
-    def receive_token(self, peer: Peer, name: str) -> Share:
-        share = self.sendable.share(peer, name)
-        self._check_ring("receive_token", peer.round)
+    def receive_token(self, name: str) -> Share:
+        share = self._share(name)
+        self._check_ring("receive_token")
         return share
 
-    def train(self, peer: Peer, phases: Sequence[object]) -> None:
+    def gather(self, record: str, values: Tensor) -> list[float]:
+        """The numbers of a record, as many as declared, and finite."""
+        self._check_ring("gather")
+        if not isinstance(values, Tensor):
+            raise InputError(
+                f"`{self.protocol}` gathers `{record}` in round {self._round} with a {type(values).__name__}; give a "
+                "tensor: torch.tensor([...])"
+            )
+        length = self._declared.record(record, self._round).length(self._model, len(self._peer.members))
+        self._declared.check_record(record, values, self._round, length)
+        numbers: list[float] = values.double().flatten().tolist()
+        if not all(map(isfinite, numbers)):
+            raise InputError(
+                f"`{self.protocol}` gathers `{record}` in round {self._round} with numbers that are not finite"
+            )
+        return numbers
+
+    def train(self, phases: Sequence[object]) -> None:
         """What the trainer is to do."""
         if wrong := [phase for phase in phases if not isinstance(phase, Phase)] or not phases:
             given = f"a {type(wrong[0]).__name__}" if isinstance(wrong, list) else "nothing"
             raise InputError(
-                f"`{self.protocol}` gives `train` {given} in round {peer.round}; give it phases: "
+                f"`{self.protocol}` gives `train` {given} in round {self._round}; give it phases: "
                 "await peer.train(*self.local())"
             )
 
-    def compute(self, peer: Peer, function: object, called: str = "compute") -> None:
+    def compute(self, function: object, called: str = "compute") -> None:
         """What is to run in the worker thread."""
         if iscoroutinefunction(function) or not callable(function):
             given = "an async function" if callable(function) else f"a {type(function).__name__}"
             raise InputError(
-                f"`{self.protocol}` gives `{called}` {given} in round {peer.round}; give it a plain function and its "
+                f"`{self.protocol}` gives `{called}` {given} in round {self._round}; give it a plain function and its "
                 f"arguments: await peer.{called}(f{', x' * (called == 'compute')})"
             )
 
-    def once(self, peer: Peer, made: object) -> Tensor:
+    def once(self, made: object) -> Tensor:
         """What was made for `once`."""
         if not isinstance(made, Tensor):
             raise InputError(
-                f"`{self.protocol}` draws a {type(made).__name__} by `once` in round {peer.round}; return a tensor: "
+                f"`{self.protocol}` draws a {type(made).__name__} by `once` in round {self._round}; return a tensor: "
                 "torch.tensor(...)"
             )
         return made
 
-    def _check_senders(self, share: Share, round: int, senders: Collection[str], of: Collection[str]) -> None:
-        self.sendable.check_ids(share, round, "of", of)
-        if strangers := sorted(set(of) - set(senders)):
+    def vector(self, share: Share) -> Tensor:
+        """The vector that a share names, as declared: a part of the peer's model, or one in its state."""
+        peer = self._peer
+        if share.own and share.vector not in peer.state:
             raise InputError(
-                f"`{self.protocol}` waits for `{share.vector}` of {', '.join(strangers)} in round {round}, and the "
-                f"neighbours are {', '.join(senders) or 'none'}; wait for neighbours only"
+                f"`{self.protocol}` sends `{share.vector}` in round {self._round}, which is neither {', '.join(PARTS)} "
+                f"nor kept in `peer.state`; write peer.state[{share.vector!r}] = ... before"
+            )
+        found: Tensor = peer.state[share.vector] if share.own else getattr(peer, share.vector)
+        self._check_vector(share, found)
+        return found
+
+    def length(self, share: Share) -> int | None:
+        """Values of the vector at every peer; None where each may send one of its own length."""
+        return None if share.bytes or share.part is None else self._model.sizes[share.part]
+
+    @property
+    def _round(self) -> int:
+        return self._peer.round
+
+    def _share(self, name: str) -> Share:
+        """The declaration of that vector for the present round."""
+        return self._declared.share(name, self._round)
+
+    def _numbers(self, share: Share, scalars: Mapping[str, float]) -> dict[str, float]:
+        """The scalars beside a vector in the order in which they travel: as many as declared, and finite."""
+        self._declared.check_scalars(share, scalars, self._round)
+        numbers = {name: float(scalars[name]) for name in sorted(scalars)}
+        if wrong := [name for name, value in numbers.items() if not isfinite(value)]:
+            raise InputError(
+                f"`{self.protocol}` sends {wrong[0]}={numbers[wrong[0]]} beside `{share.vector}` in round "
+                f"{self._round}; only finite numbers leave a peer"
+            )
+        return numbers
+
+    def _addressed(self, share: Share, neighbours: Collection[str], to: To) -> dict[str, Tensor]:
+        """Which vector each receiver gets in an exchange; a neighbour that gets none is left out."""
+        if to is None:
+            return dict.fromkeys(neighbours, self.vector(share)) if neighbours else {}
+        self._check_ids(share, "to", to)
+        if strangers := sorted(set(to) - set(neighbours)):
+            raise InputError(
+                f"`{self.protocol}` sends `{share.vector}` to {', '.join(strangers)} in round {self._round}, and the "
+                f"neighbours are {', '.join(neighbours) or 'none'}; send to neighbours only"
+            )
+        if not isinstance(to, Mapping):
+            chosen = [neighbour for neighbour in neighbours if neighbour in to]
+            return dict.fromkeys(chosen, self.vector(share)) if chosen else {}
+        if not share.own:
+            raise InputError(
+                f"`{self.protocol}` gives each neighbour a `{share.vector}` of its own in round {self._round}; that "
+                "goes with a vector of the protocol's own: declare one under another name"
+            )
+        for vector in to.values():
+            self._check_vector(share, vector)
+        return {neighbour: to[neighbour] for neighbour in neighbours if neighbour in to}
+
+    def _check_vector(self, share: Share, vector: Tensor) -> None:
+        self._declared.check(share, vector, self._round, self._model.sizes["model"])
+        length = self.length(share)
+        if share.own and length is not None and vector.numel() != length:
+            raise InputError(
+                f"`{self.protocol}` sends `{share.vector}` in round {self._round} with {vector.numel()} values, and "
+                f"declares it like={share.like!r}, which has {length}; make it as long or leave out `like`"
             )
 
-    def _check_mean(self, share: Share, round: int, weight: float) -> None:
-        name = f"`{self.protocol}` takes the mean of `{share.vector}` in round {round}"
+    def _check_ids(self, share: Share, which: str, ids: Collection[str]) -> None:
+        """`ids` are those that an exchange goes to, or is awaited of, as `which` says."""
+        if not isinstance(ids, Collection) or isinstance(ids, Tensor):
+            raise InputError(
+                f"`{self.protocol}` exchanges `{share.vector}` in round {self._round} with "
+                f"{which}={type(ids).__name__}; name the vector alone, and numbers by their names: "
+                'peer.exchange("extractor", loss=0.3)'
+            )
+        if isinstance(ids, str):
+            raise InputError(
+                f"`{self.protocol}` exchanges `{share.vector}` in round {self._round} with {which}={ids!r}; write a "
+                f"list of ids: {which}=[{ids!r}]"
+            )
+
+    def _check_senders(self, share: Share, neighbours: Collection[str], of: Collection[str]) -> None:
+        self._check_ids(share, "of", of)
+        if strangers := sorted(set(of) - set(neighbours)):
+            raise InputError(
+                f"`{self.protocol}` waits for `{share.vector}` of {', '.join(strangers)} in round {self._round}, and "
+                f"the neighbours are {', '.join(neighbours) or 'none'}; wait for neighbours only"
+            )
+
+    def _check_mean(self, share: Share, weight: float) -> None:
+        name = f"`{self.protocol}` takes the mean of `{share.vector}` in round {self._round}"
         if share.bytes:
             raise InputError(f"{name}, which is declared as bytes; a mean is of float32 values")
         if not (isinstance(weight, SupportsFloat) and isfinite(weight) and weight >= 0):
             raise InputError(f"{name} with weight {weight}; a weight is a number from 0 up")
 
-    def _check_pending(self, pending: int, round: int) -> None:
+    def _check_pending(self, pending: int) -> None:
         """A receiver has room for four messages of a sender: with more under way, both could wait for ever."""
         if pending >= MAX_PENDING:
             raise InputError(
-                f"`{self.protocol}` has {pending} exchanges under way in round {round} and begins another; `await` one "
-                "of them first"
+                f"`{self.protocol}` has {pending} exchanges under way in round {self._round} and begins another; "
+                "`await` one of them first"
             )
 
-    def _check_ring(self, collective: str, round: int) -> None:
-        if self.graph == "none":
+    def _check_ring(self, collective: str) -> None:
+        if self._graph == "none":
             raise InputError(
-                f"`{self.protocol}` calls `{collective}` in round {round}, and its graph is `none`; let `graph` return "
-                "another, such as `ring`"
+                f"`{self.protocol}` calls `{collective}` in round {self._round}, and its graph is `none`; let `graph` "
+                "return another, such as `ring`"
             )
+
+
+class SendQueue:
+    """Each call sends when its vectors are here and the calls before it have sent: at once, where they never left."""
+
+    def __init__(self) -> None:
+        self._last: asyncio.Future[Any] | None = None
+
+    def enqueue(self, fetched: Collection[HostCopy], send: Callable[[], T]) -> asyncio.Future[T]:
+        """What `send` gives. Where nothing is to be waited for, it is called, and raises, before this returns."""
+        if self._last is None and all(one.copied is None for one in fetched):
+            sent = asyncio.get_running_loop().create_future()
+            sent.set_result(send())
+            return sent
+        task = asyncio.get_running_loop().create_task(_in_turn(self._last, fetched, send))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # or it is reported twice
+        self._last = task
+        return task
+
+
+async def _in_turn(before: asyncio.Future[Any] | None, fetched: Collection[HostCopy], send: Callable[[], T]) -> T:
+    if before:
+        await before
+    for one in fetched:
+        await asyncio.to_thread(one.wait)
+    return send()
+
+
+class SimulatedAdversary:
+    """Turns a vector into the one that is sent; without a behaviour, or of one of bytes, it is the same one.
+
+    Of vectors that are laid out as a part of the model only what is trained changes: BatchNorm's statistics, of which a
+    negative variance would end every neighbour, leave as they are.
+    """
+
+    def __init__(self, behaviour: Behaviour | None, model: Model, seed: int, peer: str) -> None:
+        self._behaviour, self._model, self._seed, self._peer = behaviour, model, seed, peer
+        self._round = self._count = 0
+        self._start: Tensor | None = None
+        self._first: dict[str, Tensor] = {}
+
+    def begin(self, round: int) -> None:
+        """A new round: the model as it is now is the one from which its change counts."""
+        self._round, self._count = round, 0
+        if isinstance(self._behaviour, SignFlip):
+            self._start = self._model.vector.detach().clone()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What must survive a crash; nobody changes these tensors any more."""
+        return dict(self._first)
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self._first = dict(state)
+
+    def transform(self, share: Share, vector: Tensor) -> Tensor:
+        """What is sent in place of `vector` (float32 or bytes, of one dimension), which stays as it is."""
+        if share.bytes:
+            return vector
+        match self._behaviour:
+            case Noise(scale=scale):
+                return self._noisy(share, vector, scale)
+            case Stale():
+                return self._stale(share, vector)
+            case SignFlip():
+                return self._flipped(share, vector)
+        return vector
+
+    def _noisy(self, share: Share, vector: Tensor, scale: float) -> Tensor:
+        generator = torch_generator(self._seed, self._peer, self._round, f"noise {self._count}")
+        self._count += 1
+        noise = torch.randn(vector.shape, generator=generator).mul_(scale).to(vector.device)
+        return self._trained(share, vector, vector + noise)
+
+    def _stale(self, share: Share, vector: Tensor) -> Tensor:
+        # Each receiver may get a vector of its own under one name, and each of another length.
+        name = f"{share.vector}/{vector.numel()}"
+        if name not in self._first:
+            self._first[name] = vector.detach().to("cpu", copy=True)
+        return self._first[name].to(vector.device, copy=True)
+
+    def _flipped(self, share: Share, vector: Tensor) -> Tensor:
+        if share.own:
+            return self._trained(share, vector, -vector)
+        assert self._start is not None
+        assert share.part
+        return self._trained(share, vector, 2 * self._start[self._model.part(share.part)] - vector)
+
+    def _trained(self, share: Share, vector: Tensor, changed: Tensor) -> Tensor:
+        """`changed` where the model is trained, `vector` elsewhere."""
+        if share.part is None:
+            return changed
+        told, offset = vector.clone(), self._model.part(share.part).start
+        for where in self._model.trainable(share.part):
+            place = slice(where.start - offset, where.stop - offset)
+            told[place] = changed[place]
+        return told
+
+
+def map_unique(given: Mapping[str, T], make: Callable[[T], Made]) -> dict[str, Made]:
+    """What is made of each, by receiver: of what several receivers get once, in the order of the first of them."""
+    made = {at: make(one) for at, one in {id(one): one for one in given.values()}.items()}
+    return {to: made[id(one)] for to, one in given.items()}
+
+
+UNDECIDED = -1
+"""What a peer tells that only relays the others' decisions."""
+
+
+@dataclass
+class RingOrder:
+    """The ring's order and what it cost before and after ordering."""
+
+    order: tuple[str, ...]
+    cost_before: float | None = None
+    cost_after: float | None = None
+
+
+class Communicator:
+    """Carries out the calls of one peer, each on the present round's collectives."""
+
+    def __init__(self, peer: Peer, spec: Spec, model: Model, lifecycle: Lifecycle, round: Round) -> None:
+        """`peer`: the one that calls; `round`: the present one."""
+        self._peer, self._lifecycle, self._round = peer, lifecycle, round
+        self._encoding = new_encoding(spec.wire, model.sizes, model.vector if spec.init == "shared" else None)
+        self.checker = CallChecker(peer, spec.protocol, spec.rounds, model, self._encoding)
+        self._adversary = SimulatedAdversary(spec.behaviour.get(peer.id), model, spec.seed, peer.id)
+        self._transfers, self._queue = Transfers(model.device), SendQueue()
+        self.ring = RingOrder(peer.members)
+
+    def begin(self, round: Round) -> None:
+        self._adversary.begin(round.number)
+        self._round = round
+
+    def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What must survive a crash: tensors on the CPU that never change any more, and plain JSON."""
+        tensors = copies({f"wire/{name}": tensor for name, tensor in self._encoding.state.items()})
+        tensors |= {f"behaviour/{name}": tensor for name, tensor in self._adversary.state_dict().items()}
+        return tensors, {"ring": asdict(self.ring)}
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        self._encoding.state = under("wire/", tensors)
+        self._adversary.load_state_dict(under("behaviour/", tensors))
+        self.ring = RingOrder(**{**facts["ring"], "order": tuple(facts["ring"]["order"])})
+
+    def exchange(self, share: str, to: To, of: Of, scalars: Mapping[str, float]) -> Pending[dict[str, Received]]:
+        """Check and, where nothing is to be copied, send before this returns: its errors are raised at the call."""
+        exchanges = self._round.exchanges
+        call = self.checker.exchange(share, to, of, scalars, pending=sum(not one.awaited for one in exchanges))
+        if (trace := self._round.trace) and trace.shared == share:
+            trace.passes(self.checker.vector(call.share))
+            trace.facts |= call.numbers
+        with self._communicating():
+            length = self._bytes(call.share)
+            if of is not None:
+                expected = Expected(length, of, of)
+            else:
+                expected = Expected(length, call.around.senders if to is None else (), call.around.senders)
+            collectives = self._round.collectives
+            sent = self._leave(
+                call,
+                lambda vectors: collectives.exchange(
+                    call.around, call.share.vector, Outgoing(vectors, call.numbers), expected
+                ),
+            )
+        exchanges.append(Pending(lambda: self._received(call, sent)))
+        return exchanges[-1]
+
+    async def weighted_mean(self, share: str, weight: float) -> None:
+        call = self.checker.weighted_mean(share, weight)
+        here = self._leave(call, lambda vectors: vectors[""])
+        with self._communicating():
+            vector = await here
+            # Only now, as the encoding may make what it keeps of this vector.
+            rounding = self._encoding.rounding(call.share, vector)
+            await self._round.collectives.weighted_mean(call.around, share, vector, float(weight), rounding)
+            self._transfers.copy_into(vector, call.vector)
+
+    async def all_gather(self, share: str, scalars: Mapping[str, float]) -> dict[str, Received]:
+        call = self.checker.all_gather(share, scalars)
+        length = self._bytes(call.share)
+        collectives = self._round.collectives
+        sent = self._leave(
+            call, lambda vectors: collectives.all_gather(call.around, share, vectors[""], call.numbers, length)
+        )
+        received = await self._received(call, sent)
+        return {member: received[member] for member in self._peer.members}
+
+    async def pass_token(self, share: str) -> None:
+        call = self.checker.pass_token(share)
+        here = self._leave(call, lambda vectors: vectors[""])
+        with self._communicating():
+            await self._round.collectives.pass_token(call.around, share, await here)
+
+    async def receive_token(self, share: str) -> Tensor:
+        declared = self.checker.receive_token(share)
+        with self._communicating():
+            around, length = self.checker.neighbourhood(), self._bytes(declared)
+            token = await self._round.collectives.receive_token(around, share, length)
+        return self._decoded(declared, token.vector)
+
+    async def gather(self, record: str, values: Tensor) -> dict[str, Tensor]:
+        records = await self._gathered(record, tuple(self.checker.gather(record, values)))
+        return {peer: torch.tensor(records[peer], dtype=torch.float64) for peer in self._peer.members}
+
+    async def agree(self, record: str, decision: Tensor | None) -> None:
+        own = decision_digest(decision)
+        digests = await self.gather(record, torch.tensor([own], dtype=torch.float64))
+        others = [peer for peer, theirs in digests.items() if float(theirs) not in (UNDECIDED, own)]
+        if others and decision is not None:
+            raise FailedError(
+                f"{self._peer.id} decided otherwise than {', '.join(others)} about `{record}` in round "
+                f"{self._round.number}; a decision may rest only on what is equal at all peers, and its last bits need "
+                "one kind of CPU"
+            )
+
+    async def reorder(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
+        # Last bits differ between kinds of CPU: a ring that only some believe in must not come into use.
+        await self.agree("order", torch.tensor([self._peer.members.index(peer) for peer in order]))
+        self.ring = RingOrder(order, cost_before, cost_after)
+        network, number, around = self._round.network, self._round.number, self.checker.neighbourhood()
+        network.audit.reordered(number, order)
+        network.use(number, around.receivers, around.senders)
+        self._lifecycle.report(RingOrdered(order=order, cost_before=cost_before, cost_after=cost_after))
+
+    # -- the runtime's own calls, of vectors and records that no protocol names: they travel as they are --
+
+    async def gather_number(self, record: str, number: float) -> list[float]:
+        """Every member's number, in the order of the spec."""
+        records = await self._gathered(record, (number,))
+        return [records[peer][0] for peer in self._peer.members]
+
+    async def runtime_mean(self, name: str, vector: Tensor, weight: float) -> None:
+        """The weighted mean over all members, in place; on the CPU."""
+        with self._communicating():
+            await self._round.collectives.weighted_mean(self.checker.neighbourhood(), name, vector, weight)
+
+    async def receive_state(self, name: str, numbers: int = 0) -> Arrived:
+        """What the left neighbour sends to this peer, which is being admitted; the vector is on the CPU."""
+        with self._communicating():
+            return await self._round.collectives.receive_token(self.checker.neighbourhood(), name, None, numbers)
+
+    async def send_state(self, name: str, vector: Tensor, numbers: Sequence[float] = ()) -> None:
+        """To the right neighbour, which is being admitted."""
+        leaving = self._transfers.fetch(vector)
+        with self._communicating():
+            here = await self._queue.enqueue([leaving], lambda: leaving.vector)
+            await self._round.collectives.pass_token(self.checker.neighbourhood(), name, here, numbers)
+
+    def placed(self, vector: Tensor) -> Tensor:
+        """A tensor from the CPU where the model lies."""
+        return self._transfers.to_device(vector)
+
+    # -- on the way out --
+
+    def _leave(self, call: CheckedCall, start: Callable[[dict[str, Tensor]], T]) -> asyncio.Future[T]:
+        """Fetch a call's vectors now; `start` with them, encoded, when they are here and earlier calls have sent."""
+        leaving = map_unique(call.vectors, lambda vector: self._fetch(call.share, vector))
+        return self._queue.enqueue(leaving.values(), lambda: start(self._encoded(call, leaving)))
+
+    def _fetch(self, share: Share, vector: Tensor) -> HostCopy:
+        """A vector on its way to the CPU: another one if this peer misbehaves by the spec; a trace has both."""
+        trace = self._round.trace if self._round.trace and self._round.trace.shared == share.vector else None
+        if trace:
+            trace.communicates(vector)
+        leaving = self._adversary.transform(share, vector)
+        if trace and leaving is not vector:
+            trace.sends(leaving)
+        return self._transfers.fetch(leaving)
+
+    def _encoded(self, call: CheckedCall, fetched: Mapping[str, HostCopy]) -> dict[str, Tensor]:
+        """Vectors that are here, as they travel; DivergedError where one is not finite."""
+        # All are looked at before one is encoded: what an encoding keeps must not hold what never left.
+        plain = map_unique(fetched, lambda one: self._finite(call.share, one.vector))
+        if call.collective == "weighted_mean":
+            return plain  # whose parts are rounded as they leave
+        try:
+            return map_unique(
+                plain, lambda vector: self._encoding.encode(call.collective, call.share, vector, call.each_its_own)
+            )
+        except OverflowError as error:
+            raise self._diverged(call.share, f"has values {error}") from None
+
+    def _finite(self, share: Share, vector: Tensor) -> Tensor:
+        if vector.is_floating_point() and not bool(torch.isfinite(vector.sum())):
+            raise self._diverged(share, "is not finite")
+        return vector
+
+    def _diverged(self, share: Share, what: str) -> DivergedError:
+        return DivergedError(
+            f"{self._peer.id}: its {share.vector} {what} in round {self._round.number}; lower the learning rate"
+        )
+
+    # -- on the way in --
+
+    async def _received(self, call: CheckedCall, sent: Awaitable[Awaitable[dict[str, Arrived]]]) -> dict[str, Received]:
+        with self._communicating():
+            arrived = await (await sent)
+        return {
+            sender: Received(self._decoded(call.share, one.vector), dict(zip(call.numbers, one.scalars, strict=True)))
+            for sender, one in arrived.items()
+        }
+
+    def _decoded(self, share: Share, arrived: Tensor) -> Tensor:
+        return self._encoding.decode(share, arrived, lambda: self.checker.vector(share), self._transfers.to_device)
+
+    def _bytes(self, share: Share) -> int | None:
+        """Of the vector, as it travels, at every peer; None where each may send one of its own length."""
+        length = self.checker.length(share)
+        return None if length is None else self._encoding.length(share, length)
+
+    async def _gathered(self, record: str, numbers: tuple[float, ...]) -> dict[str, tuple[float, ...]]:
+        with self._communicating():
+            collectives, around = self._round.collectives, self.checker.neighbourhood()
+            return await (await self._queue.enqueue((), lambda: collectives.gather(around, record, numbers)))
+
+    @contextmanager
+    def _communicating(self) -> Iterator[None]:
+        """The time that the block takes counts as communication."""
+        self._lifecycle.become("communicating")
+        with self._lifecycle.timed("communicate"):
+            yield
+
+
+def decision_digest(decision: Tensor | None) -> int:
+    """A number for a decision that a float64 holds exactly, or the one that stands for none."""
+    if decision is None:
+        return UNDECIDED
+    content = repr((str(decision.dtype), decision.cpu().tolist())).encode()
+    return int.from_bytes(hashlib.sha256(content).digest()[:6], "little")
 
 
 def plain_notes(protocol: str, values: Mapping[str, object], round: int) -> dict[str, Note]:
@@ -306,17 +639,3 @@ def _finite(value: Any) -> float | None:
         raise TypeError("float() would read it")
     number = float(value)
     return number if isfinite(number) else None
-
-
-ProtocolState = MutableMapping[str, Tensor]
-
-
-def first_rows(protocol: Protocol, state: ProtocolState, count: int) -> None:
-    """Before anything is known of so many members."""
-    for name, first in protocol.by_peer.items():
-        state[name] = torch.full((count,), first, dtype=row_dtype(first))
-
-
-def row_dtype(first: float | bool) -> torch.dtype:
-    """Of rows that begin so."""
-    return torch.bool if isinstance(first, bool) else torch.float64

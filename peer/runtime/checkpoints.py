@@ -1,32 +1,39 @@
-"""What survives a peer's death, file by file.
+"""What survives a crash of a peer: its checkpoints and its journal, and how it resumes from them.
 
 A round's end on disk: all state, and every message a neighbour may still ask for (rules R2, R3 and R6).
 
-checkpoint/round-0003.safetensors    the state after round 3 checkpoint/messages-0003.safetensors the frames sent in
-round 3, with their receivers checkpoint/round-0003.json           written last: checksums of both, so that what is
-whole can be told from what is not checkpoint/kept-*.safetensors        each a tensor that never changes, written once
-and named by its checksum checkpoint/.spare-*                  files that nobody needs any more: the next ones are
-written over them
+- checkpoint/round-0003.safetensors: the state after round 3
+- checkpoint/messages-0003.safetensors: the frames sent in round 3, with their receivers
+- checkpoint/round-0003.json: written last, with the checksums of both, by which an intact checkpoint is known
+- checkpoint/kept-*.safetensors: each a tensor that never changes, written once and named by its checksum
+- checkpoint/.spare-*: files that are no longer needed; the next ones are written over them
 
 And what is drawn, measured or encrypted once: on disk before anything that depends on it leaves (rule R1).
 
-journal/round-0003-0.safetensors     the first value of round 3; a replay of the round reads it again
+- journal/round-0003-0.safetensors: the first value of round 3; a replay of the round reads it again
 
-All reading and writing here blocks; it runs in a thread. When a checkpoint is made, and how a peer goes on from one,
-is said in `peer.runtime.checkpointer`.
+`Checkpoints` and `Journal` are the files; their methods block and run in a thread. `Checkpointer` writes a round's
+checkpoint while the next round trains. A round is announced as durable when the next one is on disk, too, and the last
+one once it has been read back.
+
+A resume, in order: what a killed process left half written is removed; the newest intact checkpoint is looked for; if
+what this peer may have announced is damaged it cannot go on, as the neighbours have dropped their messages of that
+time; what lies after that checkpoint is dropped; state, links and messages are put back; and the others hear up to
+which round this peer's are on disk. A checkpoint of an earlier view only gives the state with which the present one
+is entered.
 """
 
+import asyncio
 import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import safetensors.numpy
 import safetensors.torch
 import torch
@@ -35,14 +42,18 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from peer.errors import FailedError
-from peer.files import read, sync, write_atomically
+from peer.files import Buffer, read, sync, write_atomically
 from peer.network.streams.link import KeptFrames
 from peer.network.wire.frames import BadFrameError, decode
+from peer.runtime.lifecycle import CheckpointLostError
+from peer.tasks import background, shielded
+from peer.telemetry.events import CheckpointDamaged, Resumed
+from peer.telemetry.results import sync_lines
 from peer.telemetry.trace import copy
 
-
-class CheckpointLostError(FailedError):
-    """What this peer had on disk is gone, and no replay brings it back."""
+if TYPE_CHECKING:
+    from peer.runtime.local_peer import Participant
+    from peer.runtime.round_reports import RunProgress
 
 
 class Journal:
@@ -115,8 +126,13 @@ def tensor_digest(value: Tensor) -> str:
     return digest.hexdigest()
 
 
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those of a checkpoint whose names begin so, without that prefix."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
 class ImmutableTensors:
-    """Those in one directory, by their checksums."""
+    """Write-once tensors of one directory, by their checksums."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -125,14 +141,14 @@ class ImmutableTensors:
         return self._directory / f"kept-{digest}.safetensors"
 
     def read(self, digest: str) -> Tensor:
-        """Whole or not; ValueError or KeyError where the file is none of these."""
+        """Intact or not; ValueError or KeyError where the file is none of these."""
         try:
             return safetensors.torch.load(read(self.path(digest)))["value"]
         except SafetensorError as error:
             raise ValueError(str(error)) from None
 
-    def damage(self, digests: Collection[str]) -> str | None:
-        """What is wrong with the first of these that is not whole; None if all are. Raises what `read` does."""
+    def verify(self, digests: Collection[str]) -> str | None:
+        """What is wrong with the first of these that is not intact; None if all are. Raises what `read` does."""
         for digest in digests:
             if tensor_digest(self.read(digest)) != digest:
                 return f"the checksum of {self.path(digest).name} is wrong"
@@ -144,14 +160,51 @@ class ImmutableTensors:
                 path.unlink()
 
 
-def tensor_file(tensor: Tensor) -> bytes:
-    return safetensors.torch.save({"value": tensor})
+DTYPES = {
+    torch.float64: "F64",
+    torch.int64: "I64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""As safetensors names them, the largest first: so every tensor in a file is aligned."""
 
 
-def pack_frames(frames: KeptFrames) -> bytes:
-    tensors = {f"{number:08d}": np.frombuffer(data, np.uint8) for number, (_, data) in enumerate(frames)}
-    receivers = json.dumps([to for to, _ in frames])
-    return safetensors.numpy.save(tensors, {"receivers": receivers})
+def tensor_file(tensors: Mapping[str, Tensor]) -> list[Buffer]:
+    """A safetensors file of tensors on the CPU, as buffers: what the library's `save` joins by copying it all twice."""
+    if not all(tensor.dtype in DTYPES for tensor in tensors.values()):
+        return [safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})]
+    kinds = [*DTYPES]
+    ordered = sorted(tensors.items(), key=lambda named: (kinds.index(named[1].dtype), named[0]))
+    return _safetensors(
+        (name, DTYPES[tensor.dtype], [*tensor.shape], tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        for name, tensor in ordered
+    )
+
+
+def pack_frames(frames: KeptFrames) -> list[Buffer]:
+    """A safetensors file, too: a frame a tensor, in order, and in its metadata who is to have which."""
+    parts = ((f"{number:08d}", "U8", [len(data)], data) for number, (_, data) in enumerate(frames))
+    return _safetensors(parts, {"receivers": json.dumps([to for to, _ in frames])})
+
+
+def _safetensors(
+    parts: Iterable[tuple[str, str, list[int], Buffer]], metadata: Mapping[str, str] | None = None
+) -> list[Buffer]:
+    """By tensor its name, type, shape and content: the length of the header, the header, and all content in order."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    contents, end = list[Buffer](), 0
+    for name, dtype, shape, content in parts:
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end := end + len(content)]}
+        contents.append(content)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return [len(text).to_bytes(8, "little") + text, *contents]
 
 
 def unpack_frames(content: bytes) -> KeptFrames:
@@ -194,10 +247,10 @@ class Checkpoints:
     def save(self, snapshot: Snapshot, frames: KeptFrames) -> None:
         """Write a checkpoint and the messages of its round; they are on disk when this returns."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        state = safetensors.torch.save(dict(snapshot.tensors))
+        state = tensor_file(snapshot.tensors)
         messages = pack_frames(frames)
         for digest, tensor in snapshot.new.items():
-            write_atomically(self._kept.path(digest), tensor_file(tensor))
+            write_atomically(self._kept.path(digest), tensor_file({"value": tensor}))
         self._write("round", snapshot.round, "safetensors", state)
         self._write("messages", snapshot.round, "safetensors", messages)
         sync(self.directory)
@@ -209,30 +262,40 @@ class Checkpoints:
         sync(self.directory)
 
     def rounds(self) -> list[int]:
-        """Rounds of which a checkpoint was sealed, oldest first, whole or not."""
+        """Rounds of which a checkpoint was sealed, oldest first, intact or not."""
         return self._numbers("round", "json")
 
     def newest_whole(self) -> int:
-        """The newest round whose checkpoint is whole; -1 if none is."""
-        return next((round for round in reversed(self.rounds()) if self.damage(round) is None), -1)
+        """The newest round whose checkpoint is intact; -1 if none is."""
+        return next((round for round in reversed(self.rounds()) if self.verify(round) is None), -1)
 
-    def damage(self, round: int) -> str | None:
-        """What is wrong with a checkpoint and the messages of its round; None if it is whole.
+    def verify(self, round: int) -> str | None:
+        """What is wrong with a checkpoint and the messages of its round; None if it is intact.
 
         What never changes is part of every checkpoint that has it.
         """
-        return self._damage(round, ("state", "messages"))
+        try:
+            seal = self._seal(round)
+            for part, kind in (("state", "round"), ("messages", "messages")):
+                path = self._path(kind, round, "safetensors")
+                if part == "messages" and not path.exists():
+                    continue  # pruned: no neighbour will ask for them
+                if _content_digest(read(path)) != seal[part]:
+                    return f"the checksum of its {part} is wrong"
+            return self._kept.verify(seal["unchanging"].values())
+        except (OSError, ValueError, KeyError) as error:
+            return f"it cannot be read ({type(error).__name__})"
 
-    def damaged_messages(self, before: int) -> dict[int, str]:
+    def verify_messages(self, before: int) -> dict[int, str]:
         """Earlier rounds whose kept messages are damaged, and how: a checkpoint stands on them as well."""
-        found = {at: self._damaged_messages(at) for at in self._message_rounds() if at < before}
+        found = {at: self._verify_messages(at) for at in self._message_rounds() if at < before}
         return {at: why for at, why in found.items() if why}
 
     def load(self, round: int) -> tuple[Snapshot, dict[int, KeptFrames]]:
-        """A checkpoint that is whole, and all messages up to its round that are still kept and whole."""
+        """A checkpoint that is intact, and all messages up to its round that are still kept and intact."""
         seal = self._seal(round)
         tensors = safetensors.torch.load(read(self._path("round", round, "safetensors")))
-        damaged = self.damaged_messages(round)
+        damaged = self.verify_messages(round)
         kept = {
             at: unpack_frames(read(self._path("messages", at, "safetensors")))
             for at in self._message_rounds()
@@ -242,9 +305,11 @@ class Checkpoints:
         tensors |= {name: self._kept.read(digest) for name, digest in unchanging.items()}
         return Snapshot(round, tensors, seal["facts"], unchanging), kept
 
-    def tidy(self) -> None:
-        """After a process that was killed: its renames are put on disk, as they will be announced; what it had not
-        sealed or only half written is removed."""
+    def recover(self) -> None:
+        """Clean up after a process that was killed.
+
+        Its renames are put on disk, as they will be announced; what it had not sealed or only half written is removed.
+        """
         if not self.directory.is_dir():
             return
         sync(self.directory)
@@ -280,7 +345,7 @@ class Checkpoints:
         self._kept.drop_all_but(sealed)
 
     def prune(self, low_watermark: int, wanted: Collection[int]) -> None:
-        """Set aside what nobody will ask for: messages, but of `wanted` rounds, and older checkpoints but two.
+        """Set aside what no neighbour will ask for: messages, but of `wanted` rounds, and older checkpoints but two.
 
         The newest of those up to `low_watermark` stays, too: that may be the last round to which all can go back.
         """
@@ -296,7 +361,7 @@ class Checkpoints:
         # Before they are written over: a power cut must not bring an old name back with other content.
         sync(self.directory)
 
-    def _write(self, kind: str, round: int, suffix: str, content: bytes) -> None:
+    def _write(self, kind: str, round: int, suffix: str, content: Buffer | Sequence[Buffer]) -> None:
         write_atomically(self._path(kind, round, suffix), content, self._spare(kind, suffix))
 
     def _set_aside(self, kind: str, round: int, suffix: str) -> None:
@@ -307,20 +372,7 @@ class Checkpoints:
     def _spare(self, kind: str, suffix: str) -> Path:
         return self.directory / f".spare-{kind}.{suffix}"
 
-    def _damage(self, round: int, parts: Iterable[str]) -> str | None:
-        try:
-            seal = self._seal(round)
-            for part in parts:
-                path = self._path("round" if part == "state" else part, round, "safetensors")
-                if part == "messages" and not path.exists():
-                    continue  # pruned: nobody will ask for them
-                if _content_digest(read(path)) != seal[part]:
-                    return f"the checksum of its {part} is wrong"
-            return self._kept.damage(seal["unchanging"].values())
-        except (OSError, ValueError, KeyError) as error:
-            return f"it cannot be read ({type(error).__name__})"
-
-    def _damaged_messages(self, round: int) -> str | None:
+    def _verify_messages(self, round: int) -> str | None:
         """By the round's seal, or by the frames' own checksums where the seal is what is damaged."""
         try:
             content = read(self._path("messages", round, "safetensors"))
@@ -350,7 +402,7 @@ class Checkpoints:
         return self._numbers("messages", "safetensors")
 
     def _numbers(self, kind: str, suffix: str) -> list[int]:
-        """The rounds of the files that `_path` could have named; anything else there is somebody else's."""
+        """The rounds of the files that `_path` could have named; anything else there is not this peer's."""
         try:
             with os.scandir(self.directory) as entries:
                 files = {entry.name for entry in entries if entry.is_file()}
@@ -369,5 +421,158 @@ def _file_name(kind: str, round: int, suffix: str) -> str:
     return f"{kind}-{round:04d}.{suffix}"
 
 
-def _content_digest(content: bytes) -> str:
-    return xxhash.xxh3_128_hexdigest(content)
+def _content_digest(content: Buffer | Sequence[Buffer]) -> str:
+    digest = xxhash.xxh3_128()
+    for buffer in [content] if isinstance(content, Buffer) else content:
+        digest.update(buffer)
+    return digest.hexdigest()
+
+
+class Checkpointer:
+    """Writes a checkpoint while the next round trains, at most one at a time, and resumes from the newest one."""
+
+    def __init__(
+        self, files: Checkpoints, participant: "Participant", progress: "RunProgress", tasks: asyncio.TaskGroup
+    ) -> None:
+        """tasks: in which checkpoints are written."""
+        self._files, self._participant, self._progress, self._tasks = files, participant, progress, tasks
+        self._network, self._journal = participant.network, participant.journal
+        self._seat, self._view = participant.setup.seat, participant.setup.view
+        self._report = participant.lifecycle.report
+        self._writing: asyncio.Task[None] | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def running(
+        cls, files: Checkpoints, participant: "Participant", progress: "RunProgress"
+    ) -> AsyncIterator["Checkpointer"]:
+        """One for as long as the block; a checkpoint under way at its end is written to its end."""
+        async with background() as tasks:
+            yield cls(files, participant, progress, tasks)
+
+    async def save(self, round: int) -> None:
+        """Take the state as it is now and write it in the background, after the checkpoint before it."""
+        await self._wait_idle()
+        unchanging, new = await self._participant.unchanging()
+        tensors, facts = await asyncio.to_thread(self._participant.state_dict)
+        facts = {"peer": facts, "network": self._network.state_dict()}
+        if progress := self._progress.state_dict():
+            facts["course"] = progress
+        snapshot = Snapshot(round, tensors, facts, unchanging, new)
+        frames = self._network.frames(round)
+        self._writing = self._tasks.create_task(shielded(self._write, snapshot, frames))
+
+    async def _wait_idle(self) -> None:
+        """Wait for the checkpoint under way; what goes wrong with it is raised where the block ends."""
+        if self._writing:
+            await asyncio.wait((self._writing,))
+
+    async def _write(self, snapshot: Snapshot, frames: KeptFrames) -> None:
+        await asyncio.to_thread(sync_lines, self._files.directory.parent)
+        await asyncio.to_thread(self._files.save, snapshot, frames)
+        whole = self._files.rounds()
+        if len(whole) > 1:
+            self._announce(whole[-2])
+        network = self._network
+        wanted = {snapshot.round, *network.wanted()}  # the newest go with the next checkpoint
+        await asyncio.to_thread(self._files.prune, self._seat.least_wanted(network.durability), wanted)
+        await asyncio.to_thread(self._journal.prune, self._files.rounds()[0])
+
+    def _announce(self, durable: int) -> None:
+        self._network.announce(self._seat.tellable(durable))
+
+    async def verify_last(self) -> None:
+        """Read the last checkpoint back and announce it itself."""
+        await self._wait_idle()
+        if not (rounds := self._files.rounds()):
+            return  # taken in by a view that was over before its first round
+        last = rounds[-1]
+        why = await asyncio.to_thread(self._files.verify, last)
+        if why:
+            raise FailedError(f"the last checkpoint was not written well: {why}; start this peer again")
+        self._announce(last)
+
+    async def resume(self) -> int:
+        """Go back to the newest whole checkpoint; its round, or -1 when there is none.
+
+        FailedError: what this peer may have announced is damaged. It cannot be replayed, as the neighbours have dropped
+        their messages of that time: this peer would wait for them for ever.
+        """
+        self._files.recover()
+        newest = max(self._files.rounds(), default=-1)
+        announced = newest - 1 if newest >= self._view.first else -1
+        whole = []
+        for round in reversed(self._files.rounds()):
+            why = await asyncio.to_thread(self._files.verify, round)
+            if why:
+                self._report(CheckpointDamaged(round=round, reason=why))
+            else:
+                whole.append(round)
+        if max(whole, default=-1) < announced:
+            raise self._lost(f"no checkpoint of round {announced} or later is whole")
+        if not whole:
+            self._files.drop_after(-1)
+            return self._begin_anew()
+        snapshot, messages = await asyncio.to_thread(self._files.load, whole[0])
+        if whole[0] >= self._view.first:
+            await self._check_kept_messages(snapshot)
+        self._files.drop_after(whole[0])
+        self._participant.load_state_dict(snapshot.round, snapshot.tensors, snapshot.facts["peer"], snapshot.unchanging)
+        if whole[0] < self._view.first:
+            return self._enter(snapshot)
+        self._network.load_state_dict(snapshot.round, snapshot.facts["network"])
+        self._progress.load_state_dict(snapshot.facts.get("course", {}))
+        for at in sorted(messages):
+            self._network.load_frames(messages[at])
+        # With no older one left, nothing before the newest can be asked for again; and a peer that announced
+        # less than W rounds before its own would wait for itself.
+        self._announce(self._seat.told_before(whole))
+        self._report(Resumed(round=whole[0]))
+        return whole[0]
+
+    def _enter(self, snapshot: Snapshot) -> int:
+        """Begin in a later view than that of the checkpoint; the round before its first one."""
+        brought = dict(self._view.entrants).get(self._participant.face.id, self._view.first - 1)
+        if snapshot.round != brought:
+            raise self._lost(f"this peer is to go on from its round {brought}, and that checkpoint is not whole")
+        self._progress.load_state_dict(snapshot.facts.get("course", {}))
+        self._participant.begin_view()
+        before = self._enter_network(snapshot.facts["network"])
+        self._report(Resumed(round=snapshot.round))
+        return before
+
+    def _begin_anew(self) -> int:
+        """With nothing on disk: at the start of the run, or admitted with new private state."""
+        before = self._view.first - 1
+        if before < 0:
+            return before
+        if self._participant.face.id not in dict(self._view.entrants):
+            raise self._lost(f"all go back to round {before}, and no checkpoint is whole")
+        return self._enter_network(self._network.state_dict())
+
+    def _enter_network(self, state: Mapping[str, Any]) -> int:
+        """Let the links begin with this view; the round before its first one.
+
+        Members that went back to that round are known without a word to have it on disk. Before a planned view only
+        neighbours have waited for each other.
+        """
+        before, id = self._view.first - 1, self._participant.face.id
+        others = [] if self._view.planned else [member for member in self._view.members if member != id]
+        self._network.enter(self._view.first, state, dict.fromkeys(others, before))
+        self._announce(before)
+        return before
+
+    async def _check_kept_messages(self, snapshot: Snapshot) -> None:
+        """Older messages that are damaged do no harm if every receiver has them on disk, and end the run if not."""
+        for at, why in (await asyncio.to_thread(self._files.verify_messages, snapshot.round)).items():
+            asking = self._network.may_ask(at, snapshot.facts["network"])
+            if asking:
+                raise self._lost(f"{why}, and {', '.join(asking)} may still ask for them")
+            self._report(CheckpointDamaged(round=at, reason=f"{why}; every neighbour has them"))
+
+    def _lost(self, what: str) -> CheckpointLostError:
+        """What no replay brings back; nothing is deleted, so that a copy can be put in its place."""
+        return CheckpointLostError(
+            f"{self._files.directory}: {what}, so this peer cannot go on; put a copy of its files there, or "
+            "begin the federation again (`dfl-launch run --fresh`)"
+        )

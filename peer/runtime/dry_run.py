@@ -31,7 +31,8 @@ from peer.network.collectives import Pending
 from peer.protocols.base import Init, Peer, Protocol, Received, Resources, State
 from peer.protocols.declarations import Share
 from peer.protocols.registry import PROTOCOLS
-from peer.runtime.calls import CallChecker, Of, To, first_rows, plain_notes
+from peer.runtime.admission import first_rows
+from peer.runtime.calls import CallChecker, Of, To, plain_notes
 from peer.runtime.encodings import new_encoding
 from peer.spec.blocks import Float32, Wire
 from peer.spec.federation import Spec
@@ -89,7 +90,7 @@ class DryRunPeer(Peer):
         self._protocol, self._rehearsal = protocol, rehearsal
         self._vector = rehearsal.model.vector.detach().clone()
         self._encoding = new_encoding(rehearsal.wire, rehearsal.model.sizes)
-        self._calls = CallChecker.of(protocol, rehearsal.rounds, rehearsal.model, self._encoding)
+        self._calls = CallChecker(self, protocol, rehearsal.rounds, rehearsal.model, self._encoding)
 
     @property
     def model(self) -> Tensor:  # type: ignore[override]
@@ -113,7 +114,7 @@ class DryRunPeer(Peer):
 
     @recorded
     async def train(self, *phases: Phase) -> float:
-        self._calls.train(self, phases)
+        self._calls.train(phases)
         generator = torch_generator(self._rehearsal.seed, self.id, self.round, "rehearsal")
         for where in self._rehearsal.model.trainable("model"):
             part = self._vector[where]
@@ -133,7 +134,7 @@ class DryRunPeer(Peer):
 
     @recorded
     async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
-        self._calls.compute(self, function)
+        self._calls.compute(function)
         return function(*arguments)
 
     def forget(self, optimiser: str) -> None:
@@ -141,8 +142,8 @@ class DryRunPeer(Peer):
 
     @recorded
     async def once(self, make: Callable[[], Tensor]) -> Tensor:
-        self._calls.compute(self, make, "once")
-        made = self._calls.once(self, make())
+        self._calls.compute(make, "once")
+        made = self._calls.once(make())
         self.journalled += made.nbytes
         return made
 
@@ -209,7 +210,7 @@ class DryRun(DryRunPeer):
     @recorded
     def exchange(self, share: str, /, to: To = None, of: Of = None, **scalars: float) -> Pending[dict[str, Received]]:
         pending = [work for _, work in self.made if isinstance(work, Pending) and not work.awaited]
-        asked = self._calls.exchange(self, share, to, of, scalars, pending=len(pending))
+        asked = self._calls.exchange(share, to, of, scalars, pending=len(pending))
         self._called("exchange", share, scalars)
         beside = FLOAT64_BYTES * len(scalars)
         self.sent += sum(self._bytes(asked.share, vector) + beside for vector in asked.vectors.values())
@@ -223,21 +224,21 @@ class DryRun(DryRunPeer):
 
     @recorded
     async def weighted_mean(self, share: str, weight: float) -> None:
-        declared, vector = self._calls.weighted_mean(self, share, weight)
+        call = self._calls.weighted_mean(share, weight)
         self._called("weighted_mean", share, {})
         peers = len(self.members)
-        self.sent += 2 * (peers - 1) * self._bytes(declared, vector) // peers
+        self.sent += 2 * (peers - 1) * self._bytes(call.share, call.vector) // peers
 
     @recorded
     async def all_gather(self, share: str, /, **scalars: float) -> dict[str, Received]:
-        declared, vector, _ = self._calls.all_gather(self, share, scalars)
+        call = self._calls.all_gather(share, scalars)
         self._called("all_gather", share, scalars)
-        self.sent += (len(self.members) - 1) * (self._bytes(declared, vector) + FLOAT64_BYTES * len(scalars))
-        return {id: Received(vector.clone(), scalars) for id in self.members}
+        self.sent += (len(self.members) - 1) * (self._bytes(call.share, call.vector) + FLOAT64_BYTES * len(scalars))
+        return {id: Received(call.vector.clone(), scalars) for id in self.members}
 
     @recorded
     async def gather(self, record: str, values: Tensor) -> dict[str, Tensor]:
-        numbers = self._calls.gather(self, record, values)
+        numbers = self._calls.gather(record, values)
         self._called("gather", record, {})
         self.sent += FLOAT64_BYTES * len(numbers) * (len(self.members) - 1)
         known = self._rehearsal.proportions if record == "proportions" else {}
@@ -250,12 +251,12 @@ class DryRun(DryRunPeer):
 
     @recorded
     async def pass_token(self, share: str) -> None:
-        declared, vector = self._calls.pass_token(self, share)
-        self.sent += self._bytes(declared, vector)
+        call = self._calls.pass_token(share)
+        self.sent += self._bytes(call.share, call.vector)
 
     @recorded
     async def receive_token(self, share: str) -> Tensor:
-        return self._stand_in(self._calls.receive_token(self, share))
+        return self._stand_in(self._calls.receive_token(share))
 
     @recorded
     async def reorder(self, order: Sequence[str], cost_before: float, cost_after: float) -> None:
@@ -269,9 +270,9 @@ class DryRun(DryRunPeer):
     def _stand_in(self, share: Share) -> Tensor:
         """What somebody else may send of a vector: one's own, or zeros where this peer has none."""
         if share.own and share.vector not in self.state:
-            length = self._calls.sendable.length(share) or share.size or self._vector.numel()
+            length = self._calls.length(share) or share.size or self._vector.numel()
             return torch.zeros(length, dtype=torch.uint8 if share.bytes else torch.float32)
-        return self._calls.sendable.vector(share, self).clone()
+        return self._calls.vector(share).clone()
 
     def _called(self, collective: str, name: str, scalars: Mapping[str, float]) -> None:
         self.calls.append((self.round, collective, name, *sorted(scalars)))

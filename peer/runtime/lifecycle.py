@@ -15,8 +15,9 @@ that is lost is told of every minute, or ends the run; one that lives and sends 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal
@@ -30,10 +31,9 @@ from peer.network.streams.handshake import MAKE_ALIKE_HINT
 from peer.network.streams.state import no_views
 from peer.network.transport import Pipe
 from peer.network.wire.frames import Key
-from peer.runtime.checkpoints import CheckpointLostError
 from peer.spec.federation import Spec
 from peer.tasks import background
-from peer.telemetry.events import MAX_NAMED, Awaited, NeighbourLost, Report, Waiting
+from peer.telemetry.events import MAX_NAMED, Awaited, NeighbourLost, Report, StateChanged, Waiting
 from peer.views.signing import UNSIGNED, Keyring
 from peer.views.view import STALENESS_BOUND, View
 
@@ -60,16 +60,63 @@ MEANING: dict[State, str] = {
 }
 
 
-class Lifecycle:
-    """The present state; a step that the table does not have is a programming error."""
+class CheckpointLostError(FailedError):
+    """What this peer had on disk is gone, and no replay brings it back."""
 
-    def __init__(self) -> None:
+
+@dataclass
+class PhaseTimes:
+    """Seconds that a peer has spent on each phase."""
+
+    train: float = 0.0
+    communicate: float = 0.0
+    evaluate: float = 0.0
+
+
+class Lifecycle:
+    """What a peer does, in which round, and how long its phases have taken; reports each change of state.
+
+    Hand out this object, never its `times`: a resume replaces them.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        """Where this peer's events go."""
         self.state: State = "joining"
+        self.round = 0
+        self.times = PhaseTimes()
+        """Of the whole run; checkpoints have them."""
 
     def become(self, state: State) -> None:
+        """Enter a state, unless it is the present one; a step that the table lacks is a programming error."""
+        if state == self.state:
+            return
         if state not in TRANSITIONS[self.state]:
             raise RuntimeError(f"a peer that is {self.state} cannot become {state}")
+        self._enter(state)
+
+    def fail(self) -> None:
+        """Enter the last state, from whatever state it is."""
+        self._enter("failed")
+
+    def _enter(self, state: State) -> None:
         self.state = state
+        self.report(StateChanged(state=state, round=self.round))
+
+    @contextmanager
+    def timed(self, phase: Literal["train", "communicate", "evaluate"]) -> Iterator[None]:
+        """Count the time of the block; not where it raises, as a checkpoint must have the same time after a replay."""
+        began = time.perf_counter()
+        yield
+        setattr(self.times, phase, getattr(self.times, phase) + time.perf_counter() - began)
+
+    @property
+    def is_joining(self) -> bool:
+        return self.state == "joining"
+
+    @property
+    def is_in_rounds(self) -> bool:
+        return self.state not in ("joining", "serving")
 
 
 @dataclass(frozen=True)
@@ -267,7 +314,7 @@ async def watch_unresponsive(
     edges: Edges,
     spec: Spec,
     seat: MembershipGate,
-    running: Callable[[], bool],
+    lifecycle: Lifecycle,
     report: Report,
     reminders: ReportIntervals,
 ) -> None:
@@ -284,7 +331,7 @@ async def watch_unresponsive(
             heard = inf if seat.can_be_lost else neighbour.signs.last_heartbeat
             rejecting = neighbour.delivery.rejection.since if neighbour.delivery.rejection else inf
             lost = clock() - min(heard, rejecting)
-            if not running() or neighbour.state == "left" or lost < spec.patience:
+            if not lifecycle.is_in_rounds or neighbour.state == "left" or lost < spec.patience:
                 said.pop(neighbour.id, None)
                 continue
             how = "so" if rejecting < heard else "silent"
@@ -301,7 +348,7 @@ async def watch_unresponsive(
                 )
 
 
-async def watch_own_regression(edges: Edges, joining: Callable[[], bool], faulty: int = 0) -> None:
+async def watch_own_regression(edges: Edges, lifecycle: Lifecycle, faulty: int = 0) -> None:
     """Whom all its receivers refuse because it is behind what it had announced cannot go on: LostError.
 
     The word of so many as may lie is not enough: if it is true, the others go on without this peer by themselves.
@@ -309,11 +356,8 @@ async def watch_own_regression(edges: Edges, joining: Callable[[], bool], faulty
     while True:
         await asyncio.sleep(1)
         receivers = [edges.neighbours[id] for id in edges.peers("send")]
-        if (
-            joining()
-            and len(receivers) > faulty
-            and all(neighbour.delivery.knows_lost_rounds for neighbour in receivers)
-        ):
+        missing = all(neighbour.delivery.knows_lost_rounds for neighbour in receivers)
+        if lifecycle.is_joining and len(receivers) > faulty and missing:
             raise CheckpointLostError(
                 "this peer has lost rounds that it had on its disk, as all neighbours say; when the others have gone "
                 "on without it, it is taken in anew"

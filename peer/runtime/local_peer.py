@@ -1,262 +1,383 @@
-"""What a protocol is given, made of the model, the trainer and the network.
+"""One peer, made of its parts.
 
-Below all protocols, and before anything else in round 0, a peer comes by the means and deviations of `standardize`
-(`settle_standard`). The federation's are weighted means round the ring, of two vectors: sums over all training
-samples, of which no peer tells its own. Who is taken in later, with nothing but its data, is given the result
-(`admit_standard`).
+- `Learner`: model, data and trainer; it sends nothing.
+- `Participant`: the peer as the runtime sees it. It has a learner, the present round, a communicator for the protocol's
+  calls, and what the protocol keeps in `peer.state`. What a crash must not lose is in its `state_dict`, which each part
+  fills with its own.
+- `LocalPeer`: the peer as a protocol sees it, and no more than that.
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
-from itertools import count
-from typing import Any, Literal, TypeVar
+from dataclasses import asdict
+from operator import attrgetter
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from peer.errors import FailedError, InputError
 from peer.learning.data.drift import stage_of
-from peer.learning.data.samples import Samples, Standardisation, first_pass, second_pass, standardisation_of
+from peer.learning.data.samples import Standardisation
 from peer.learning.data.shard import Shard, class_mix
-from peer.learning.model.layout import TensorSlot
+from peer.learning.device import copies
 from peer.learning.randomness import derive
-from peer.learning.tasks import Task
 from peer.learning.training.phase import Phase, Training
 from peer.learning.training.trainer import Trainer
+from peer.network.collectives import Pending
 from peer.network.network import Network
-from peer.network.wire.manifest import Manifest, PayloadSpec
-from peer.protocols.base import Resources, State
-from peer.runtime.calls import plain_notes
-from peer.runtime.checkpoints import Journal
-from peer.runtime.communicator import Communicator
-from peer.runtime.connection import admission_name
-from peer.runtime.lifecycle import State as Activity
+from peer.plugins import describe_error
+from peer.protocols.base import Peer, Received, Resources, State
+from peer.runtime.admission import PerMemberState
+from peer.runtime.calls import Communicator, Of, RingOrder, To, plain_notes
+from peer.runtime.checkpoints import Journal, tensor_digest, under
+from peer.runtime.lifecycle import Lifecycle, PhaseTimes
+from peer.runtime.round import Round
 from peer.runtime.setup import Setup, load_shard
-from peer.spec.federation import MEANS, VARIANCES
 from peer.spec.recordings import RESOURCES_NOTE, as_noted
-from peer.tasks import in_thread
-from peer.telemetry.events import DataDrifted, DataSummary, Note, Report
-from peer.views.view import View
+from peer.telemetry.events import DataDrifted, DataSummary
+from peer.telemetry.trace import Trace, copy
 
 T = TypeVar("T")
 GIB = 1 << 30
 
 
-class LocalPeer(Communicator):
-    """The runtime's side of `peer.protocols.base.Peer`."""
+class Learner:
+    """What trains: a model, a trainer, and this peer's data as they are in the present round."""
 
-    def __init__(
-        self,
-        setup: Setup,
-        network: Network,
-        executor: Executor,
-        report: Report,
-        enter: Callable[[Activity], None],
-    ) -> None:
-        super().__init__(setup, network, report, enter)
-        spec = setup.spec
-        self.rounds, self.seed, self.setup, self._since = spec.rounds, spec.seed, setup, 1
-        self.trainer = Trainer(setup.model, setup.shard.train, spec.seed, self.id, spec.training)
+    def __init__(self, setup: Setup, executor: Executor, lifecycle: Lifecycle) -> None:
+        self._setup, self._executor, self._lifecycle = setup, executor, lifecycle
+        self._how, self._since = setup.spec.training, 1
+        self.model = setup.model
+        self.trainer = self.new_trainer(self._how)
         self.standard: Standardisation | None = None
-        self._hold(setup.shard)
-        self.executor = executor
-        self.journal = Journal(setup.out / "journal")
-        self._given = setup.given
-        self.state = State()
+        """By which its samples are standardised."""
         self.loss: float | None = None
-        self.noted: dict[str, Note] = {}
-        self.trained_this_round = False
+        """Of the newest training."""
+        self._use(setup.shard)
 
-    def begin(self, round: int) -> None:
-        """What is written once is numbered from the start, too."""
-        super().begin(round)
-        self.noted, self.trained_this_round = {}, False
-        self._onces, self._steps = count(), list[int]()
-        self._measured: Resources | None = None
+    @property
+    def shard(self) -> Shard:
+        return self._setup.shard
 
-    async def follow_drift(self, round: int) -> None:
-        """Hold the data of that round, and tell of them where they are others than those before."""
-        if await self.hold_data_of(round):
-            self.report(DataDrifted(round=round, samples=self.samples))
-            self.report(self.data_held(round))
+    @property
+    def samples(self) -> int:
+        return len(self.trainer.samples)
 
-    async def hold_data_of(self, round: int) -> bool:
-        """Whether they are others: loaded when their first round begins, as only one shard is kept."""
-        since = stage_of(round, self.setup.spec.data.stages).since
+    def new_trainer(self, how: Training) -> Trainer:
+        """One that has kept nothing."""
+        return Trainer(self.model, self.shard.train, self._setup.spec.seed, self._setup.config.id, how)
+
+    async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run a function in the worker thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
+
+    async def train(self, phases: Sequence[Phase], round: Round) -> float:
+        """Train phase after phase; the mean loss of the last one."""
+        self._lifecycle.become("training")
+        round.trained = True
+        with self._lifecycle.timed("train"):
+            losses = [await self._phase(phase, round) for phase in phases]
+        self.loss = losses[-1]
+        return losses[-1]
+
+    async def accuracy(self) -> float:
+        with self._lifecycle.timed("train"):
+            return await self.compute(self.trainer.accuracy)
+
+    async def _phase(self, phase: Phase, round: Round) -> float:
+        if self._how.same_bits:
+            loss = await self.compute(self.trainer.train, phase, round.number)
+        else:
+            loss = await self._timed_phase(phase, round)
+        if self._how.budget or self._how.patience:
+            round.steps.append(self.trainer.steps)
+            round.notes |= {"local_steps": [float(steps) for steps in round.steps]}
+        return loss
+
+    async def _timed_phase(self, phase: Phase, round: Round) -> float:
+        """A phase by the clock. How many steps it came to is on disk before anything that rests on them leaves, so a
+        replay takes as many (rule R1)."""
+        number, known = await round.recall()
+        loss = await self.compute(self.trainer.train, phase, round.number, None if known is None else int(known))
+        if known is None:
+            await round.keep(number, torch.tensor(self.trainer.steps))
+        return loss
+
+    async def load_data_for(self, round: int) -> bool:
+        """Hold the data of that round; whether they are others. Only one shard is kept at a time."""
+        since = stage_of(round, self._setup.spec.data.stages).since
         if since == self._since:
             return False
-        load, setup = asyncio.get_running_loop().run_in_executor, self.setup
-        shard = await load(self.executor, load_shard, setup.config, setup.spec, round, setup.common)
-        self._hold(shard.standardised(self.standard) if self.standard else shard)
+        setup = self._setup
+        shard = await self.compute(load_shard, setup.config, setup.spec, round, setup.common)
+        self._use(shard.standardised(self.standard) if self.standard else shard)
         self._since = since
         return True
 
     def standardise(self, standard: Standardisation) -> None:
-        """Bring its samples, which are as they lie on disk, to these means and deviations: once in a life."""
-        self.standard = self.trained.standard = standard
-        self._hold(self.setup.shard.standardised(standard))
+        """Bring the samples, which are as they lie on disk, to these means and deviations: once in a run of a view."""
+        self.standard = self.model.standard = standard
+        self._use(self.shard.standardised(standard))
 
-    def take_trainer(self, how: Training) -> Trainer:
-        """A new one, which has kept nothing, in place of its own."""
-        shard = self.setup.shard
-        self.trainer = Trainer(self.trained, shard.train, self.seed, self.id, how)
-        return self.trainer
-
-    def _hold(self, shard: Shard) -> None:
-        if self.setup.shard is not shard:
-            self.setup.shard.close()
-        self.setup.shard = shard
+    def _use(self, shard: Shard) -> None:
+        if self.shard is not shard:
+            self.shard.close()
+        self._setup.shard = shard
         self.trainer.set_data(shard.train, shard.held_back)
         # What a peer tells of its data is what it trains on, right or wrong.
-        told = class_mix(shard.train, shard.classes) if shard.task.has_classes else shard.proportions
-        self.proportions = torch.from_numpy(told)
-        self.validation = shard.validation.to(self.trained.device) if shard.validation else None
+        mix = class_mix(shard.train, shard.classes) if shard.task.has_classes else shard.proportions
+        self.proportions = torch.from_numpy(mix)
+        self.validation = shard.validation.to(self.model.device) if shard.validation else None
 
-    def data_held(self, round: int) -> DataSummary:
+    def data_summary(self, round: int) -> DataSummary:
         """What it trains on from that round on."""
-        shares = self.proportions.tolist() if self.task.has_classes else []
-        names = self.setup.shard.names.classes
+        shares = self.proportions.tolist() if self.shard.task.has_classes else []
+        names = self.shard.names.classes
         named = names if len(names) == len(shares) else map(str, range(len(shares)))
         return DataSummary(round=round, samples=self.samples, classes=dict(zip(named, shares, strict=True)))
 
-    @property
-    def samples(self) -> int:  # type: ignore[override]
-        return len(self.trainer.samples)
+    def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What must survive a crash: copies of tensors, on the CPU, and plain JSON."""
+        counters = {f"counter/{name}": counter for name, counter in self.model.counters.items()}
+        tensors = copies({"model": self.model.vector, **counters})
+        tensors |= {f"optimiser/{name}": tensor for name, tensor in self.trainer.state().items()}
+        if self.standard:
+            tensors["standard"] = self.standard.vector
+        return tensors, {"loss": self.loss, "frozen": self.model.frozen_sha256}
 
-    @property
-    def data(self) -> Samples:  # type: ignore[override]
-        return self.trainer.samples
+    def load_state_dict(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        self.model.vector.copy_(tensors["model"])
+        for name, counter in self.model.counters.items():
+            counter.copy_(tensors[f"counter/{name}"])
+        self.trainer.load_state(under("optimiser/", tensors))
+        if "standard" in tensors:
+            self.standardise(Standardisation.of_vector(tensors["standard"]))
+        self.loss = facts["loss"]
 
-    @property
-    def task(self) -> Task:  # type: ignore[override]
-        return self.trained.task
+    def check_frozen(self, round: int, before: str) -> None:
+        """What is frozen is in no checkpoint, but in its own file or code."""
+        if (now := self.model.frozen_sha256) != before:
+            raise FailedError(
+                f"the frozen weights are others than in round {round} (sha256:{now or 'none'}, and then "
+                f"sha256:{before or 'none'}); give the model the weights that it had, or begin the federation again "
+                "(`dfl-launch run --fresh`)"
+            )
 
-    @property
-    def layout(self) -> tuple[TensorSlot, ...]:  # type: ignore[override]
-        return self.trained.layout
 
-    async def train(self, *phases: Phase) -> float:
-        self.calls.train(self, phases)
-        self.enter("training")
-        self.trained_this_round = True
-        began = time.perf_counter()
-        losses = [await self._phase(phase) for phase in phases]
-        self.seconds.train += time.perf_counter() - began
-        self.loss = losses[-1]
-        return losses[-1]
+class Participant:
+    """One peer as the runtime sees it."""
 
-    async def _phase(self, phase: Phase) -> float:
-        how = self.setup.spec.training
-        if how.same_bits:
-            loss = await self.compute(self.trainer.train, phase, self.round)
-        else:
-            loss = await self._timed(phase)
-        if how.budget or how.patience:
-            self._steps.append(self.trainer.steps)
-            self.note(local_steps=self._steps)
-        return loss
+    def __init__(self, setup: Setup, network: Network, executor: Executor, lifecycle: Lifecycle) -> None:
+        spec = setup.spec
+        self.setup, self.network, self.lifecycle = setup, network, lifecycle
+        self.learner = Learner(setup, executor, lifecycle)
+        self.journal = Journal(setup.out / "journal")
+        self.round = Round(0, network, self.journal)
+        self.state = State()
+        """What the protocol keeps."""
+        self.face = LocalPeer(self)
+        self.communicator = Communicator(self.face, spec, setup.model, lifecycle, self.round)
+        self.rows = PerMemberState(spec.protocol, spec.ids)
+        self._unchanging: dict[str, str] = {}
+        """By name in a checkpoint, the checksums of what the protocol keeps unchanged and is on disk."""
 
-    async def _timed(self, phase: Phase) -> float:
-        """A phase by the clock. How many steps it came to is on disk before anything that rests on them leaves, so a
-        replay takes as many (rule R1)."""
-        number = next(self._onces)
-        known = await asyncio.to_thread(self.journal.recall, self.round, number)
-        loss = await self.compute(self.trainer.train, phase, self.round, None if known is None else int(known))
-        if known is None:
-            await in_thread(self.journal.write, self.round, number, torch.tensor(self.trainer.steps))
-        return loss
+    def begin(self, number: int, trace: Trace | None = None) -> None:
+        """Begin a round: its messages and values are numbered from the start."""
+        self.lifecycle.round = number
+        self.round = Round(number, self.network, self.journal, trace)
+        self.communicator.begin(self.round)
+        self.network.begin(number)
+        around = self.communicator.checker.neighbourhood()
+        self.network.audit.authorise(number, around.receivers, around.senders)
 
-    async def accuracy(self) -> float:
-        began = time.perf_counter()
-        result = await self.compute(self.trainer.accuracy)
-        self.seconds.train += time.perf_counter() - began
-        return result
+    def use_first_edges(self) -> None:
+        """Open the links of the view's ring; a resumed peer has those of its checkpoint."""
+        around = self.communicator.checker.neighbourhood()
+        self.network.use(self.setup.view.first, around.receivers, around.senders)
 
-    def logits(self, vector: Tensor, x: Tensor, training: bool = False) -> Tensor:
-        return self.trainer.logits(vector, x, training, self.round)
+    def begin_view(self) -> None:
+        """In place of the ring, and of what is kept of each member, of an earlier view take those of this one."""
+        before = [id for id in self.rows.ids if id in self.communicator.ring.order]
+        self.rows.remap(self.state, before, self.face.members)
+        self.communicator.ring = RingOrder(self.face.members)
 
-    def batches(self, size: int, epochs: int = 1) -> Iterator[Tensor]:
-        return self.trainer.batches(size, self.round, epochs)
-
-    async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
-        self.calls.compute(self, function)
-        return await asyncio.get_running_loop().run_in_executor(self.executor, function, *arguments)
-
-    def forget(self, optimiser: str) -> None:
-        self.trainer.drop(optimiser)
+    async def apply_drift(self, round: int) -> None:
+        """Hold the data of that round, and report them where they are others than those before."""
+        if await self.learner.load_data_for(round):
+            self.lifecycle.report(DataDrifted(round=round, samples=self.learner.samples))
+            self.lifecycle.report(self.learner.data_summary(round))
 
     async def once(self, make: Callable[[], Tensor]) -> Tensor:
-        number = next(self._onces)
-        value = await asyncio.to_thread(self.journal.recall, self.round, number)
+        """What `make` returns, or returned before a crash: on disk before anything that depends on it leaves."""
+        number, value = await self.round.recall()
         if value is None:
-            made = self.calls.once(self, await self.compute(make))
-            value = await in_thread(self.journal.write, self.round, number, made)
-        return value.to(self.trained.device)
+            checker = self.communicator.checker
+            checker.compute(make, "once")
+            value = await self.round.keep(number, checker.once(await self.learner.compute(make)))
+        return value.to(self.learner.model.device)
 
     async def resources(self) -> Resources:
-        if self._measured is None:
+        """As measured or given, once a round."""
+        if self.round.resources is None:
             values = (await self.once(self._measure)).tolist()
-            rates = dict(zip(self.members, values[2:], strict=True))
-            self._measured = Resources(values[0], values[1], rates)
-            self.note(**{RESOURCES_NOTE: values})
-        return self._measured
+            rates = dict(zip(self.face.members, values[2:], strict=True))
+            self.round.resources = Resources(values[0], values[1], rates)
+            self.note({RESOURCES_NOTE: values})
+        return self.round.resources
 
     def _measure(self) -> Tensor:
-        if self._given is not None:
-            return torch.tensor(as_noted(self._given(self.round)), dtype=torch.float64)
+        if self.setup.given is not None:
+            return torch.tensor(as_noted(self.setup.given(self.round.number)), dtype=torch.float64)
         now = self.network.resources()
-        rates = [now.bytes_per_second.get(peer, 0.0) for peer in self.members]
+        rates = [now.bytes_per_second.get(peer, 0.0) for peer in self.face.members]
         return torch.tensor([now.free_cpus, now.free_memory_bytes / GIB, *rates], dtype=torch.float64)
 
+    def note(self, values: Mapping[str, object]) -> None:
+        self.round.notes |= plain_notes(self.setup.spec.protocol.name, values, self.round.number)
+
+    def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What must survive a crash: copies of tensors, on the CPU, as the next round changes them, and plain JSON."""
+        learner, learner_facts = self.learner.state_dict()
+        communicator, facts = self.communicator.state_dict()
+        tensors = {**learner, **copies(self._kept(unchanging=False)), **communicator}
+        return tensors, {**facts, "seconds": asdict(self.lifecycle.times), **learner_facts}
+
+    async def unchanging(self) -> tuple[dict[str, str], dict[str, Tensor]]:
+        """What the protocol keeps unchanged: checksums by name, and, by checksum, copies of what is new.
+
+        InputError when it was changed or is gone: what is on disk already would be something else.
+        """
+        protocol, kept = self.setup.spec.protocol.name, self._kept(unchanging=True)
+        if not kept and not self._unchanging:
+            return {}, {}
+        before, self._unchanging = self._unchanging, await asyncio.to_thread(_digests, kept)
+        for name, digest in before.items():
+            if self._unchanging.get(name) != digest:
+                raise InputError(
+                    f"`{protocol}` declares peer.state[{name.removeprefix('protocol/')!r}] as unchanging and "
+                    f"changed it in round {self.lifecycle.round}; leave it as it is or take it out of `unchanging`"
+                )
+        new = {digest: copy(kept[name]) for name, digest in self._unchanging.items() if name not in before}
+        return dict(self._unchanging), new
+
+    def _kept(self, unchanging: bool) -> dict[str, Tensor]:
+        """What the protocol keeps and sets once, or what it changes, by name in a checkpoint."""
+        is_unchanging = self.setup.spec.protocol.state_contract.is_unchanging
+        return {f"protocol/{name}": tensor for name, tensor in self.state.items() if is_unchanging(name) == unchanging}
+
+    def load_state_dict(
+        self, round: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], unchanging: Mapping[str, str]
+    ) -> None:
+        """Go on after `round` from what `state_dict` gave then; FailedError when it gave something else.
+
+        `tensors` are with those that `unchanging`, by their checksums, says are on disk already.
+        """
+        self.learner.check_frozen(round, facts.get("frozen", ""))
+        try:
+            self.learner.load_state_dict(tensors, facts)
+            self.communicator.load_state_dict(tensors, facts)
+            device = self.learner.model.device
+            self.state = State({name: tensor.to(device) for name, tensor in under("protocol/", tensors).items()})
+            self.lifecycle.times = PhaseTimes(**facts["seconds"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise FailedError(
+                f"the checkpoint of round {round} is not of this model and protocol ({describe_error(error)}); put a "
+                "copy of this peer's files in its place, or begin the federation again (`dfl-launch run --fresh`)"
+            ) from error
+        self.lifecycle.round, self._unchanging = round, dict(unchanging)
+
+
+def _digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    return {name: tensor_digest(tensor.detach().cpu().contiguous()) for name, tensor in tensors.items()}
+
+
+def _of_participant(path: str, writable: bool = False) -> Any:
+    """A property that is a part's attribute; its type is the one that `Peer` declares."""
+
+    def write(peer: "LocalPeer", value: object) -> None:
+        setattr(peer._own, path, value)
+
+    read = attrgetter(f"_own.{path}")
+    return property(read, write if writable else None)
+
+
+class LocalPeer(Peer):
+    """What a protocol is given: each call and each attribute goes to the part that it belongs to."""
+
+    round = _of_participant("lifecycle.round")
+    ring = _of_participant("communicator.ring.order")
+    samples = _of_participant("learner.samples")
+    proportions = _of_participant("learner.proportions")
+    data = _of_participant("learner.trainer.samples")
+    task = _of_participant("learner.model.task")
+    validation = _of_participant("learner.validation")
+    model = _of_participant("learner.model.vector")
+    extractor = _of_participant("learner.model.extractor")
+    head = _of_participant("learner.model.head")
+    layout = _of_participant("learner.model.layout")
+    state = _of_participant("state", writable=True)
+
+    def __init__(self, participant: Participant) -> None:
+        setup = participant.setup
+        self._own = participant
+        self.id, self.members, self.rounds = setup.config.id, setup.view.members, setup.spec.rounds
+
+    async def train(self, *phases: Phase) -> float:
+        self._own.communicator.checker.train(phases)
+        return await self._own.learner.train(phases, self._own.round)
+
+    async def accuracy(self) -> float:
+        return await self._own.learner.accuracy()
+
+    def logits(self, vector: Tensor, x: Tensor, training: bool = False) -> Tensor:
+        return self._own.learner.trainer.logits(vector, x, training, self.round)
+
+    def batches(self, size: int, epochs: int = 1) -> Iterator[Tensor]:
+        return self._own.learner.trainer.batches(size, self.round, epochs)
+
+    async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
+        self._own.communicator.checker.compute(function)
+        return await self._own.learner.compute(function, *arguments)
+
+    def forget(self, optimiser: str) -> None:
+        self._own.learner.trainer.drop(optimiser)
+
+    def exchange(self, share: str, /, to: To = None, of: Of = None, **scalars: float) -> Pending[dict[str, Received]]:
+        return self._own.communicator.exchange(share, to, of, scalars)
+
+    async def weighted_mean(self, share: str, weight: float) -> None:
+        await self._own.communicator.weighted_mean(share, weight)
+
+    async def all_gather(self, share: str, /, **scalars: float) -> dict[str, Received]:
+        return await self._own.communicator.all_gather(share, scalars)
+
+    async def gather(self, record: str, values: Tensor) -> dict[str, Tensor]:
+        return await self._own.communicator.gather(record, values)
+
+    async def agree(self, record: str, decision: Tensor | None) -> None:
+        await self._own.communicator.agree(record, decision)
+
+    async def pass_token(self, share: str) -> None:
+        await self._own.communicator.pass_token(share)
+
+    async def receive_token(self, share: str) -> Tensor:
+        return await self._own.communicator.receive_token(share)
+
+    async def reorder(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
+        await self._own.communicator.reorder(order, cost_before, cost_after)
+
+    async def once(self, make: Callable[[], Tensor]) -> Tensor:
+        return await self._own.once(make)
+
+    async def resources(self) -> Resources:
+        return await self._own.resources()
+
     def shared_generator(self, purpose: str) -> np.random.Generator:
-        view = self.network.identity.view
-        return np.random.default_rng(derive(self.seed, f"view {view}", self.round, purpose))
+        setup = self._own.setup
+        return np.random.default_rng(derive(setup.spec.seed, f"view {setup.view.number}", self.round, purpose))
 
     def note(self, **values: float | Sequence[float]) -> None:
-        self.noted |= plain_notes(self.calls.protocol, values, self.round)
-
-
-Whose = Literal["own", "federation"]
-ENTRY = admission_name("column means and deviations")
-
-
-def with_standard(declared: Manifest, columns: int, view: View) -> Manifest:
-    """With what the federation's values are made of, and what those are given who are taken in: as it is."""
-    vector = PayloadSpec(name=MEANS, size=2 * columns, doubles=1, first_round=0, last_round=0)
-    more = [vector, replace(vector, name=VARIANCES)]
-    if view.entrants:
-        more.append(replace(vector, name=ENTRY, doubles=0, first_round=view.first, last_round=view.first))
-    return Manifest((*declared.payloads, *more), declared.data)
-
-
-async def settle_standard(peer: LocalPeer, whose: Whose) -> None:
-    """In round 0, at every member."""
-    together, samples = whose == "federation", peer.data
-    first = await _in_executor(peer, first_pass, samples)
-    if together:
-        await peer.mean(MEANS, first, len(samples))
-    second = await _in_executor(peer, second_pass, samples, first)
-    if together:
-        await peer.mean(VARIANCES, second, len(samples))
-    peer.standardise(standardisation_of(first, second))
-
-
-async def admit_standard(peer: LocalPeer, whose: Whose, entrants: Mapping[str, int]) -> None:
-    """In the first round of a view; who brings private state brings these values, too."""
-    new = [id for id, stands in entrants.items() if stands == -1]
-    if whose == "own":
-        if peer.id in new:
-            await settle_standard(peer, whose)
-        return
-    if peer.id in new:
-        peer.standardise(Standardisation.of_vector((await peer.take_over(ENTRY)).vector))
-    if peer.right in new and peer.standard:
-        await peer.hand_over(ENTRY, peer.standard.vector)
-
-
-async def _in_executor(peer: LocalPeer, function: object, *arguments: object) -> Tensor:
-    vector: Tensor = await asyncio.get_running_loop().run_in_executor(peer.executor, function, *arguments)  # type: ignore[arg-type]
-    return vector
+        self._own.note(values)

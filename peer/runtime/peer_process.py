@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from peer.exit_codes import DONE
 from peer.network.transport.base import ListenConfig
 from peer.network.transport.grpc import GrpcTransport
+from peer.process import DONE
 from peer.runtime.membership.view_runner import ViewRunner
 from peer.runtime.setup import Setup
 from peer.runtime.subscribers import told

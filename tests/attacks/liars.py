@@ -16,7 +16,7 @@ from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
 from peer.network.streams.handshake import Identity
 from peer.network.wire.messages import SERVICE, Beat, Reply, StatusReply, StatusRequest, Welcome
-from peer.runtime.connection import build_manifest
+from peer.runtime.manifest import build_manifest
 
 OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 WELCOME = Reply(welcome=Welcome(durable=-1)).SerializeToString()

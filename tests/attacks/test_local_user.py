@@ -334,8 +334,8 @@ def test_a_spoilt_seal_is_damage(content: str, tmp_path: Path) -> None:
     (tmp_path / "round-0003.safetensors").write_bytes(b"")
     (tmp_path / "messages-0003.safetensors").write_bytes(b"")
     checkpoints = Checkpoints(tmp_path)
-    assert "cannot be read" in str(checkpoints.damage(3))
-    assert "the messages of round 3 are damaged" in checkpoints.damaged_messages(4)[3]
+    assert "cannot be read" in str(checkpoints.verify(3))
+    assert "the messages of round 3 are damaged" in checkpoints.verify_messages(4)[3]
 
 
 async def test_a_whole_checkpoint_of_something_else_ends_a_peer_in_a_sentence(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_ctrl_c_leaves_checkpoints_and_nothing_else(launch: Launch, local: dict[
     said = launch.ended(130)
     assert "the same command resumes the run" in said
     (claim,) = launch.cluster.everything()
-    assert f"removes them with `kubectl delete {claim.replace('claims/', 'claim/')}`" in " ".join(said.split())
+    assert f"remove them with `kubectl delete {claim.replace('claims/', 'claim/')}`" in " ".join(said.split())
     all_gone(pids, 1)
     launch.run()
     launch.ended(0)
@@ -201,7 +201,7 @@ def test_a_job_that_somebody_else_deletes_is_over_and_can_begin_again(launch: La
     launch.reaches(2)
     (job,) = launch.cluster.named("jobs")
     subprocess.run(["kubectl", "delete", f"job/{job}", "--wait=false"], env=launch.cluster.environment, check=True)
-    assert "somebody has deleted the job" in launch.ended(1)
+    assert "was deleted from outside" in launch.ended(1)
     launch.run("--set", "plaintext=true", "--fresh")
     launch.ended(0)
     assert not any(launch.events(f"peer{n}", "resumed") for n in range(PEERS))
@@ -255,8 +255,8 @@ def test_what_is_refused_leaves_nothing(
 def test_a_cluster_that_does_not_answer_is_not_waited_for_for_ever(
     ports: Callable[[int], list[int]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(kubernetes_cluster, "ANSWER", 1)
-    monkeypatch.setattr(kubernetes_cluster, "PATIENCE", 5.0)
+    monkeypatch.setattr(kubernetes_cluster, "REQUEST_TIMEOUT_S", 1)
+    monkeypatch.setattr(kubernetes_cluster, "KUBECTL_TIMEOUT_S", 5.0)
     with socket.create_server(("127.0.0.1", port := ports(1)[0])):
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
         monkeypatch.setenv("HOME", str(tmp_path))

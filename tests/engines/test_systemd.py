@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.exit_codes import WRONG_INPUT
+from peer.process import WRONG_INPUT
 
 UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "dfl-peer@.service"
 needs_systemd = pytest.mark.skipif(

@@ -1,7 +1,7 @@
 """A disk on which a process can die at every step of a checkpoint, and from which a power cut takes renames."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 from faults.clock import here
 from peer import files
+from peer.files import Buffer
 from peer.runtime.checkpoints import Checkpoints, Journal
 from peer.spec.recordings import VIEWS
 
@@ -53,7 +54,7 @@ class Disk:
         for directory in [*self.loose]:
             self._settle(directory)
 
-    def write(self, path: Path, content: bytes | memoryview, over: Path | None = None) -> None:
+    def write(self, path: Path, content: Buffer | Sequence[Buffer], over: Path | None = None) -> None:
         kinds = ("disk", "views") if path.name == VIEWS else ("disk",)
         each(kinds)
         half_written(path, content, over)
@@ -92,13 +93,14 @@ def each(kinds: Iterable[str]) -> None:
         here(kind)
 
 
-def half_written(path: Path, content: bytes | memoryview, over: Path | None) -> None:
+def half_written(path: Path, content: Buffer | Sequence[Buffer], over: Path | None) -> None:
     """What a process leaves that dies in the middle of `write_atomically`."""
     beside = path.with_name(f".{path.name}.part")
     if over and over.exists():
         over.replace(beside)
     with beside.open("r+b" if beside.exists() else "wb") as file:
-        file.write(bytes(content)[: len(content) // 2])
+        whole = b"".join([content] if isinstance(content, Buffer) else content)
+        file.write(whole[: len(whole) // 2])
 
 
 def kept_by_the_newest_alone(directory: Path, seals: list[Path]) -> list[Path]:

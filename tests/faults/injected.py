@@ -9,7 +9,7 @@ import ctypes
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from faults.disk import half_written
 from faults.liars import make_liar
 from peer import files
 from peer.cli import main as peer_main
+from peer.files import Buffer
 from peer.learning.training.trainer import Trainer
 from peer.network.collectives import AllGather, AllReduce, Collectives
 from peer.network.network import Network
@@ -102,12 +103,12 @@ def communicating(fault: Fault) -> None:
 
 
 def evaluating(fault: Fault) -> None:
-    before(Evaluator, "judge", fault)
+    before(Evaluator, "evaluate", fault)
 
 
 def overtaken(fault: Fault) -> None:
     """While it evaluates, when a neighbour has said that it is in the next round already."""
-    hear, judge = NeighbourHeartbeats._on_beat, Evaluator.judge
+    hear, evaluate = NeighbourHeartbeats._on_beat, Evaluator.evaluate
     rounds, told = [0], asyncio.Event()
 
     async def heard(self: NeighbourHeartbeats, pipe: CountedPipe, beat: Beat) -> None:
@@ -115,16 +116,16 @@ def overtaken(fault: Fault) -> None:
         rounds.append(beat.round)
         told.set()
 
-    async def judge_slowly(self: Evaluator) -> ModelFigures:
+    async def evaluate_slowly(self: Evaluator) -> ModelFigures:
         if fault.due():
-            while max(rounds) <= self._peer.round:
+            while max(rounds) <= self._participant.lifecycle.round:
                 told.clear()
                 await told.wait()
             die()
-        return await judge(self)
+        return await evaluate(self)
 
     NeighbourHeartbeats._on_beat = heard  # type: ignore[method-assign]
-    Evaluator.judge = judge_slowly  # type: ignore[method-assign]
+    Evaluator.evaluate = evaluate_slowly  # type: ignore[method-assign]
 
 
 def mid_pass(fault: Fault) -> None:
@@ -159,7 +160,7 @@ def token(fault: Fault) -> None:
 def checkpoint(fault: Fault) -> None:
     """In the middle of a file, or after it and before the fsync of the directory."""
 
-    def write(path: Path, content: bytes | memoryview, over: Path | None = None) -> None:
+    def write(path: Path, content: Buffer | Sequence[Buffer], over: Path | None = None) -> None:
         if path.parent.name == "journal":  # not of a checkpoint
             files.write_atomically(path, content, over)
             return

@@ -13,9 +13,9 @@ from peer.network.streams.handshake import Identity
 from peer.network.streams.state import NetworkState
 from peer.network.wire.messages import Refusal
 from peer.protocols.fedisp import FedISP
-from peer.runtime import runtime
+from peer.runtime import connection, round_loop
 from peer.runtime.checkpoints import Checkpoints, Journal
-from peer.runtime.communicator import Communicator
+from peer.runtime.local_peer import Participant
 from peer.runtime.membership import view_runner
 from peer.runtime.membership.gate import DynamicMembershipGate
 from peer.runtime.membership.membership import Membership
@@ -88,7 +88,7 @@ def messages_of_another_view_count(patch: pytest.MonkeyPatch) -> None:
     def of_no_view(*arguments: Any, **named: Any) -> Identity:
         return replace(Identity(*arguments, **named), view=0)
 
-    patch.setattr(runtime, "Identity", of_no_view)
+    patch.setattr(connection, "Identity", of_no_view)
 
 
 def the_finished_leave(patch: pytest.MonkeyPatch) -> None:
@@ -102,6 +102,6 @@ def checkpoints_stay_for_nobody_else(patch: pytest.MonkeyPatch) -> None:
 
 
 def nobody_is_given_what_all_have(patch: pytest.MonkeyPatch) -> None:
-    async def take_in(self: Communicator, entrants: Mapping[str, int]) -> None: ...
+    async def sync_admitted(participant: Participant, entrants: Mapping[str, int]) -> None: ...
 
-    patch.setattr(Communicator, "take_in", take_in)
+    patch.setattr(round_loop, "sync_admitted", sync_admitted)

@@ -209,7 +209,7 @@ class Simulation:
             await asyncio.wait_for(self.ended.wait(), TOO_LONG + 5 * self.spec.rounds)
         except TimeoutError:
             states = {
-                id: f"{runtime._lifecycle.state} {runtime.peer.round} {runtime.network.durability.first_hand}"
+                id: f"{runtime.lifecycle.state} {runtime.peer.round} {runtime.network.durability.first_hand}"
                 for id, runtime in self.runtimes.items()
             }
             self._fault(f"not over after {TOO_LONG:.0f} s: {states}")
@@ -368,7 +368,7 @@ class Simulation:
         if life is None or life.dead:
             return
         runtime = self.runtimes.get(id)
-        state = f"{runtime._lifecycle.state} {runtime.peer.round}" if runtime else "starting"
+        state = f"{runtime.lifecycle.state} {runtime.peer.round}" if runtime else "starting"
         life.dead = True
         if runtime:
             self.announced[id] = max(self.announced[id], runtime.network.durability.own)
@@ -436,7 +436,7 @@ def simulate(
     directory = Path(tempfile.mkdtemp(prefix="simulated-", dir=place))
     resources = Resources(cpus=1, samples=1)
     try:
-        with patch("peer.runtime.runtime.measure", lambda *_: resources):
+        with patch("peer.runtime.connection.measure", lambda *_: resources):
             spec = specification(name)
             simulation = Simulation(spec, seed, kills, weather or Weather(), directory)
             simulation.look, simulation.orders, simulation.certificates = look, orders, certificates(name)

@@ -2,14 +2,17 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from unittest.mock import patch
 
 import pytest
+import safetensors.torch
 import torch
 
 from faults.disk import Disk, half_written
+from peer.files import Buffer, write_atomically
 from peer.learning.data.samples import InMemory
 from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
@@ -40,10 +43,10 @@ def test_a_missing_byte_is_always_found(tmp_path: Path) -> None:
         for at in range(len(content)):
             path.write_bytes(content[:at] + content[at + 1 :])
             # A space less in JSON changes nothing.
-            assert checkpoints.damage(2) or repr(checkpoints.load(2)[0].facts) == repr(before), (path, at)
-            assert checkpoints.damage(1) is None
+            assert checkpoints.verify(2) or repr(checkpoints.load(2)[0].facts) == repr(before), (path, at)
+            assert checkpoints.verify(1) is None
         path.write_bytes(content)
-    assert checkpoints.damage(2) is None
+    assert checkpoints.verify(2) is None
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
@@ -60,7 +63,7 @@ def test_the_store_is_bounded_by_the_floor(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("messages-*")) == ["messages-0002.safetensors"]
     checkpoints.drop_after(1)
     assert checkpoints.rounds() == [1]
-    assert checkpoints.damage(1) is None, "pruned messages are no damage"
+    assert checkpoints.verify(1) is None, "pruned messages are no damage"
 
 
 def test_what_is_pruned_is_written_over(tmp_path: Path) -> None:
@@ -71,7 +74,7 @@ def test_what_is_pruned_is_written_over(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 7, "two states and seals, and one of each kind to write over"
     checkpoints.save(Snapshot(3, {"model": torch.arange(2.0)}, {}), [(["peer1"], b"short")])
     assert {path.stat().st_ino for path in tmp_path.iterdir()} <= kept
-    assert checkpoints.damage(3) is None
+    assert checkpoints.verify(3) is None
     snapshot, messages = checkpoints.load(3)
     assert snapshot.tensors["model"].tolist() == [0.0, 1.0]
     assert messages == {3: [(["peer1"], b"short")]}
@@ -84,7 +87,7 @@ def test_a_power_cut_brings_no_name_back_with_other_content(tmp_path: Path) -> N
         def random(self) -> float:
             return 0.0
 
-    def write_and_die(path: Path, content: bytes | memoryview, over: Path | None = None) -> None:
+    def write_and_die(path: Path, content: Buffer | Sequence[Buffer], over: Path | None = None) -> None:
         half_written(path, content, over)
         raise InterruptedError
 
@@ -95,9 +98,9 @@ def test_a_power_cut_brings_no_name_back_with_other_content(tmp_path: Path) -> N
         with patch("peer.runtime.checkpoints.write_atomically", write_and_die), pytest.raises(InterruptedError):
             checkpoints.save(Snapshot(3, {"another model": torch.arange(9.0)}, {}), [(["peer1"], b"short")])
         disk.power_cut(tmp_path, Worst())
-    assert checkpoints.damage(2) is checkpoints.damage(1) is None
-    assert checkpoints.damaged_messages(before=3) == {}
-    assert all(checkpoints.damage(at) is None for at in checkpoints.rounds())
+    assert checkpoints.verify(2) is checkpoints.verify(1) is None
+    assert checkpoints.verify_messages(before=3) == {}
+    assert all(checkpoints.verify(at) is None for at in checkpoints.rounds())
 
 
 def test_the_next_round_does_not_change_what_is_being_written() -> None:
@@ -135,3 +138,24 @@ def test_a_view_that_is_not_in_one_piece_is_kept() -> None:
     transposed = torch.arange(6.0).reshape(2, 3).T
     assert copy(transposed).is_contiguous()
     assert torch.equal(copy(transposed), transposed)
+
+
+def test_a_checkpoint_is_a_plain_safetensors_file(tmp_path: Path) -> None:
+    """Also of empty, transposed and single values, of each type that torch has; written from their own memory."""
+    kinds = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool)
+    tensors = {str(kind).removeprefix("torch."): (torch.arange(6) % 2).to(kind).reshape(2, 3).T for kind in kinds}
+    tensors |= {"empty": torch.empty(0, 3), "one": torch.tensor(7.0), "unsigned": torch.arange(3).to(torch.uint16)}
+    for chosen in (tensors, {name: tensor for name, tensor in tensors.items() if name != "unsigned"}):
+        Checkpoints(tmp_path).save(Snapshot(1, chosen, {}), [(["peer1"], b"short"), (["peer2"], b"")])
+        read = safetensors.torch.load_file(tmp_path / "round-0001.safetensors")
+        assert read.keys() == chosen.keys()
+        for name, tensor in chosen.items():
+            assert read[name].dtype == tensor.dtype
+            torch.testing.assert_close(read[name], tensor.contiguous(), rtol=0, atol=0)
+        assert Checkpoints(tmp_path).load(1)[1] == {1: [(["peer1"], b"short"), (["peer2"], b"")]}
+
+
+def test_more_buffers_than_one_call_takes_are_written_in_order(tmp_path: Path) -> None:
+    buffers = [bytes([at % 251]) * (at % 7) for at in range(5000)]
+    write_atomically(tmp_path / "file", buffers)
+    assert (tmp_path / "file").read_bytes() == b"".join(buffers)

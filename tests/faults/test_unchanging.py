@@ -50,13 +50,13 @@ def test_a_missing_byte_damages_every_checkpoint_that_has_it(tmp_path: Path) -> 
     content = path.read_bytes()
     for at in range(len(content)):
         path.write_bytes(content[:at] + content[at + 1 :])
-        assert checkpoints.damage(2), at
-        assert checkpoints.damage(1), at
-        assert checkpoints.damage(0) is None
+        assert checkpoints.verify(2), at
+        assert checkpoints.verify(1), at
+        assert checkpoints.verify(0) is None
     path.unlink()
-    assert "cannot be read" in str(checkpoints.damage(2))
+    assert "cannot be read" in str(checkpoints.verify(2))
     path.write_bytes(content)
-    assert checkpoints.damage(2) is None
+    assert checkpoints.verify(2) is None
 
 
 def test_what_no_checkpoint_has_is_removed_and_no_more(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_what_was_half_written_is_removed(tmp_path: Path) -> None:
     beside = tmp_path / f".kept-{tensor_digest(LARGE)}.safetensors.part"
     beside.write_bytes(b"half")
     (tmp_path / ".kept-notes.safetensors.part").write_bytes(b"somebody else's")
-    checkpoints.tidy()
+    checkpoints.recover()
     assert not beside.exists()
     assert (tmp_path / ".kept-notes.safetensors.part").exists()
 

@@ -26,7 +26,9 @@ from faults.views import check, wrong_with
 from faults.wires import Stall, Weather
 from peer.learning.data.samples import Standardisation
 from peer.network.collectives import Arrived
-from peer.runtime.local_peer import ENTRY, LocalPeer
+from peer.runtime.admission import ENTRY
+from peer.runtime.calls import Communicator
+from peer.runtime.local_peer import Learner
 
 LONG = 12.0
 """Seconds, longer than `absence`."""
@@ -83,20 +85,20 @@ def test_who_is_not_given_what_all_have_is_found_out(monkeypatch: pytest.MonkeyP
 
 
 def test_who_is_taken_in_with_nothing_gets_the_means_and_deviations_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, standardise = list[bytes](), LocalPeer.standardise
+    found, standardise = list[bytes](), Learner.standardise
 
-    def told(self: LocalPeer, standard: Standardisation) -> None:
+    def told(self: Learner, standard: Standardisation) -> None:
         found.append(standard.vector.numpy().tobytes())
         standardise(self, standard)
 
-    given, take_over = list[str](), LocalPeer.take_over
+    given, receive_state = list[str](), Communicator.receive_state
 
-    async def taken(self: LocalPeer, name: str, numbers: int = 0) -> Arrived:
+    async def taken(self: Communicator, name: str, numbers: int = 0) -> Arrived:
         given.append(name)
-        return await take_over(self, name, numbers)
+        return await receive_state(self, name, numbers)
 
-    monkeypatch.setattr(LocalPeer, "standardise", told)
-    monkeypatch.setattr(LocalPeer, "take_over", taken)
+    monkeypatch.setattr(Learner, "standardise", told)
+    monkeypatch.setattr(Communicator, "receive_state", taken)
     outcome = suffered(Kill("peer2", "send", 60, away=(LONG,), wipe=True), name="healing standardised")
     assert "peer2 taken in" in outcome.views[-1]
     assert [name for name in given if "means" in name] == [ENTRY]

@@ -14,7 +14,7 @@ from peer.network.limits import UnknownCallerLimits
 from peer.network.wire.frames import Heading, Key, encode_frame
 from peer.network.wire.manifest import Manifest
 from peer.network.wire.messages import VERSION, Beat, Hello, Refusal
-from peer.runtime.connection import build_manifest
+from peer.runtime.manifest import build_manifest
 from peer.spec.federation import Spec
 
 EXTRACTOR, MODEL = 116_352, 117_642

@@ -15,7 +15,7 @@ from peer.learning.model.layout import Split
 from peer.learning.model.model import Model
 from peer.learning.model.shape_check import Example
 from peer.protocols.declarations import Share
-from peer.runtime.communicator import SimulatedAdversary
+from peer.runtime.calls import SimulatedAdversary
 from peer.runtime.setup import flip_labels
 from peer.spec.blocks import Noise, SignFlip, Stale
 
@@ -168,7 +168,7 @@ def test_running_statistics_leave_as_they_are(behaviour: Noise | SignFlip, share
     misbehaviour.begin(1)
     model.vector.add_(1.0)
     whole = model.vector[model.part(share.part or "model")]
-    told = misbehaviour.leaving(share, whole)
+    told = misbehaviour.transform(share, whole)
     trained = torch.zeros(len(model.vector), dtype=torch.bool)
     for entry in model.layout:
         entry.view(trained)[...] = entry.trainable or share.part is None
@@ -179,11 +179,11 @@ def test_running_statistics_leave_as_they_are(behaviour: Noise | SignFlip, share
 def test_vectors_of_one_name_and_several_lengths_are_stale_apart() -> None:
     model = Model(Split(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2)), settings="m", example=Example.zeros((3,), 2))
     misbehaviour, share = SimulatedAdversary(Stale(kind="stale"), model, 1, "peer0"), Share("u")
-    first = [misbehaviour.leaving(share, torch.full((size,), 1.0)) for size in (2, 3)]
-    again = [misbehaviour.leaving(share, torch.full((size,), 2.0)) for size in (2, 3)]
+    first = [misbehaviour.transform(share, torch.full((size,), 1.0)) for size in (2, 3)]
+    again = [misbehaviour.transform(share, torch.full((size,), 2.0)) for size in (2, 3)]
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     again[0].zero_()  # what is sent may be worked on, as a mean's vector is
-    assert torch.equal(misbehaviour.leaving(share, torch.ones(2)), first[0])
+    assert torch.equal(misbehaviour.transform(share, torch.ones(2)), first[0])
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.5, 1.0])

@@ -158,7 +158,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Run:
         return Resources(cpus=32, samples=1, bytes_per_second=rates, **free)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("peer.runtime.runtime.measure", measure)
+        patch.setattr("peer.runtime.connection.measure", measure)
         return federate(tmp_path_factory.mktemp("measured"), "flexifed", 5, rounds=3, data=SKEWED)
 
 

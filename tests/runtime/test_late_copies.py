@@ -17,7 +17,7 @@ from torch import Tensor
 
 from peer.errors import DivergedError
 from peer.learning.device import HostCopy, Transfers
-from peer.runtime.communicator import Communicator, SendQueue
+from peer.runtime.calls import Communicator, SendQueue
 from peer.runtime.in_process import run_in_process
 
 
@@ -49,9 +49,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 async def test_a_call_waits_for_its_vector_and_for_the_calls_before_it(opened: threading.Event) -> None:
     sending, sent, here = SendQueue(), list[str](), torch.ones(3)
-    assert await sending.when_here([HostCopy(here)], lambda: sent.append("at once")) is None
-    first = sending.when_here([fetch(Transfers(here.device), here)], lambda: sent.append("first"))
-    second = sending.when_here([], lambda: sent.append("second"))
+    assert await sending.enqueue([HostCopy(here)], lambda: sent.append("at once")) is None
+    first = sending.enqueue([fetch(Transfers(here.device), here)], lambda: sent.append("first"))
+    second = sending.enqueue([], lambda: sent.append("second"))
     await asyncio.wait({first, second}, timeout=0)
     assert sent == ["at once"]
     opened.set()
@@ -65,8 +65,8 @@ async def test_what_went_wrong_is_told_to_all_who_wait(opened: threading.Event) 
 
     opened.set()
     sending = SendQueue()
-    first = sending.when_here([fetch(Transfers(torch.device("cpu")), torch.ones(3))], diverge)
-    second = sending.when_here([], lambda: None)
+    first = sending.enqueue([fetch(Transfers(torch.device("cpu")), torch.ones(3))], diverge)
+    second = sending.enqueue([], lambda: None)
     for one in (first, second):
         with pytest.raises(DivergedError, match="too far"):
             await one

@@ -10,7 +10,7 @@ from peer.network.wire.frames import MAX_DOUBLES
 from peer.network.wire.manifest import Manifest, PayloadSpec
 from peer.protocols.declarations import MAX_NUMBERS, Declarations, Share
 from peer.protocols.fibfl import FibFL
-from peer.runtime.connection import build_manifest
+from peer.runtime.manifest import build_manifest
 
 UNNAMED = Names()
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from peer.protocols.cycle_gossip import CycleGossip
 from peer.protocols.rffl import RFFL
-from peer.runtime.calls import ProtocolState, first_rows
-from peer.runtime.communicator import PerMemberState
+from peer.runtime.admission import PerMemberState, ProtocolState, first_rows
 
 EVERYBODY = ("a", "b", "c", "d", "e")
 ROWS = PerMemberState(RFFL(), EVERYBODY)
@@ -30,7 +29,7 @@ def test_whoever_comes_back_finds_its_row_and_nobody_has_anothers(
     known = dict(zip(EVERYBODY, values, strict=True))
     kept, before = state(known, EVERYBODY), EVERYBODY
     for members in views:
-        ROWS.follow(kept, before, members)
+        ROWS.remap(kept, before, members)
         assert kept["reputation"].tolist() == [known[id] for id in members]
         assert kept["remaining"].tolist() == [known[id] > 0.3 for id in members]
         before = members
@@ -41,25 +40,25 @@ def test_what_is_handed_over_is_the_same_to_the_bit(
     members: tuple[str, ...], later: tuple[str, ...], values: tuple[float, ...]
 ) -> None:
     mine, others = state(dict(zip(EVERYBODY, values, strict=True)), EVERYBODY), cast(ProtocolState, {})
-    ROWS.follow(mine, EVERYBODY, members)
+    ROWS.remap(mine, EVERYBODY, members)
     for name in ("reputation", "remaining"):
         ROWS.take_over(others, name, ROWS.numbers(mine, name, members), members)
     for one in (mine, others):
-        ROWS.follow(one, members, later)
+        ROWS.remap(one, members, later)
     assert mine.keys() == others.keys()
     assert all(mine[name].equal(others[name]) and mine[name].dtype == others[name].dtype for name in mine)
 
 
 def test_one_who_was_never_there_is_taken_for_the_mean_of_the_others() -> None:
     kept = state({"a": 0.2, "b": 0.6}, ("a", "b"))
-    ROWS.follow(kept, ("a", "b"), EVERYBODY)
+    ROWS.remap(kept, ("a", "b"), EVERYBODY)
     assert kept["reputation"].tolist() == pytest.approx([0.2, 0.6, 0.4, 0.4, 0.4])
     assert kept["remaining"].tolist() == [False, True, True, True, True]
 
 
 def test_rows_of_several_numbers_move_too() -> None:
     kept: ProtocolState = {"opinions": torch.arange(10.0).reshape(5, 2)}
-    PerMemberState(CycleGossip(), EVERYBODY).follow(kept, EVERYBODY, ("b", "e"))
+    PerMemberState(CycleGossip(), EVERYBODY).remap(kept, EVERYBODY, ("b", "e"))
     assert kept["opinions"].tolist() == [[2, 3], [8, 9]]
 
 

@@ -12,8 +12,7 @@ from peer.network.neighbours import Edges
 from peer.network.streams.handshake import Identity
 from peer.network.transport import DisconnectedError, Transport
 from peer.network.view_rpc import ViewRpc
-from peer.runtime.checkpoints import CheckpointLostError
-from peer.runtime.lifecycle import watch_own_regression
+from peer.runtime.lifecycle import CheckpointLostError, Lifecycle, watch_own_regression
 from peer.runtime.membership.gate import MembershipSettings
 from peer.runtime.membership.membership import Membership, ViewStore
 from peer.telemetry.events import CallerRefused, Event
@@ -171,9 +170,9 @@ async def test_one_that_may_lie_makes_no_member_believe_that_its_disk_is_lost() 
     edges.use(0, ["peer1"], [])
     edges.neighbours["peer1"].delivery.knows_lost_rounds = True
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(watch_own_regression(edges, lambda: True, faulty=1), 1.2)
+        await asyncio.wait_for(watch_own_regression(edges, Lifecycle(lambda _: None), faulty=1), 1.2)
     with pytest.raises(CheckpointLostError):
-        await asyncio.wait_for(watch_own_regression(edges, lambda: True), 3)
+        await asyncio.wait_for(watch_own_regression(edges, Lifecycle(lambda _: None)), 3)
 
 
 async def test_a_relay_is_of_what_was_promised_and_of_nothing_else(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from faults.scenarios import specification
 from meta_device import META, Copy, Device
 
 from peer.network.transport.memory import MemoryNetwork
+from peer.protocols.base import Peer
 from peer.runtime.local_peer import LocalPeer
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import fitting_model, prepare
@@ -44,11 +45,11 @@ async def peers(name: str, out: Path) -> AsyncIterator[list[LocalPeer]]:
         for runtime in made:
             await runtime.network.listen()
             await running.enter_async_context(runtime.network.running())
-            runtime._use_first_edges()
-            runtime.peer.begin(1)
+            runtime.participant.use_first_edges()
+            runtime.participant.begin(1)
         await asyncio.gather(*(runtime.network.edges.wait_complete() for runtime in made))
         for runtime in made:
-            runtime._become("ready")
+            runtime.lifecycle.become("ready")
         yield [runtime.peer for runtime in made]
 
 
@@ -84,3 +85,8 @@ async def test_each_vector_leaves_by_one_copy_and_arrives_by_one(name: str, tmp_
             assert device.placed[-1] == ONE
             assert there.model.device == META
             assert all(copy.non_blocking for copy in device.placed)
+
+
+def test_a_protocol_reaches_nothing_but_the_interface() -> None:
+    public = {name for name in dir(LocalPeer) if not name.startswith("_")}
+    assert public <= {*Peer.__annotations__, *dir(Peer)}

@@ -24,9 +24,9 @@ def end(run: Sequence[Sequence[float]], rule: StopEarly, better: Better, replaye
             resumed = RunProgress(better)
             resumed.load_state_dict(json.loads(json.dumps(course.state_dict())))
             resumed.progress = resumed.progress.after(round, told, better, rule.margin)
-            resumed.over = resumed.progress.is_over(round, rule)
+            resumed.stopped_early = resumed.progress.should_stop(round, rule)
         course = resumed
-        if course.over:
+        if course.stopped_early:
             return round
     return None
 

@@ -7,16 +7,16 @@ Importing torch and gRPC costs seconds of CPU and 200 MB a process; a fork of a 
 milliseconds, and the pages stay shared. Only imports happen before a fork: no gRPC object and no torch
 operation on several threads, since neither survives one.
 
-It speaks JSON lines on the control socket (`ForkServer` in `launcher.engines.local` is the other end). Orders:
+It exchanges JSON lines on the control socket (`ForkServer` in `launcher.engines.local` is the other end). Orders:
 
     {"do": "start", "number": 1, "argv": [...], "log": "...", "cwd": null, "env": {}}
-    {"do": "signal", "pid": 123, "signal": 15}      ignored once it has ended: its pid may be another's
+    {"do": "signal", "pid": 123, "signal": 15}      ignored once it has ended: the pid may be reused
 
 and notices, as things happen (code -9 after SIGKILL):
 
     {"ready": 100}   {"started": 1, "pid": 123}   {"refused": 1, "why": "..."}   {"exited": 123, "code": 0}
 
-The lifeline is a pipe whose only write end the launcher holds: when the launcher is gone, however it went,
+The lifeline is a pipe whose only write end the launcher holds: when the launcher ends, in whatever way,
 every child reads the end of it and ends itself.
 
 At its top this module imports nothing that is heavy, and must not: `preload` sets the number of threads before the
@@ -57,9 +57,9 @@ class Descriptors:
 
 
 def run_child(order: dict[str, Any], entry: Entry, inherited: Descriptors, grace: float) -> NoReturn:
-    """Runs `entry(argv)` as a process of its own and exits with its code.
+    """Run `entry(argv)` as a process of its own and exit with its code.
 
-    grace: seconds that it has to end by itself when the launcher is gone.
+    grace: seconds that it has to end by itself when the launcher has ended.
 
     If it raises, the traceback goes to the log and the code is 1. Leaves by `os._exit`: the interpreter's
     clean-up belongs to the fork server, whose copy this is.
@@ -101,7 +101,7 @@ def prepare_child(order: dict[str, Any], inherited: Descriptors) -> None:
 
 
 def end_with_launcher(lifeline: int, grace: float) -> None:
-    """Blocks until nobody holds the lifeline's write end, then ends this process: politely, then for sure."""
+    """Block until the lifeline's write end is closed, then end this process: SIGTERM, after the grace SIGKILL."""
     while os.read(lifeline, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
@@ -110,7 +110,7 @@ def end_with_launcher(lifeline: int, grace: float) -> None:
 
 
 def exit_code(error: BaseException | None, code: int) -> int:
-    """The exit code the interpreter would have given, and its message or traceback on stderr."""
+    """Return the exit code the interpreter would have given; print its message or traceback on stderr."""
     if error is None:
         return code
     if isinstance(error, SystemExit):
@@ -124,12 +124,12 @@ def exit_code(error: BaseException | None, code: int) -> int:
 
 
 class ForkServerProcess:
-    """Obeys the launcher; knows its children by their process ids."""
+    """Executes the launcher's orders; knows its children by their process ids."""
 
     def __init__(self, control: socket.socket, lifeline: int, entry: Entry, grace: float):
         self.control, self.lifeline, self.entry, self.grace = control, lifeline, entry, grace
         self.children: set[int] = set()
-        self.heard = True
+        self.connected = True
         self.wakeup, self.wakeup_write = os.pipe()
         os.set_blocking(self.wakeup, False)
         os.set_blocking(self.wakeup_write, False)
@@ -139,36 +139,36 @@ class ForkServerProcess:
         self.selector.register(self.wakeup, selectors.EVENT_READ)
 
     def serve(self) -> None:
-        """Obeys until the launcher's end of the control socket closes, then sees the children out."""
+        """Execute orders until the launcher's end of the control socket closes, then wait for the children."""
         self.selector.register(self.control, selectors.EVENT_READ)
         rest = b""
-        self.say({"ready": os.getpid()})
-        while self.heard:
+        self.send({"ready": os.getpid()})
+        while self.connected:
             ready = {key.fileobj for key, _ in self.selector.select()}
             if self.wakeup in ready:
                 self.reap()
             if self.control in ready:
-                *orders, rest = (rest + self.hear()).split(b"\n")
+                *orders, rest = (rest + self.receive()).split(b"\n")
                 for order in orders:
-                    self.obey(json.loads(order))
+                    self.execute(json.loads(order))
         self.selector.unregister(self.control)
-        self.see_out()
+        self.wait_for_children()
 
-    def hear(self) -> bytes:
+    def receive(self) -> bytes:
         try:
             chunk = self.control.recv(1 << 16)
         except ConnectionResetError:
             chunk = b""
-        self.heard = bool(chunk)
+        self.connected = bool(chunk)
         return chunk
 
-    def say(self, notice: dict[str, Any]) -> None:
+    def send(self, notice: dict[str, Any]) -> None:
         try:
             self.control.sendall(json.dumps(notice).encode() + b"\n")
         except (BrokenPipeError, ConnectionResetError):
-            self.heard = False
+            self.connected = False
 
-    def obey(self, order: dict[str, Any]) -> None:
+    def execute(self, order: dict[str, Any]) -> None:
         if order["do"] == "signal":
             if order["pid"] in self.children:
                 os.kill(order["pid"], order["signal"])
@@ -177,10 +177,10 @@ class ForkServerProcess:
             pid = self.fork(order)
         except OSError as error:
             why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-            self.say({"refused": order["number"], "why": why})
+            self.send({"refused": order["number"], "why": why})
         else:
             self.children.add(pid)
-            self.say({"started": order["number"], "pid": pid})
+            self.send({"started": order["number"], "pid": pid})
 
     def fork(self, order: dict[str, Any]) -> int:
         log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -208,10 +208,10 @@ class ForkServerProcess:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 self.children.discard(pid)
-                self.say({"exited": pid, "code": os.waitstatus_to_exitcode(status)})
+                self.send({"exited": pid, "code": os.waitstatus_to_exitcode(status)})
 
-    def see_out(self) -> None:
-        """The lifeline has told the children to end; one that does not within the grace is killed."""
+    def wait_for_children(self) -> None:
+        """The closed lifeline has told the children to end; one that does not within the grace is killed."""
         deadline = time.monotonic() + self.grace
         while self.children and (left := deadline - time.monotonic()) > 0:
             self.selector.select(left)
@@ -222,7 +222,7 @@ class ForkServerProcess:
 
 
 def preload(modules: list[str]) -> None:
-    """Imports what every peer needs, so that the children share it; what is not installed is left out."""
+    """Import what every peer needs, so that the children share it; what is not installed is left out."""
     # One thread for the maths libraries: peers train in one, and pools of threads do not survive a fork.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")

@@ -2,8 +2,8 @@
 
     python -P slurm_job.py DIR --port 7700 --requeues 5 ID...
 
-A peer that crashed ends the step (`srun --kill-on-bad-exit`), and the job is queued again; all go on from their
-checkpoints. What the job prints, the launcher shows.
+A peer that crashes ends the step (`srun --kill-on-bad-exit`), and the job is requeued; all resume from their
+checkpoints. The launcher shows what the job prints.
 """
 
 import argparse
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.run_files import RunFiles
-from peer.exit_codes import STOPPED, WRONG_INPUT, in_words
 from peer.files import write_atomically
+from peer.process import STOPPED, WRONG_INPUT, exit_words
 from peer.spec.document import Document, dump_yaml
 from peer.telemetry.results import gave_up, history
 
@@ -46,7 +46,7 @@ class JobRunner:
         why = self.restart_reason(exits)
         if why is None:
             return self.finish(exits)
-        if (row := self.row()) > self.requeues:
+        if (row := self.requeues_in_row()) > self.requeues:
             print(f"{why}; not queued again: {self.requeues} times in a row are enough", flush=True)
             return self.finish(exits)
         print(f"{why}; queued again ({row} of {self.requeues} in a row)", flush=True)
@@ -56,12 +56,13 @@ class JobRunner:
 
     @property
     def stopping(self) -> bool:
-        """Whether the launcher has asked for the end."""
+        """Whether the launcher has asked to stop."""
         return (self.files.job / "stop").exists()
 
     def write_addresses(self) -> bool:
-        """Writes the addresses into the federation's file, and into each peer's where it listens. False: not all have
-        found one, and have said why.
+        """Write the addresses into federation.yaml, and where each peer listens into its config.
+
+        Return False if not all tasks have found one; they have printed why.
         """
         found = self.addresses()
         if found is None or self.stopping:
@@ -69,7 +70,7 @@ class JobRunner:
         spec = Document.read(self.files.federation).content
         for id, member, task in zip(self.ids, spec["ring"], found, strict=True):
             member["address"] = task["address"]
-            member.pop("dials_out", None)  # the nodes of a cluster reach each other
+            member.pop("dials_out", None)  # every node of a cluster can be dialled
             config = Document.read(self.files.config(id)).content | {"listen": task["listen"]}
             write_atomically(self.files.config(id), dump_yaml(config).encode())
         write_atomically(self.files.federation, dump_yaml(spec).encode())
@@ -78,7 +79,7 @@ class JobRunner:
         return True
 
     def addresses(self) -> list[dict[str, Any]] | None:
-        """Of every task, by rank. All hold their ports until the last has one."""
+        """Return the address of every task, by rank. All hold their ports until the last has one."""
         nodes = node_addresses(os.environ["SLURM_JOB_NODELIST"])
         command = [*step(len(self.ids)), sys.executable, "-P", str(TASK), "address"]
         command += [str(self.files.path), str(self.port)]
@@ -90,7 +91,7 @@ class JobRunner:
         return None if srun.returncode or None in found else sorted(found, key=lambda one: int(one["rank"]))
 
     def peers(self) -> Exits:
-        """Runs them to their end."""
+        """Run them to their end."""
         exits = self.files.job / "exit"
         shutil.rmtree(exits, ignore_errors=True)
         exits.mkdir()
@@ -99,13 +100,13 @@ class JobRunner:
         return {id: int((exits / id).read_text()) if (exits / id).exists() else None for id in self.ids}
 
     def restart_reason(self, exits: Exits) -> str | None:
-        """Why the peers are to be started again; None when they have decided themselves how they end."""
+        """Return why the peers are to be restarted; None if they have decided themselves how they end."""
         first = not (self.files.job / "row.json").exists()
         if self.stopping or any(self.decided(id, code, first) for id, code in exits.items()):
             return None
         crashed = {id: code for id, code in exits.items() if code is not None and code not in (0, *STOPPED)}
         if crashed:
-            return ", ".join(f"{id} {in_words(code)}" for id, code in crashed.items())
+            return ", ".join(f"{id} {exit_words(code)}" for id, code in crashed.items())
         if any(code is None for code in exits.values()):
             return "Slurm has ended the peers"
         if any(exits.values()):
@@ -113,11 +114,11 @@ class JobRunner:
         return None
 
     def decided(self, id: str, code: int | None, first: bool) -> bool:
-        """A crash is no decision; wrong input is one at the first start only."""
+        """Return whether a restart would not help; a crash is no decision, wrong input one at the first start only."""
         return (code == WRONG_INPUT and first) or (code == 1 and gave_up(self.files.out(id)))
 
-    def row(self) -> int:
-        """Which requeue this would be, of those since the last completed round."""
+    def requeues_in_row(self) -> int:
+        """Return which requeue this would be, of those since the last completed round."""
         path = self.files.job / "row.json"
         before = json.loads(path.read_text()) if path.exists() else {"row": 0, "round": -1}
         round = max((done[-1].round for id in self.ids if (done := history(self.files.out(id)))), default=0)
@@ -126,7 +127,7 @@ class JobRunner:
         return int(row)
 
     def finish(self, exits: Exits) -> int:
-        """Tells the launcher; the job's own exit code."""
+        """Report to the launcher. Return the job's own exit code."""
         rounds = Document.read(self.files.federation).content.get("rounds", 10)
         restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
         content = {"rounds": rounds, "restarts": restarts, "codes": dict(exits)}
@@ -135,14 +136,14 @@ class JobRunner:
 
 
 def step(tasks: int) -> list[str]:
-    """One program as a task for each peer; a task that fails ends the others."""
+    """Return a command that runs a task for each peer; a task that fails ends the others."""
     # srun does not take the CPUs from the job by itself since Slurm 22.05.
     cpus = os.environ.get("SLURM_CPUS_PER_TASK", "1")
     return ["srun", f"--ntasks={tasks}", f"--cpus-per-task={cpus}", "--kill-on-bad-exit=1"]
 
 
 def node_addresses(nodes: str) -> dict[str, str]:
-    """The address by which Slurm itself reaches each node."""
+    """Return the address by which Slurm itself reaches each node."""
     shown = subprocess.run(["scontrol", "show", "node", "-o", nodes], capture_output=True, text=True, check=True).stdout
     lines = [dict(field.partition("=")[::2] for field in line.split()) for line in shown.splitlines()]
     return {line["NodeName"]: line.get("NodeAddr", line["NodeName"]) for line in lines if "NodeName" in line}

@@ -1,15 +1,15 @@
-"""What the launcher runs on a host, by the Python there: it reads orders, a JSON object a line, and answers each.
+"""What the launcher runs on a host, by the Python there: it reads orders, one JSON object per line, and answers each.
 
-Only the standard library is used, and of that what an old Python has: which one is there the launcher learns from the
-answers. The text of this file is sent along and executed. No peer depends on all this: it ends with the connection, and
-the peers go on. In the run's directory there:
+Only the standard library is used, and of that what an old Python has: the launcher learns from the answers which one
+is there. The text of this file is sent and executed. No peer depends on this process: it ends with the connection, and
+the peers keep running. In the run's directory there:
 
 <id>.yaml, <id>/    as `dfl-peer` has them     .<id>.lock   locked while the peer runs; holds its process id
-.<id>.exit          the code it ended with     .<id>.run    of which run its files are
+.<id>.exit          the code it ended with     .<id>.run    which run its files belong to
 
-In reading order: what is said to the launcher; small text files, whole or not there; a Python environment with dfl;
-one peer in the run's directory; the run's directory; whether an address on one host is reached from another; and the
-orders. Orders about the same peer are obeyed one after the other, all others at once.
+In reading order: messages to the launcher; small text files, whole or not there; a Python environment with dfl; one
+peer in the run's directory; the run's directory; whether an address on one host is reached from another; and the
+dispatcher. Orders about the same peer are executed one after the other, all others at once.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from contextlib import suppress
 from importlib import metadata
 from typing import Any, Callable  # noqa: UP035
 
-speaking = threading.Lock()
+sending = threading.Lock()
 
 
-def say(**notice: Any) -> None:
-    with speaking:
+def send(**notice: Any) -> None:
+    with sending:
         sys.stdout.write(json.dumps(notice) + "\n")
         sys.stdout.flush()
 
 
 class CommandRejected(Exception):
-    """The order cannot be obeyed; the message says why."""
+    """The order cannot be executed; the message gives the reason."""
 
 
 def read(path: str) -> str:
@@ -63,7 +63,7 @@ def write(path: str, text: str, mode: int) -> None:
 
 
 def intruders(directory: str) -> str:
-    """Who else could put files into the directory, and the way out; empty if nobody could, or it is not there yet."""
+    """Return how others could put files into the directory, with a hint; empty if they cannot, or it is not there."""
     try:
         found = os.lstat(directory)
     except (FileNotFoundError, NotADirectoryError):
@@ -77,8 +77,8 @@ def intruders(directory: str) -> str:
     return ""
 
 
-def own(directory: str) -> None:
-    """Makes the directory, unless it is there; Refused if others could put files into it."""
+def make_own(directory: str) -> None:
+    """Make the directory, unless it is there. Raises CommandRejected if others could put files into it."""
     os.makedirs(directory, mode=0o700, exist_ok=True)
     if why := intruders(directory):
         raise CommandRejected(why)
@@ -89,7 +89,7 @@ def absolute(directory: str) -> str:
 
 
 def installation_mark(directory: str) -> str:
-    """What says that the environment is whole, and what is in it."""
+    """Return the file that says that the environment is complete, and what is in it."""
     return os.path.join(directory, ".venv", ".dfl")
 
 
@@ -98,15 +98,15 @@ def contents(content: str, extras: list[str]) -> str:
 
 
 def installed(directory: str, content: str, extras: list[str]) -> bool:
-    """Whether the environment holds that wheel; `content` is base64."""
+    """Return whether the environment holds that wheel; `content` is base64."""
     path = installation_mark(absolute(directory))
     return os.path.exists(path) and read(path) == contents(content, extras)
 
 
 def install(directory: str, name: str, content: str, extras: list[str]) -> None:
-    """An environment with that wheel, which has the same version again after a change of the code."""
+    """Make an environment with that wheel, whose version does not change with the code: so it is reinstalled."""
     root = absolute(directory)
-    own(root)
+    make_own(root)
     python, wheel = os.path.join(root, ".venv", "bin", "python"), os.path.join(root, name)
     with open(wheel, "wb") as file:
         file.write(base64.b64decode(content))
@@ -125,10 +125,9 @@ def run_command(*command: str) -> None:
         raise CommandRejected(f"{' '.join(command[:4])}: {said[-1] if said else f'exit code {done.returncode}'}")
 
 
-LOOK = 0.2
-"""Seconds between two looks at a peer's files."""
-CHUNK = 1 << 18
-"""Bytes of a file in one notice."""
+POLL_INTERVAL_S = 0.2
+CHUNK_BYTES = 1 << 18
+"""Of a file, in one notice."""
 FOLLOWED = ("events.jsonl", "log.txt")
 
 
@@ -154,7 +153,7 @@ class RemotePeerFiles:
         return False
 
     def code(self) -> int | None:
-        """The exit code; None if it runs or never did. Killed with its keeper, as by a power cut, it has left none."""
+        """Return the exit code; None if it runs or never did. A power cut, which ends its keeper too, leaves none."""
         if self.runs():
             return None
         try:
@@ -163,19 +162,19 @@ class RemotePeerFiles:
             return -signal.SIGKILL if os.path.exists(self.lock) else None
 
     def signal(self, number: int) -> bool:
-        """Whether it was sent. One that begins is waited for; one that ends gets none."""
+        """Return whether it was sent. Waits for a peer that is starting; one that is ending gets none."""
         while self.runs():
             try:
                 os.kill(int(read(self.lock)), number)
                 return True
-            except ValueError:  # it begins, started by another connection: its file tells nobody when it has its number
+            except ValueError:  # it is starting, by another connection, and has not written its pid yet
                 time.sleep(0.05)
-            except ProcessLookupError:  # it ends
+            except ProcessLookupError:  # it is ending
                 return False
         return False
 
     def start(self, keeper: str) -> None:
-        """Does nothing if it runs."""
+        """Start it, unless it runs."""
         lock = self._locked()
         if lock < 0:
             return
@@ -205,19 +204,19 @@ class RemotePeerFiles:
                 raise CommandRejected(why)
 
     def _locked(self) -> int:
-        """The lock file with its lock; -1 if the peer runs. Who only looks has the lock for a moment, too."""
+        """Return the locked lock file; -1 if the peer runs. `runs` of another process holds it for a moment, too."""
         descriptor = os.open(self.lock, os.O_RDWR | os.O_CREAT, 0o600)
         for _ in range(10):
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return descriptor
             except BlockingIOError:
-                time.sleep(0.05)  # to wait in the kernel would be to wait for the end of a peer that runs
+                time.sleep(0.05)  # a wait in the kernel would last until a running peer ends
         os.close(descriptor)
         return -1
 
     def earlier(self) -> dict[str, str]:
-        """Of which run its files are; empty if there are none."""
+        """Return the run that its files belong to; empty if there are none."""
         try:
             found: dict[str, str] = json.loads(read(self.run))
         except FileNotFoundError:
@@ -225,7 +224,7 @@ class RemotePeerFiles:
         return found
 
     def obstacle(self, run: dict[str, str]) -> str:
-        """Whose its files are, if they are another's; empty if not."""
+        """Return why its files may not be used, if they are another run's; empty otherwise."""
         earlier = self.earlier() or run
         if run["token"] == earlier["token"] or run["owner"] == earlier["owner"]:
             return ""
@@ -235,12 +234,12 @@ class RemotePeerFiles:
         )
 
     def is_of_earlier(self, run: dict[str, str]) -> bool:
-        """Whether its files are of an earlier run of the same launcher's directory."""
+        """Return whether its files are of an earlier run of the same directory of a launcher."""
         earlier = self.earlier()
         return bool(earlier) and earlier["owner"] == run["owner"] and earlier["token"] != run["token"]
 
     def claim(self, run: dict[str, str]) -> None:
-        """Makes the files this run's: those of an earlier run of the same launcher's directory are discarded."""
+        """Claim the files for this run: those of an earlier run of the same directory of a launcher are discarded."""
         if why := self.obstacle(run):
             raise CommandRejected(why)
         if (self.earlier() or run)["token"] != run["token"]:
@@ -248,13 +247,13 @@ class RemotePeerFiles:
         write(self.run, json.dumps(run), 0o600)
 
     def discard(self) -> None:
-        """Ends it and removes all that is its alone; Refused if it does not end."""
+        """End it and remove all that is its alone. Raises CommandRejected if it does not end."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             for _ in range(100):
                 if not self.runs():
                     break
                 self.signal(number)
-                time.sleep(0.1)  # as its keeper is no child of this process, nobody is told of its end
+                time.sleep(0.1)  # its keeper is no child of this process, whose end could be awaited
         if self.runs():
             raise CommandRejected(f"{self.id} does not end, not even killed; see what `ps` says of it")
         shutil.rmtree(self.out, ignore_errors=True)
@@ -264,18 +263,18 @@ class RemotePeerFiles:
                 os.remove(path)
 
     def follow(self, offsets: dict[str, int]) -> None:
-        """Tells what is added to its files, and then that it has ended."""
+        """Send what is added to its files, and then that it has ended."""
         while True:
             runs = self.runs()
             for name in FOLLOWED:
-                offsets[name] = self._tell(name, offsets[name])
+                offsets[name] = self._send_from(name, offsets[name])
             if not runs:
                 code = self.code()
-                say(peer=self.id, ended=-signal.SIGKILL if code is None else code)
+                send(peer=self.id, ended=-signal.SIGKILL if code is None else code)
                 return
-            time.sleep(LOOK)  # the standard library has nothing that tells of changes of a file
+            time.sleep(POLL_INTERVAL_S)  # the standard library cannot watch a file for changes
 
-    def _tell(self, name: str, offset: int) -> int:
+    def _send_from(self, name: str, offset: int) -> int:
         path = os.path.join(self.out, name)
         if not os.path.exists(path):
             return offset
@@ -283,14 +282,14 @@ class RemotePeerFiles:
             if os.fstat(file.fileno()).st_size < offset:
                 offset = 0
             file.seek(offset)
-            while data := file.read(CHUNK):
-                say(peer=self.id, file=name, at=offset, data=base64.b64encode(data).decode())
+            while data := file.read(CHUNK_BYTES):
+                send(peer=self.id, file=name, at=offset, data=base64.b64encode(data).decode())
                 offset += len(data)
         return offset
 
 
 def survey(directory: str, run: dict[str, str], ids: list[str]) -> dict[str, Any]:
-    """What the host has, and which peers run there. Creates nothing."""
+    """Return what the host has, and which peers run there. Creates nothing."""
     root = absolute(directory)
     there = root
     while not os.path.exists(there):
@@ -319,7 +318,7 @@ def version() -> str | None:
 
 
 def device(name: str) -> str:
-    """Why the device cannot be used; empty if it can."""
+    """Return why the device cannot be used; empty if it can."""
     look = "import sys; from peer.learning.device import choose_device; choose_device(sys.argv[1])"
     done = subprocess.run([sys.executable, "-P", "-c", look, name], stdin=subprocess.DEVNULL, capture_output=True)
     said = done.stderr.decode(errors="replace").strip().splitlines()
@@ -327,11 +326,11 @@ def device(name: str) -> str:
 
 
 def place(directory: str, run: dict[str, str], ids: list[str], files: dict[str, tuple[str, int]]) -> dict[str, Any]:
-    """Puts the files there, name: (text, permissions), unless peers run by others."""
+    """Write the files, name: (text, permissions). Raises CommandRejected if peers run by other settings."""
     root = absolute(directory)
-    own(os.path.dirname(root))
-    own(root)
-    os.chmod(root, 0o700)  # that of an earlier run may be open to readers
+    make_own(os.path.dirname(root))
+    make_own(root)
+    os.chmod(root, 0o700)  # an earlier run's may be readable for others
     for other in peers_in(root):
         if other.id not in ids and other.is_of_earlier(run):
             other.discard()
@@ -354,7 +353,7 @@ def place(directory: str, run: dict[str, str], ids: list[str], files: dict[str, 
 
 
 def peers_in(root: str) -> list[RemotePeerFiles]:
-    """All whose files are in the run's directory, whoever placed them."""
+    """Return all peers whose files are in the run's directory, of whatever run."""
     names = os.listdir(root) if os.path.isdir(root) else []
     return [
         RemotePeerFiles(root, name[1:-4]) for name in sorted(names) if name.startswith(".") and name.endswith(".run")
@@ -362,7 +361,7 @@ def peers_in(root: str) -> list[RemotePeerFiles]:
 
 
 def discard(directory: str, run: dict[str, str], ids: list[str]) -> None:
-    """Ends these peers and removes what is theirs; what they share, with the last. Those of other runs stay."""
+    """End these peers and remove their files, with the last also what they share. Those of other runs stay."""
     root = absolute(directory)
     for peer in peers_in(root):
         if peer.id in ids and not peer.obstacle(run):
@@ -371,28 +370,16 @@ def discard(directory: str, run: dict[str, str], ids: list[str]) -> None:
         for name in ("federation.yaml", "ca.pem"):
             with suppress(FileNotFoundError):
                 os.remove(os.path.join(root, name))
-        with suppress(OSError):  # somebody has put something there
+        with suppress(OSError):  # it holds files that are not ours
             os.rmdir(root)
 
 
 def forget(directory: str, ids: list[str]) -> None:
-    """How peers have ended that are to be started anew."""
+    """Forget how peers ended that are to be started anew."""
     for peer in (RemotePeerFiles(absolute(directory), id) for id in ids):
         for path in (peer.exit, peer.lock):
             if os.path.exists(path) and not peer.runs():
                 os.remove(path)
-
-
-def start(directory: str, id: str, keeper: str) -> None:
-    RemotePeerFiles(absolute(directory), id).start(keeper)
-
-
-def send(directory: str, id: str, number: int) -> bool:
-    return RemotePeerFiles(absolute(directory), id).signal(number)
-
-
-def follow(directory: str, id: str, offsets: dict[str, int]) -> None:
-    threading.Thread(target=RemotePeerFiles(absolute(directory), id).follow, args=(offsets,), daemon=True).start()
 
 
 def endpoint(address: str) -> tuple[str, int]:
@@ -401,7 +388,7 @@ def endpoint(address: str) -> tuple[str, int]:
 
 
 def listen(address: str, token: str) -> None:
-    """Greets whoever connects at the address with the token, for as long as an order is awaited."""
+    """Send the token to whatever connects to the address, for as long as this process runs."""
     host, port = endpoint(address)
     try:
         server = listener(host, port)
@@ -425,7 +412,7 @@ def greet(server: socket.socket, token: bytes) -> None:
 
 
 def dial(address: str, token: str, seconds: float) -> str:
-    """Why nobody with the token is reached at the address; empty if somebody is. Without a token anybody does."""
+    """Return why the address does not answer with the token; empty if it does. Without a token any listener will do."""
     try:
         with socket.create_connection(endpoint(address), timeout=seconds) as connection:
             if not token:
@@ -433,7 +420,7 @@ def dial(address: str, token: str, seconds: float) -> str:
             heard = b""
             while len(heard) < len(token) and (data := connection.recv(len(token) - len(heard))):
                 heard += data
-            return "" if heard == token.encode() else "somebody else answers there"
+            return "" if heard == token.encode() else "something else answers there"
     except socket.gaierror:
         return "no such host name there"
     except socket.timeout:  # noqa: UP041 (an old Python knows no other)
@@ -442,58 +429,54 @@ def dial(address: str, token: str, seconds: float) -> str:
         return (error.strerror or str(error)).lower()
 
 
-SILENCE = 60
-"""Seconds without an order after which this process ends: the connection is lost, and nobody has told it."""
+SILENCE_S = 60
+"""Without an order, after which this process ends: the connection was lost without notice."""
 
 
 def awake() -> None:
-    """The launcher is there."""
+    """Does nothing: that an order came shows that the launcher is there."""
+
+
+def peer(directory: str, id: str) -> RemotePeerFiles:
+    return RemotePeerFiles(absolute(directory), id)
+
+
+def follow(directory: str, id: str, offsets: dict[str, int]) -> None:
+    threading.Thread(target=peer(directory, id).follow, args=(offsets,), daemon=True).start()
 
 
 ORDERS: dict[str, Callable[..., Any]] = {
-    **{
-        one.__name__: one
-        for one in (
-            awake,
-            survey,
-            installed,
-            install,
-            device,
-            place,
-            discard,
-            forget,
-            start,
-            send,
-            follow,
-            listen,
-            dial,
-        )
-    },
+    **{order.__name__: order for order in (awake, survey, installed, install, device, place, discard, forget)},
+    "start": lambda directory, id, keeper: peer(directory, id).start(keeper),
+    "send": lambda directory, id, number: peer(directory, id).signal(number),
+    "follow": follow,
+    "listen": listen,
+    "dial": dial,
 }
 
 
-def obey(before: threading.Thread | None, number: int, do: str, given: dict[str, Any]) -> None:
+def execute(before: threading.Thread | None, number: int, do: str, given: dict[str, Any]) -> None:
     if before:
         before.join()
     try:
-        say(answer=number, result=ORDERS[do](**given))
+        send(answer=number, result=ORDERS[do](**given))
     except CommandRejected as refusal:
-        say(answer=number, refused=str(refusal))
+        send(answer=number, refused=str(refusal))
     except OSError as error:
-        say(answer=number, refused=f"{error.filename or do}: {error.strerror or error}")
+        send(answer=number, refused=f"{error.filename or do}: {error.strerror or error}")
 
 
 def main() -> None:
-    """Orders about the same peer are obeyed one after the other, all others at once."""
+    """Execute orders about the same peer one after the other, all others at once."""
     latest: dict[str, threading.Thread] = {}
-    signal.alarm(SILENCE)
-    say(hello=[*sys.version_info[:3]])
+    signal.alarm(SILENCE_S)
+    send(hello=[*sys.version_info[:3]])
     for line in sys.stdin:
-        signal.alarm(SILENCE)
+        signal.alarm(SILENCE_S)
         order = json.loads(line)
         given = order["given"]
         before = latest.get(given.get("id"))
-        thread = threading.Thread(target=obey, args=(before, order["order"], order["do"], given), daemon=True)
+        thread = threading.Thread(target=execute, args=(before, order["order"], order["do"], given), daemon=True)
         if "id" in given:
             latest[given["id"]] = thread
         thread.start()

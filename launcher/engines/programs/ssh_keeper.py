@@ -1,7 +1,7 @@
-"""What watches one peer on its host: starts it, waits for its end and writes the exit code down.
+"""Watches one peer on its host: starts it, waits for its end and writes its exit code down.
 
-Run by the Python there, apart from any connection: `python -c KEEPER lock exit-file answer command...`. `lock` is an
-open file whose lock is held by this process and the peer, so whoever finds it free knows that the peer has ended.
+Run by the Python there, independent of any connection: `python -c KEEPER lock exit-file answer command...`. `lock` is
+an open file whose lock is held by this process and the peer: once it is free, the peer has ended.
 """
 
 import os
@@ -10,12 +10,12 @@ import sys
 
 
 def main(lock: int, exit_file: str, answer: int, command: list[str]) -> None:
-    def remember() -> None:
+    def write_pid() -> None:
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
     try:
-        # The peer itself says its number: it may be alone with the lock, when this process is killed.
-        peer = subprocess.Popen(command, pass_fds=(lock,), start_new_session=True, preexec_fn=remember)
+        # The peer itself writes its pid: when this process is killed, it alone holds the lock.
+        peer = subprocess.Popen(command, pass_fds=(lock,), start_new_session=True, preexec_fn=write_pid)
     except OSError as error:
         os.write(answer, f"{command[0]}: {error.strerror}".encode())
         return

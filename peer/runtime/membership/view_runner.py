@@ -18,8 +18,8 @@ from peer.files import make_private
 from peer.network.streams.handshake import Identity
 from peer.network.transport import StatusHandler, Transport
 from peer.network.view_rpc import ViewRpc
-from peer.runtime.checkpoints import CheckpointLostError, Checkpoints, Journal
-from peer.runtime.lifecycle import ReportIntervals, RuntimeLimits
+from peer.runtime.checkpoints import Checkpoints, Journal
+from peer.runtime.lifecycle import CheckpointLostError, ReportIntervals, RuntimeLimits
 from peer.runtime.membership.gate import MembershipSettings
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.proposer import ExcludedError, Proposer, WaitReporter

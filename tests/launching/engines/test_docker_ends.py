@@ -101,6 +101,6 @@ async def test_a_log_that_cannot_be_written_here_ends_the_wait_once(tmp_path: Pa
         with pytest.raises(FailedError, match=r"cannot write .*log.txt: No space left on device; make room"):
             await container.wait()
     handle.attrs = {"State": {"Status": "exited", "ExitCode": 143}, "RestartCount": 0}  # type: ignore[misc]
-    container.heard(ContainerEvent("peer0", "die", 143))
+    container.on_event(ContainerEvent("peer0", "die", 143))
     assert await container.wait() == 143
     await container.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.engines import slurm as deployment
-from launcher.engines.base import Process, Run
+from launcher.engines.base import FollowedProcess, Run
 from launcher.engines.slurm import JobDirectory, SlurmDeployment, SlurmEngine, SlurmSettings
 from launcher.run_files import RunFiles
 from peer.errors import FailedError, InputError
@@ -61,7 +61,7 @@ async def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 
 
 @asynccontextmanager
-async def deployed(slurm: Slurm) -> AsyncIterator[tuple[SlurmDeployment, Process]]:
+async def deployed(slurm: Slurm) -> AsyncIterator[tuple[SlurmDeployment, FollowedProcess]]:
     """Job 12, and its first peer."""
     async with background() as tasks:
         made = SlurmDeployment(slurm.run, "12", 0.01)
@@ -74,7 +74,7 @@ async def test_a_job_is_cancelled_again_until_slurm_has_heard_it(slurm: Slurm) -
     async with deployed(slurm) as (made, peer):
         peer.signal(signal.SIGTERM)
         await slurm.until(lambda: "scancel failed: no controller" in slurm.said)
-        assert not made.ended.done()
+        assert not peer.ended
         slurm.up("scancel")
         assert await peer.wait() == -signal.SIGTERM
         await made.stop_all()
@@ -90,12 +90,12 @@ async def test_a_job_that_cannot_be_told_to_stop_is_cancelled_whole(slurm: Slurm
         peer.signal(signal.SIGTERM)
         assert await peer.wait() == -signal.SIGTERM
     told = f"cannot write {slurm.run.files.job}/stop: No such file or directory; mend that and start again"
-    assert f"{told}; the job is cancelled without a word to it" in slurm.said
+    assert f"{told}; so the job is cancelled without notice" in slurm.said
     assert "--signal" not in (slurm.directory / "asked").read_text()
 
 
 async def test_a_job_that_cannot_be_cancelled_is_named(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deployment, "PATIENCE", 0.05)
+    monkeypatch.setattr(deployment, "CANCEL_TIMEOUT_S", 0.05)
     slurm.down("scancel")
     async with deployed(slurm) as (made, peer):
         peer.signal(signal.SIGKILL)

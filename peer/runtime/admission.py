@@ -1,0 +1,155 @@
+"""What a peer needs to have in common with the others: settled before round 1, or given to a peer that is admitted.
+
+- Before anything else in round 0 a peer comes by the means and deviations of `standardize` (`settle_standard`). The
+  federation's are weighted means round the ring, of two vectors: sums over all training samples, of which no peer tells
+  its own. A peer that is admitted later, with nothing but its data, is given the result (`admit_standard`).
+- In the first round of a view an admitted peer gets from its left neighbour what all others have alike, or pass on
+  (`sync_admitted`).
+- What a protocol keeps of each member has a row for each of them: a row goes and comes with its member
+  (`PerMemberState`).
+
+In a view's first round the order is: means and deviations, state, and then the protocol's `begin_view`.
+"""
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from peer.learning.data.samples import Standardisation, first_pass, second_pass, standardisation_of
+from peer.learning.model.layout import PARTS
+from peer.network.collectives import Arrived
+from peer.protocols.base import Protocol
+from peer.spec.federation import MEANS, VARIANCES
+
+if TYPE_CHECKING:
+    from peer.runtime.local_peer import Participant
+
+ProtocolState = MutableMapping[str, Tensor]
+Whose = Literal["own", "federation"]
+
+
+def admission_name(name: str) -> str:
+    """What such a vector is called on its way to an admitted peer."""
+    return f"{name} on entry"
+
+
+ENTRY = admission_name("column means and deviations")
+
+
+def first_rows(protocol: Protocol, state: ProtocolState, count: int) -> None:
+    """The rows of so many members before anything is known of them."""
+    for name, first in protocol.by_peer.items():
+        state[name] = torch.full((count,), first, dtype=row_dtype(first))
+
+
+def row_dtype(first: float | bool) -> torch.dtype:
+    """Of rows that begin so."""
+    return torch.bool if isinstance(first, bool) else torch.float64
+
+
+@dataclass(frozen=True)
+class PerMemberState:
+    """The rows that a protocol keeps of each member, in one run. Those of peers that are no members are kept, too."""
+
+    protocol: Protocol
+    ids: tuple[str, ...]
+    """As in the spec."""
+
+    def remap(self, state: ProtocolState, before: Sequence[str], after: Sequence[str]) -> None:
+        """Give `state` the rows of the members of a view in place of those of an earlier one."""
+        for name in self.protocol.by_peer:
+            if name in state:
+                self._put(state, name, self._of_all(state, name, before), after)
+
+    def numbers(self, state: ProtocolState, name: str, members: Sequence[str]) -> list[float]:
+        """A row of one number for every id, in the order of the spec."""
+        rows = self._of_all(state, name, members)
+        return [float(rows[id]) for id in self.ids]
+
+    def take_over(self, state: ProtocolState, name: str, numbers: Sequence[float], members: Sequence[str]) -> None:
+        """Take the rows that `numbers` of another member gave."""
+        rows = torch.tensor(numbers, dtype=torch.float64).to(row_dtype(self.protocol.by_peer[name]))
+        self._put(state, name, dict(zip(self.ids, rows, strict=True)), members)
+
+    def _of_all(self, state: ProtocolState, name: str, members: Sequence[str]) -> dict[str, Tensor]:
+        present, first = state[name].cpu(), self.protocol.by_peer[name]
+        # A peer that was never a member has no row: it is taken for one like the others.
+        new = present.mean(0) if present.is_floating_point() else torch.full_like(present[0], first)
+        known = dict.fromkeys(self.ids, new) | dict(zip(members, present, strict=True))
+        if (kept := state.get(_away(name))) is not None:
+            known |= dict(zip((id for id in self.ids if id not in members), kept.cpu(), strict=True))
+        return known
+
+    def _put(self, state: ProtocolState, name: str, rows: dict[str, Tensor], members: Sequence[str]) -> None:
+        state[name] = torch.stack([rows[id] for id in members])
+        state.pop(_away(name), None)
+        if away := [rows[id] for id in self.ids if id not in members]:
+            state[_away(name)] = torch.stack(away)
+
+
+def _away(name: str) -> str:
+    """The name under which the rows of peers that are no members are kept, in the order of the spec."""
+    return f"{name} of who is away"
+
+
+async def sync_admitted(participant: "Participant", entrants: Mapping[str, int]) -> None:
+    """Give admitted peers what all others have alike, or pass on, each from its left neighbour.
+
+    entrants: by id, the round after which their private state stands; -1: they have none.
+    """
+    peer, protocol, send = participant.face, participant.setup.spec.protocol, participant.communicator.send_state
+    if entrants.get(peer.id) == -1:
+        first_rows(protocol, peer.state, len(peer.members))
+        protocol.begin_late(peer)
+    for name in protocol.state_contract.handed_over if entrants else ():
+        has_rows = name in protocol.by_peer
+        if peer.id in entrants:
+            count = len(participant.rows.ids) if has_rows else 0
+            arrived = await participant.communicator.receive_state(admission_name(name), count)
+            _replace(participant, name, arrived)
+        if peer.right in entrants and has_rows:
+            numbers = participant.rows.numbers(peer.state, name, peer.members)
+            await send(admission_name(name), torch.empty(0), numbers)
+        elif peer.right in entrants:
+            await send(admission_name(name), getattr(peer, name) if name in PARTS else peer.state[name])
+
+
+def _replace(participant: "Participant", name: str, by: Arrived) -> None:
+    peer = participant.face
+    if name in participant.setup.spec.protocol.by_peer:
+        participant.rows.take_over(peer.state, name, by.scalars, peer.members)
+    elif name in PARTS:
+        getattr(peer, name).copy_(participant.communicator.placed(by.vector))
+    else:
+        peer.state[name] = participant.communicator.placed(by.vector)
+
+
+async def settle_standard(participant: "Participant", whose: Whose) -> None:
+    """In round 0, at every member."""
+    together, samples = whose == "federation", participant.face.data
+    learner, mean = participant.learner, participant.communicator.runtime_mean
+    first = await learner.compute(first_pass, samples)
+    if together:
+        await mean(MEANS, first, len(samples))
+    second = await learner.compute(second_pass, samples, first)
+    if together:
+        await mean(VARIANCES, second, len(samples))
+    learner.standardise(standardisation_of(first, second))
+
+
+async def admit_standard(participant: "Participant", whose: Whose, entrants: Mapping[str, int]) -> None:
+    """In the first round of a view; a peer that brings private state brings these values, too."""
+    peer, learner = participant.face, participant.learner
+    new = [id for id, stands in entrants.items() if stands == -1]
+    if whose == "own":
+        if peer.id in new:
+            await settle_standard(participant, whose)
+        return
+    if peer.id in new:
+        arrived = await participant.communicator.receive_state(ENTRY)
+        learner.standardise(Standardisation.of_vector(arrived.vector))
+    if peer.right in new and learner.standard:
+        await participant.communicator.send_state(ENTRY, learner.standard.vector)

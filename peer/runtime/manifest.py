@@ -1,0 +1,107 @@
+"""From a protocol's declarations to the manifest that the wire enforces.
+
+Every vector and record that may leave a peer is in it, with its size and its rounds as it travels, and what its data
+is like; if a view admits members, also what these are given: as it is, in the view's first round only.
+"""
+
+from dataclasses import replace
+
+from peer.errors import InputError
+from peer.learning.data.samples import Names
+from peer.learning.model.model import Model
+from peer.network.wire.frames import MAX_DOUBLES
+from peer.network.wire.manifest import Manifest, PayloadSpec
+from peer.protocols.base import Protocol
+from peer.protocols.declarations import Declarations, Record, Share
+from peer.runtime.admission import ENTRY, admission_name
+from peer.runtime.encodings import encoded_manifest, new_encoding
+from peer.runtime.setup import Setup
+from peer.spec.federation import MEANS, VARIANCES
+from peer.views.view import View
+
+
+def build_manifest(declared: Declarations, model: Model, rounds: int, peers: int, names: Names) -> Manifest:
+    """Every vector and record that may leave a peer, with its size and its rounds; what its data is like."""
+    shares = [_share_payload(share, model, rounds) for share in declared.shares]
+    records = [_record_payload(record, model, rounds, peers) for record in declared.records]
+    return Manifest((*shares, *records), _data_facts(model, names))
+
+
+def travelling_manifest(setup: Setup) -> Manifest:
+    """All that may leave a peer in its view, as it travels."""
+    spec, view, declared = setup.spec, setup.view, setup.spec.declarations()
+    plain = build_manifest(declared, setup.model, spec.rounds, len(view.members), setup.shard.names)
+    encoded = encoded_manifest(plain, declared, new_encoding(spec.wire, setup.model.sizes))
+    payloads = [*encoded.payloads, *_admission_payloads(plain, spec.protocol, view, len(spec.ids))]
+    if spec.data.standardize == "federation":
+        payloads += _standard_payloads(setup.shard.train.shape[0], view)
+    return Manifest((*payloads,), encoded.data)
+
+
+def _admission_payloads(plain: Manifest, protocol: Protocol, view: View, ids: int) -> list[PayloadSpec]:
+    """What admitted peers are given. plain: as it is before it is encoded; ids: members and all that are not."""
+    if not view.entrants:
+        return []
+    numbers = [PayloadSpec(name, size=0, doubles=ids, first_round=0, last_round=0) for name in protocol.by_peer]
+    vectors = {payload.name: replace(payload, doubles=0) for payload in plain.payloads}
+    known = vectors | {payload.name: payload for payload in numbers}
+    return [
+        replace(known[name], name=admission_name(name), first_round=view.first, last_round=view.first, every=1)
+        for name in protocol.state_contract.handed_over
+    ]
+
+
+def _standard_payloads(columns: int, view: View) -> list[PayloadSpec]:
+    """What the federation's means and deviations are made of, and what admitted peers get of them: as it is."""
+    vector = PayloadSpec(name=MEANS, size=2 * columns, doubles=1, first_round=0, last_round=0)
+    payloads = [vector, replace(vector, name=VARIANCES)]
+    if view.entrants:
+        payloads.append(replace(vector, name=ENTRY, doubles=0, first_round=view.first, last_round=view.first))
+    return payloads
+
+
+def _data_facts(model: Model, names: Names) -> tuple[str, ...]:
+    """Inputs, targets and fixed weights in words, one fact each, as peers must have them alike.
+
+    Columns in another order fit every model and are learnt wrongly; so are features of other frozen weights.
+    """
+    columns = [f"column {number} `{name}`" for number, name in enumerate(names.columns, 1)]
+    classes = [f"class {number} `{name}`" for number, name in enumerate(names.classes)]
+    inputs = f"{len(columns)} columns" if columns else f"inputs of shape {model.shape}"
+    return (inputs, model.task.outputs_in_words(model.classes), *columns, *classes, *model.facts)
+
+
+def _share_payload(share: Share, model: Model, rounds: int) -> PayloadSpec:
+    part = None if share.bytes else share.part  # nobody can say where in bytes a tensor lies
+    where = model.part(part or "model")
+    size = share.size or where.stop - where.start
+    at = range(rounds + 1) if share.rounds is None else share.rounds
+    return PayloadSpec(
+        name=share.vector,
+        size=size,
+        # The sum of the weights travels with a weighted mean, whether the protocol has numbers of its own or not.
+        doubles=max(share.scalars, 1),
+        first_round=at.start,
+        last_round=at.stop - 1,
+        every=at.step,
+        kind="uint8" if share.bytes else "float32",
+        tensors=tuple((e.name, e.shape, e.dtype) for e in model.layout if where.start <= e.offset < where.stop)
+        if part
+        else (),
+        head=_head_place(share, model, where.start, size) if share.holds_head else (0, 0),
+    )
+
+
+def _head_place(share: Share, model: Model, begin: int, size: int) -> tuple[int, int]:
+    """Where in a vector of `size` values that begins at `begin` of the model the head lies; all of it, in bytes."""
+    if share.bytes:
+        return 0, size
+    head = model.part("head")
+    return min(max(head.start - begin, 0), size), min(head.stop - begin, size)
+
+
+def _record_payload(record: Record, model: Model, rounds: int, peers: int) -> PayloadSpec:
+    size = record.length(model, peers)
+    if size > MAX_DOUBLES:
+        raise InputError(f"`{record.name}` has {size} numbers and a message holds {MAX_DOUBLES}; use another protocol")
+    return PayloadSpec(name=record.name, size=0, doubles=size, first_round=0, last_round=rounds)

@@ -1,0 +1,113 @@
+"""How a peer plays its rounds, one after the other: a protocol's calls, an evaluation, the reports, a checkpoint."""
+
+from dataclasses import replace
+from typing import Any
+
+from peer.files import LineFile
+from peer.learning.device import memory_errors
+from peer.plugins import user_code_errors
+from peer.runtime.admission import admit_standard, first_rows, settle_standard, sync_admitted
+from peer.runtime.checkpoints import Checkpointer
+from peer.runtime.local_peer import Participant
+from peer.runtime.round_reports import Evaluator, round_done, trace_facts, user_figures
+from peer.tasks import in_thread
+from peer.telemetry.events import BytesPassed
+from peer.telemetry.results import AUDIT, ModelFigures, append_audit
+from peer.telemetry.trace import Trace
+
+
+class Rounds:
+    """All rounds of one peer in one view."""
+
+    def __init__(self, participant: Participant, evaluator: Evaluator, checkpointer: Checkpointer) -> None:
+        self._participant, self._evaluator, self._checkpointer = participant, evaluator, checkpointer
+        self._setup, self._network, self._lifecycle = participant.setup, participant.network, participant.lifecycle
+        self._spec, self._protocol = participant.setup.spec, participant.setup.spec.protocol
+        self._declared = self._spec.declarations()
+        self._audit = LineFile(self._setup.out / AUDIT)
+        self._reported = self._network.traffic.copy()
+        """All bytes that were reported."""
+
+    async def resume(self) -> int:
+        """Go back to the newest checkpoint; its round, or -1 when there is none."""
+        done = await self._checkpointer.resume()
+        self._reported = self._network.traffic.copy()
+        return done
+
+    async def set_up(self) -> None:
+        """Round 0: what the protocol settles before training."""
+        participant, peer = self._participant, self._participant.face
+        participant.begin(0)
+        with user_code_errors(self._protocol.name), memory_errors():
+            if whose := self._spec.data.standardize:
+                await settle_standard(participant, whose)
+            first_rows(self._protocol, participant.state, len(peer.members))
+            await self._protocol.start(peer, self._spec.init)
+            participant.round.check_awaited(self._protocol.name)
+        self._lifecycle.become("evaluating")
+        await self._close(0)
+
+    async def play(self, number: int) -> None:
+        participant, peer, before = self._participant, self._participant.face, replace(self._lifecycle.times)
+        name = self._traced(number)
+        shared = peer.extractor if name == "extractor" else peer.model
+        trace = Trace(self._setup.out, number, name, shared) if self._spec.trace else None
+        participant.begin(number, trace)
+        with user_code_errors(self._protocol.name), memory_errors():
+            if number == self._setup.view.first:
+                await self._begin_view(number)
+            await self._protocol.round(peer)
+            participant.round.check_awaited(self._protocol.name)
+            self._protocol.state_contract.check(peer)
+        if trace:
+            await in_thread(trace.write, shared, trace_facts(participant))
+        self._lifecycle.become("evaluating")
+        found = await self._evaluate(number) if self._spec.evaluates(number) else ModelFigures(accuracy={})
+        self._network.audit.noted(number, user_figures(participant, found))
+        self._lifecycle.report(round_done(participant, found, before))
+        self._report_bytes(number)
+        await self._close(number)
+
+    def interrupted(self) -> None:
+        """Keep the audit of a round that is cut off, if members change: it may never be played again, and what has left
+        in it has left."""
+        if self._setup.seat.can_be_lost:
+            for line in self._network.audit.interrupt(self._network.edges):
+                append_audit(self._audit, self._with_own_code(line))
+        self._audit.close()
+
+    async def _begin_view(self, number: int) -> None:
+        entrants = dict(self._setup.view.entrants)
+        if whose := self._spec.data.standardize:
+            await admit_standard(self._participant, whose, entrants)
+        await sync_admitted(self._participant, entrants)
+        if number > 1:
+            await self._protocol.begin_view(self._participant.face)
+
+    def _traced(self, number: int) -> str:
+        """The part of the model whose course a trace shows: what the protocol shares in this round."""
+        shared = [share.part for share in self._declared.travelling(number)]
+        return "extractor" if shared[:1] == ["extractor"] else "model"
+
+    async def _evaluate(self, number: int) -> ModelFigures:
+        found = await self._evaluator.evaluate()
+        await self._evaluator.keep_best(number)
+        await self._evaluator.agree(number)
+        self._lifecycle.become("evaluating")
+        return found
+
+    def _report_bytes(self, number: int) -> None:
+        now = self._network.traffic.copy()
+        passed, self._reported = now - self._reported, now
+        self._lifecycle.report(BytesPassed(round=number, sent=dict(passed.sent), received=dict(passed.received)))
+
+    async def _close(self, number: int) -> None:
+        """Put the round on disk while the next one trains."""
+        await in_thread(append_audit, self._audit, self._with_own_code(self._network.audit.close(number)))
+        await self._checkpointer.save(number)
+        if number < self._network.last_round:
+            self._lifecycle.become("ready")
+
+    def _with_own_code(self, line: dict[str, Any]) -> dict[str, Any]:
+        """With the user code that had a say in what was sent."""
+        return {**line, "own_code": self._setup.own_code} if self._setup.own_code else line
