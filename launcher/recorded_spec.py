@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from peer.errors import InputError
 from peer.files import MAX_SETTINGS_BYTES, read_plain
-from peer.spec.agreement import agreed
+from peer.spec.agreement import Agreement
 from peer.spec.blocks import Id
 from peer.spec.document import Document
 from peer.spec.federation import Spec
@@ -73,7 +73,7 @@ class RecordedSpec:
     @classmethod
     def _of(cls, document: Document) -> Self:
         keys = Keys.model_validate(document.content)
-        return cls(agreed(document.content), keys)
+        return cls(Agreement.from_plain(document.content).content, keys)
 
     @property
     def ids(self) -> tuple[str, ...]:

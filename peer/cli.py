@@ -88,7 +88,7 @@ def _run(path: Path, quiet: bool) -> int:
     with memory_errors():
         config, spec = load_peer(path)
         operator = None if quiet else operator_log(path, config, spec)
-        telemetry = Telemetry(operator.hear) if operator else Telemetry()
+        telemetry = Telemetry(operator.on_event) if operator else Telemetry()
         setup = prepare(config, spec)
         watching = subscribers(setup, telemetry.emit)
         if operator:

@@ -1,4 +1,4 @@
-"""The errors a person can cause or must act on; each message is one sentence that says the way out."""
+"""The errors a person can cause or must act on; each message is one sentence that says what to do."""
 
 import difflib
 from collections.abc import Sequence

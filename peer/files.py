@@ -1,4 +1,4 @@
-"""Files on disk: whole or not there, read with a limit, and nobody else's.
+"""Files on disk: whole or not there, read with a limit, and private.
 
 Four promises that several packages rest on.
 
@@ -7,10 +7,10 @@ the machine has no descriptor left, it waits for one instead of failing.
 
 A file of lines stays open, so that to write the next line takes no further descriptor: `LineFile`.
 
-A file that somebody else may have made is read only if it is a plain file (for a pipe one would wait, and a device may
-have no end), and no more of it than is expected: `read_plain`, `lines`.
+A file that another program may have made is read only if it is a plain file (a pipe would block, and a device may have
+no end), and no more of it than is expected: `read_plain`, `lines`.
 
-A peer's directory is its alone: other users of the machine cannot look into it, and no link leads out of it:
+A peer's directory is private: other users of the machine cannot look into it, and no link leads out of it:
 `make_private`, `refuse_links`.
 """
 
@@ -45,14 +45,13 @@ def write_atomically(
 ) -> None:
     """Write beside, flush to disk, rename; FailedError when the disk is full or gone.
 
-    Several buffers are written one after the other, without being joined in memory.
-    `over` is a file that nobody needs, if it is there: it becomes the new one. To write its blocks on the disk once
-    more costs half of what it does to make a file and remove another. `permissions` are a new file's, as far as the
-    umask lets them be.
+    Several buffers are written one after the other, without being joined in memory. `over` is a file that is no longer
+    needed, if it exists: it becomes the new one. Overwriting its blocks costs half of what it does to make a file and
+    remove another. `permissions` are a new file's, as far as the umask lets them be.
     """
     beside = path.with_name(f".{path.name}.part")
     try:
-        # Who has opened what a crash left here would read along, whatever the new permissions.
+        # A program that has opened what a crash left here would read along, whatever the new permissions.
         beside.unlink(missing_ok=True)
         if over:
             with suppress(FileNotFoundError):
@@ -84,9 +83,9 @@ def read(path: Path) -> bytes:
 
 
 def retry_without_descriptors(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """What a function returns that opens a file; while the process or the machine has no descriptor for it, wait.
+    """Return what `function`, which opens a file, returns; while the process or the machine has no descriptor, wait.
 
-    Who holds them gives some back, as a rule: strangers who connect are shown out. OSError after a minute.
+    As a rule some are freed: connections of unknown callers are closed. Raises OSError after a minute.
     """
     for _ in range(round(DESCRIPTOR_WAIT_S / DESCRIPTOR_RETRY_S)):
         try:
@@ -99,10 +98,10 @@ def retry_without_descriptors(function: Callable[P, T], *arguments: P.args, **na
 
 
 def lock(descriptor: int, patience: float = 0.0) -> bool:
-    """Whether an open file or directory is this process's own now; another's is waited for up to `patience` seconds.
+    """Lock an open file or directory for this process; another's lock is waited for up to `patience` seconds.
 
-    It is so until the last copy of the descriptor is closed, which the end of all processes that have one does too.
-    On a file system without locks everybody is told that it is theirs.
+    Returns whether that worked. The lock lasts until the last copy of the descriptor is closed, also by the end of the
+    processes that have one. On a file system without locks it always works.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -115,7 +114,7 @@ def lock(descriptor: int, patience: float = 0.0) -> bool:
 
 
 def _wait_for(descriptor: int, patience: float) -> bool:
-    # No timeout can be given to flock: wait in a thread that need not be waited for.
+    # flock takes no timeout: wait in a daemon thread.
     waiting = threading.Thread(target=fcntl.flock, args=(descriptor, fcntl.LOCK_EX), daemon=True)
     waiting.start()
     waiting.join(min(patience, threading.TIMEOUT_MAX))
@@ -124,7 +123,7 @@ def _wait_for(descriptor: int, patience: float) -> bool:
 
 @contextmanager
 def sole_use(directory: Path) -> Iterator[None]:
-    """Keep others out of the directory inside the block, which ends with the process too; InputError if taken."""
+    """Keep other processes out of the directory inside the block; raises InputError if it is taken."""
     descriptor = retry_without_descriptors(os.open, directory, os.O_RDONLY)
     try:
         if not lock(descriptor):
@@ -135,7 +134,7 @@ def sole_use(directory: Path) -> Iterator[None]:
 
 
 def unwritable_reason(directory: Path) -> str | None:
-    """Why nothing can be written in a directory that is there or is yet to be made; None if something can."""
+    """Return why nothing can be written in a directory, made or yet to be made; None if something can."""
     try:
         there = next(place for place in (directory, *directory.parents) if place.exists())
     except OSError as error:  # such as a name too long
@@ -150,7 +149,7 @@ def unwritable_reason(directory: Path) -> str | None:
 
 
 def write_failure(path: Path | str, error: OSError) -> str:
-    """What went wrong in words, with the way out."""
+    """Return what went wrong, in words, with what to do."""
     full = error.errno in (ENOSPC, EDQUOT)
     return f"cannot write {path}: {error.strerror}; {'make room' if full else 'mend that'} and start again"
 
@@ -165,14 +164,14 @@ def sync(path: Path) -> None:
 
 
 class LineFile:
-    """Appends whole lines; one that was moved or deleted meanwhile is begun anew under its name."""
+    """A file to which whole lines are appended; one that was moved or deleted meanwhile is created anew."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor = -1
 
     def append(self, line: str) -> None:
-        """OSError when it cannot be written, as on a full disk."""
+        """Raises OSError if the line cannot be written, as on a full disk."""
         if not self._is_there():
             self.close()
             self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
@@ -204,7 +203,7 @@ MAX_LINE_BYTES = 16 << 20
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """OSError for what is no plain file: for a pipe one would wait, and a device may have no end."""
+    """Open a plain file for reading; raises OSError for others: a pipe would block, a device may have no end."""
 
     def opened(name: str, flags: int) -> int:
         return os.open(name, flags | os.O_NONBLOCK)
@@ -212,18 +211,18 @@ def open_plain(path: Path) -> BinaryIO:
     file = cast(BinaryIO, open(path, "rb", opener=opened))  # noqa: SIM115 (the caller closes it)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise OSError(EINVAL, "it is no plain file", str(path))
+        raise OSError(EINVAL, "it is not a plain file", str(path))
     return file
 
 
 def read_plain(path: Path, most: int) -> bytes:
-    """The content of a plain file; OSError when it has more bytes than `most`."""
+    """Return the content of a plain file; raises OSError if it has more than `most` bytes."""
     with open_plain(path) as file:
         return read_up_to(file, most)
 
 
 def read_up_to(file: BinaryIO, most: int) -> bytes:
-    """All that is left of a file; OSError when it is more bytes than `most`."""
+    """Return what is left of a file; raises OSError if that is more than `most` bytes."""
     content = file.read(most + 1)
     if len(content) > most:
         raise OSError(EFBIG, f"it has more than {most:,} bytes", str(file.name))
@@ -231,9 +230,9 @@ def read_up_to(file: BinaryIO, most: int) -> bytes:
 
 
 def lines(file: BinaryIO, longest: int = MAX_LINE_BYTES) -> Iterator[bytes]:
-    """The lines from here on that are whole, without their ends; one that is longer than anybody writes is left out.
+    """Yield the complete lines from here on, without their ends; overlong ones are left out.
 
-    A last line that has no end yet stays unread: it may still be written.
+    A last line without an end stays unread: it may still be being written.
     """
     too_long = False
     while line := file.readline(longest):
@@ -252,12 +251,12 @@ PEER_FILES = (
     *("audit.jsonl", "events.jsonl", "log.txt", "log.txt.1", "model.safetensors", "model.best.safetensors"),
     *("result.json", "checkpoint", "complete", "journal", "pid", "run.json", "trace"),
 )
-"""What a peer writes; anything else in its directory is left as it is."""
+"""Names of what a peer writes; anything else in its directory is left as it is."""
 
 
 @contextmanager
 def private() -> Iterator[None]:
-    """What this process makes inside the block, nobody else can read. It goes for the whole process."""
+    """Make files that no other user can read inside the block. This affects all threads."""
     former = os.umask(0o077)
     try:
         yield
@@ -267,7 +266,7 @@ def private() -> Iterator[None]:
 
 @contextmanager
 def unwritable() -> Iterator[None]:
-    """Nobody else can write what this process makes inside the block, whatever the umask. It goes for all threads."""
+    """Make files that no other user can write inside the block, whatever the umask. This affects all threads."""
     former = os.umask(0o022)
     os.umask(former | 0o022)
     try:
@@ -277,27 +276,27 @@ def unwritable() -> Iterator[None]:
 
 
 def others_may_write(directory: Path) -> bool:
-    """Whether other users could put a file in the place of one that is there; in /tmp and its like they cannot."""
+    """Whether other users could replace a file in the directory; in /tmp and the like they cannot."""
     mode = directory.stat().st_mode
     return bool(mode & 0o022) and not mode & stat.S_ISVTX
 
 
 def make_private(directory: Path) -> None:
-    """Make the directory if need be; it and what an earlier run has left in it are its owner's alone from now on."""
+    """Create the directory if need be, and close it, and what an earlier run left in it, to other users."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _close(directory, 0o700)  # first: then nobody else can put a link there
+    _close(directory, 0o700)  # first: then no other user can put a link there
     refuse_links(directory)
     for path in _peer_files(directory):
         _close(path, 0o700 if path.is_dir() else 0o600)
 
 
 def refuse_links(directory: Path) -> None:
-    """InputError when what would be written or read as a peer's own lies elsewhere, or is a pipe or a device."""
+    """Raises InputError if one of the peer's files is a link, a pipe or a device."""
     for path in _peer_files(directory):
         if not (stat.S_ISREG(mode := path.lstat().st_mode) or stat.S_ISDIR(mode)):
             raise InputError(
-                f"{path}: is a link or no plain file, and a peer keeps its files in its own directory; remove it, or "
-                "give another `out`"
+                f"{path}: is a link or not a plain file, and a peer keeps its files in its own directory; remove it, "
+                "or give another `out`"
             )
 
 
@@ -309,6 +308,6 @@ def _peer_files(directory: Path) -> Iterator[Path]:
 
 
 def _close(path: Path, permissions: int) -> None:
-    # On a mounted volume the directory may be somebody else's, who then answers for it.
+    # On a mounted volume the directory may belong to another user.
     with suppress(PermissionError):
         path.chmod(permissions)

@@ -1,7 +1,7 @@
 """What every configurable thing is made of: frozen, validated, unknown keys refused, and documented where it is
 defined.
 
-The docstring under a field is its entry in the reference: `field_docs` reads it from the source when somebody asks.
+The docstring under a field is its entry in the reference: `field_docs` reads it from the source on demand.
 `{id}` in a path stands for the peer's id, so that one setting gives each peer a place of its own.
 """
 
@@ -31,7 +31,7 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True)
 class Wanted:
-    """Beside a field's type, in `Annotated`: what it takes, with an example, for whoever wrote something else."""
+    """Beside a field's type, in `Annotated`: what it takes, with an example, for the message about anything else."""
 
     words: str
 

@@ -41,7 +41,7 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 async def shielded(function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
-    """What the function returns; a cancellation, or several, wait for its end."""
+    """Return what the function returns; a cancellation, or several, wait for its end."""
     task, cancelled = asyncio.create_task(function(*arguments)), False
     while not task.done():
         try:
@@ -50,14 +50,14 @@ async def shielded(function: Callable[..., Coroutine[Any, Any, T]], *arguments: 
             cancelled = True
     if cancelled:
         if not task.cancelled():
-            task.exception()  # asked for, or asyncio would complain that nobody has
+            task.exception()  # retrieved, or asyncio would complain that it never was
         raise asyncio.CancelledError
     return task.result()
 
 
 async def in_thread(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """What a blocking function returns, which runs in a thread; a cancellation waits for its end.
+    """Run a blocking function in a thread and return its result; a cancellation waits for its end.
 
-    No thread can be stopped: without that it would still write while whoever comes next writes the same file.
+    A thread cannot be stopped: without that it would still write while the next one writes the same file.
     """
     return await shielded(partial(asyncio.to_thread, function, *arguments, **named))

@@ -1,7 +1,7 @@
-"""What a person reads: numbers and durations, and text that others have chosen, made fit for a screen."""
+"""Text for people: numbers, durations, and foreign text made fit for a screen."""
 
 MAX_MESSAGE_CHARACTERS = 4000
-"""Characters of one message: more nobody reads, and a hostile file may have names of megabytes."""
+"""Characters of one message: nobody reads more, and a hostile file may have names of megabytes."""
 
 
 def number(value: float | None) -> str:
@@ -31,7 +31,7 @@ def plural(count: int, thing: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Without control characters: what strangers send must not forge lines or move the cursor."""
+    """Replace control characters: foreign text must not forge lines or move the cursor."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else "?" for character in text)

@@ -1,6 +1,6 @@
-"""Who is whose neighbour: ring, exponential and complete graphs, and the 2-opt ring order (FIRMA, Fix A).
+"""Graphs of neighbours (ring, exponential, complete) and the 2-opt ring order (FIRMA, Fix A).
 
-Peers that nobody can dial dial their neighbours themselves, so no two of them can be neighbours.
+Peers that only dial out open all connections themselves, so no two of them can be neighbours.
 """
 
 from collections.abc import Collection, Sequence
@@ -14,7 +14,7 @@ RingCost = Literal["cosine", "dot"]
 
 
 def receivers(graph: Graph, ring: Sequence[str], peer: str) -> tuple[str, ...]:
-    """To whom `peer` sends, nearest left first; every graph but the directed ring is symmetric."""
+    """The peers to which `peer` sends, nearest left first; every graph but the directed ring is symmetric."""
     size, position = len(ring), ring.index(peer)
     offsets = {
         "none": [],
@@ -29,7 +29,7 @@ def receivers(graph: Graph, ring: Sequence[str], peer: str) -> tuple[str, ...]:
 
 
 def senders(graph: Graph, ring: Sequence[str], peer: str) -> tuple[str, ...]:
-    """From whom `peer` receives."""
+    """The peers from which `peer` receives."""
     if graph == "directed ring":
         left = ring[ring.index(peer) - 1]
         return (left,) if left != peer else ()
@@ -37,7 +37,7 @@ def senders(graph: Graph, ring: Sequence[str], peer: str) -> tuple[str, ...]:
 
 
 def neighbours(graph: Graph, ring: Sequence[str], peer: str) -> tuple[str, ...]:
-    """With whom `peer` is connected, in either direction."""
+    """The peers with which `peer` is connected, in either direction."""
     return tuple(dict.fromkeys((*receivers(graph, ring, peer), *senders(graph, ring, peer))))
 
 
@@ -82,7 +82,7 @@ def unreachable_pair(graph: Graph, ring: Sequence[str], dial_out: Collection[str
 
 
 def unreachable_pair_problem(pair: tuple[str, str]) -> str:
-    """Why two neighbours cannot be, and the way out."""
+    """Why two peers cannot be neighbours, and what to do."""
     one, other = pair
     return (
         f"`{one}` and `{other}` are neighbours and both only dial out (`dials_out`): neither can reach the other; give "

@@ -151,7 +151,7 @@ def _spec(runs: Mapping[Path, RunIdentity], code: Path | None) -> Spec:
     file = place / RUN
     try:
         keys = Keys.model_validate(run.spec)
-        if Agreement.of(run.spec).digests != run.digests:
+        if Agreement.from_plain(run.spec).digests != run.digests:
             raise InputError(f"{file}: its spec is not the one that the run's peers agreed on; bring it again")
         _check_code([keys.protocol.name, keys.task.name], file, code)
         return Spec.model_validate_json(json.dumps(_harmless(run.spec)), strict=True)

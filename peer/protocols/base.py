@@ -29,7 +29,7 @@ from peer.topology import Graph
 
 
 class State(NamedTensors):
-    """`peer.state`; TypeError at once for what is no tensor."""
+    """`peer.state`; raises TypeError at once for anything but a tensor."""
 
     called: ClassVar[str] = "peer.state"
 
@@ -45,7 +45,7 @@ def _sha256(tensor: Tensor) -> str:
 
 T = TypeVar("T")
 ResourceSource = Literal["measured", "pinned", "replay"]
-"""Whence `peer.resources()` has its figures: this machine, the settings, or the record of an earlier run."""
+"""Where `peer.resources()` gets its figures from: this machine, the settings, or the record of an earlier run."""
 MODEL_VIEWS = ("model", "extractor", "head")
 
 
@@ -75,9 +75,9 @@ class Peer(ABC):
 
     id: str
     members: tuple[str, ...]
-    """Everyone, in the order of the spec."""
+    """All peers, in the order of the spec."""
     ring: tuple[str, ...]
-    """Everyone, in the ring's present order."""
+    """All peers, in the present order of the ring."""
     round: int
     """From 1; 0 during `start`."""
     rounds: int
@@ -93,7 +93,7 @@ class Peer(ABC):
     """What is learnt: `task.loss(outputs, targets)` is the mean loss of a batch, of shape (), cross entropy for
     classification; `task.tally`, `task.results` and `task.score` judge outputs."""
     validation: Samples | None
-    """Public samples, the same at every peer, on which nobody is tested; None unless `data.validation` sets some
+    """Public samples, the same at every peer and part of no test set; None unless `data.validation` sets some
     aside."""
     model: Tensor
     extractor: Tensor
@@ -101,7 +101,7 @@ class Peer(ABC):
     layout: tuple[TensorSlot, ...]
     """Name, part, shape and place of every tensor in `model`; `entry.view(vector)` is its part of a vector."""
     rehearsal: bool = False
-    """In a dry run, which only counts bytes: what is slow to make may be zeros of the same size."""
+    """Whether this is a dry run, which only counts bytes: what is slow to make may be zeros of the same size."""
     state: State
     """What the protocol remembers from round to round, tensors by name; survives a crash."""
 
@@ -141,7 +141,7 @@ class Peer(ABC):
 
     @abstractmethod
     async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
-        """A long calculation, in the worker thread: this peer goes on sending signs of life meanwhile."""
+        """A long calculation, in the worker thread: the peer keeps sending heartbeats meanwhile."""
 
     @abstractmethod
     def forget(self, optimiser: str) -> None:
@@ -164,8 +164,8 @@ class Peer(ABC):
         protocol's own in `state`, which may be of another length at every peer.
 
         to: only these neighbours get it, or, of one of the protocol's own, each the one given here. The others get an
-            empty message, so that nobody waits for what will not come; who sent one is not in the result.
-        of: only these neighbours may send one, and must; anybody else's is refused where it arrives.
+            empty message, so that they do not wait in vain; senders of one are not in the result.
+        of: only these neighbours may send one, and must; those of others are refused on arrival.
         """
 
     @abstractmethod
@@ -185,7 +185,7 @@ class Peer(ABC):
 
     @abstractmethod
     async def agree(self, record: str, decision: Tensor | None) -> None:
-        """Make sure that all peers decided alike, before it is acted on; end this peer and name who did not.
+        """Check that all peers decided alike, before acting on it; end this peer and name those that did not.
 
         Last bits differ between kinds of CPU. `record` is declared with one number, a digest of the tensor. None:
         this peer decides nothing and only relays.
@@ -193,15 +193,15 @@ class Peer(ABC):
 
     @abstractmethod
     async def pass_token(self, share: str) -> None:
-        """Hand the vector called `share` to the right neighbour."""
+        """Send the vector called `share` to the right neighbour."""
 
     @abstractmethod
     async def receive_token(self, share: str) -> Tensor:
-        """The vector that the left neighbour handed over in this round."""
+        """Return the vector that the left neighbour passed in this round."""
 
     @abstractmethod
     async def reorder(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
-        """Sit in another ring order from here on; all peers compare theirs first. Costs are for the report."""
+        """Use another ring order from here on; all peers compare theirs first. The costs are for the report."""
 
     # -- what a replay must find again --
 
@@ -415,11 +415,11 @@ class Protocol(Settings):
         return None
 
     def why_members_are_fixed(self) -> str | None:
-        """Why nobody can be lost or taken in during a run (`on_loss: bypass`); None if they can."""
+        """Why members cannot be excluded or admitted during a run (`on_loss: bypass`); None if they can."""
         return None
 
     def check_samples(self, peer: str, samples: int) -> None:
-        """InputError where that peer cannot take part with so many training samples."""
+        """Raises InputError if that peer cannot take part with so many training samples."""
 
     # -- what it does --
 
@@ -435,12 +435,11 @@ class Protocol(Settings):
         """Before round 1; `init` says whether the peers' weights are still the same."""
 
     def begin_late(self, peer: Peer) -> None:
-        """In place of `start`, at a peer that is taken in during a run with nothing but its data: what it keeps for
-        itself. It sends nothing."""
+        """In place of `start`, at a peer that is admitted during a run with nothing but its data: puts what the peer
+        keeps for itself into `peer.state`. It sends nothing."""
 
     async def begin_view(self, peer: Peer) -> None:
-        """Before a round, the second or a later one, from which on the members are others, once those who are taken in
-        have what they are given."""
+        """Before the first round of a later view, once admitted members have what they are given."""
 
     @abstractmethod
     async def round(self, peer: Peer) -> None:

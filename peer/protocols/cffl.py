@@ -11,21 +11,21 @@ from peer.errors import InputError
 from peer.learning.data.samples import Samples
 from peer.protocols.base import Init, Peer, Protocol
 from peer.protocols.blocks.training import Fraction, Rate
-from peer.protocols.blocks.updates import PeerUpdates, Updates, portions, reputable, still_here
+from peer.protocols.blocks.updates import PeerUpdates, Updates, not_dropped, portions, reputable
 from peer.protocols.blocks.vectors import keep_variances, largest, trainable_by
 from peer.protocols.declarations import Record, Share
 
-BATCH = 256
+VALIDATION_BATCH = 256
 """Validation samples that go through the model at a time."""
 
 
 class CFFL(Updates, Protocol):
     """Uploads are the largest tenth of Δ_i clipped to ±.01; every peer adds Σ (n_i/n)·upload_i to a global model.
 
-    i's credit comes of the accuracy on `data.validation` of that global model with i's upload; whoever falls below
+    i's credit comes of the accuracy on `data.validation` of that global model with i's upload; a peer that falls below
     a third of an even part is dropped, for good: it trains on alone, and relays. The others keep Δ_i and get besides
     the largest ⌊c_i/max c · n_i/max n · |w|⌋ entries of the sum, less their own part of it. Each peer holds
-    everybody's upload and masks its own reward, so the mask is on its honour.
+    all uploads and masks its own reward, so the mask is on its honour.
     """
 
     name: Literal["cffl"] = "cffl"
@@ -38,7 +38,7 @@ class CFFL(Updates, Protocol):
     alpha: Rate = 5.0
     """α: how far credits are driven apart; α·(1 + t/T) in round t of T, counted from 0."""
     threshold: Fraction = 1 / 3
-    """Whoever has less than this much of an even part, 1 / |those that remain|, is dropped."""
+    """A peer with less than this much of an even part, 1 / |those that remain|, is dropped."""
 
     paper: ClassVar[str] = "Lyu et al. 2020, Algorithm 1 (baseline of CYCle)"
     records: ClassVar[tuple[Record, ...]] = (Record("remaining"),)
@@ -46,7 +46,7 @@ class CFFL(Updates, Protocol):
     by_peer: ClassVar[Mapping[str, float | bool]] = {"credit": 0.0, "remaining": True}
 
     def shares(self, rounds: int) -> tuple[Share, ...]:
-        return (*super().shares(rounds), Share("global", like="model", rounds=range(0)))  # to who is taken in only
+        return (*super().shares(rounds), Share("global", like="model", rounds=range(0)))  # to admitted peers only
 
     def why_rounds_are_fixed(self) -> str | None:
         return "α grows until the last round"
@@ -62,22 +62,22 @@ class CFFL(Updates, Protocol):
 
     async def round(self, peer: Peer) -> None:
         assert peer.validation
-        me, remaining = peer.members.index(peer.id), still_here(peer.state["remaining"].cpu())
+        me, remaining = peer.members.index(peer.id), not_dropped(peer.state["remaining"].cpu())
         change = await self.change(peer)
         upload = trainable_by(self.uploaded, change, peer.layout)
-        told = await self.tell(peer, upload if remaining[me] else torch.zeros_like(upload), self.uploaded)
-        scores = await peer.compute(self.scores, peer, told, remaining, peer.validation)
+        updates = await self.gather_updates(peer, upload if remaining[me] else torch.zeros_like(upload), self.uploaded)
+        scores = await peer.compute(self.scores, peer, updates, remaining, peer.validation)
         credit = self.credited(peer.state["credit"].cpu(), scores, remaining, (peer.round - 1) / peer.rounds)
         still = reputable(credit, remaining, self.threshold)
         await peer.agree("remaining", still if remaining[me] else None)
         credit, remaining = portions(credit, still), still
-        parts = portions(told.samples, remaining)
-        total, statistics = await peer.compute(told.mean, parts)
+        parts = portions(updates.samples, remaining)
+        total, statistics = await peer.compute(updates.mean, parts)
         rewards = credit / credit.max() * parts / parts.max()
         if remaining[me]:
             reward = await peer.compute(largest, total, int(rewards[me] * total.numel()))
-            reward -= float(parts[me]) * told.updates[me]  # as it is in the sum, whatever the wire left of it
-            change = torch.where(told.learnt, change + reward, statistics)
+            reward -= float(parts[me]) * updates.vectors[me]  # as it is in the sum, whatever the wire left of it
+            change = torch.where(updates.learnt, change + reward, statistics)
         keep_variances(peer.layout, peer.model.add_(change))
         keep_variances(peer.layout, peer.state["global"].add_(total + statistics))
         peer.state["credit"], peer.state["remaining"] = credit, remaining
@@ -87,11 +87,11 @@ class CFFL(Updates, Protocol):
         """The largest entries, clipped: in this order, as all entries beyond the clip would count the same."""
         return largest(update, int(self.upload * update.numel())).clamp(-self.clip, self.clip)
 
-    def scores(self, peer: Peer, told: PeerUpdates, remaining: Tensor, public: Samples) -> Tensor:
-        """The task's score of the global model with each upload, float64 (N,); 0 for those who were dropped."""
-        found = torch.zeros(len(told.updates), dtype=torch.float64)
+    def scores(self, peer: Peer, updates: PeerUpdates, remaining: Tensor, public: Samples) -> Tensor:
+        """The task's score of the global model with each upload, float64 (N,); 0 for those that were dropped."""
+        found = torch.zeros(len(updates.vectors), dtype=torch.float64)
         for i in remaining.nonzero().flatten().tolist():
-            found[i] = score(peer, peer.state["global"] + told.updates[i], public)
+            found[i] = score(peer, peer.state["global"] + updates.vectors[i], public)
         return found
 
     def credited(self, before: Tensor, scores: Tensor, remaining: Tensor, progress: float) -> Tensor:
@@ -103,5 +103,5 @@ class CFFL(Updates, Protocol):
 def score(peer: Peer, vector: Tensor, samples: Samples) -> float:
     """The task's score of the model with these weights: for classification, the share of samples it gets right."""
     with torch.no_grad():
-        rows = [peer.task.tally(peer.logits(vector, x), y) for x, y, _ in samples.in_order(BATCH)]
+        rows = [peer.task.tally(peer.logits(vector, x), y) for x, y, _ in samples.in_order(VALIDATION_BATCH)]
     return peer.task.score(peer.task.results(torch.cat(rows).double().sum(0).cpu(), len(samples)))

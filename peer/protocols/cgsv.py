@@ -9,16 +9,16 @@ from torch import Tensor
 
 from peer.protocols.base import Peer, Protocol
 from peer.protocols.blocks.training import Fraction, Rate
-from peer.protocols.blocks.updates import Updates, judged, portions
-from peer.protocols.blocks.vectors import keep_variances, largest_of_each
+from peer.protocols.blocks.updates import Updates, reputations
+from peer.protocols.blocks.vectors import keep_variances
 
 
 class CGSV(Updates, Protocol):
     """u = Σ r_i·Δ_i of updates scaled to norm Γ; r_i ← α·r_i + (1−α)·cos(Δ_i, u); i gets the more of u the higher r_i.
 
     A peer's own training counts only through u: its model goes back to the start of the round and takes the
-    largest ⌈q_i·size⌉ entries of each tensor in u, q_i = tanh(β·r_i) / max_j tanh(β·r_j). Each peer holds everybody's
-    update and masks its own reward, so the mask is on its honour.
+    largest ⌈q_i·size⌉ entries of each tensor in u, q_i = tanh(β·r_i) / max_j tanh(β·r_j). Each peer holds all
+    updates and masks its own reward, so the mask is on its honour.
     """
 
     name: Literal["cgsv"] = "cgsv"
@@ -37,13 +37,12 @@ class CGSV(Updates, Protocol):
 
     async def round(self, peer: Peer) -> None:
         me, everyone = peer.members.index(peer.id), torch.ones(len(peer.members), dtype=torch.bool)
-        told = await self.tell(peer, await self.change(peer), self.scaled)
+        updates = await self.gather_updates(peer, await self.change(peer), self.scaled)
         before = peer.state["reputation"].cpu()
-        total, reputation = await peer.compute(judged, told, before, everyone, self.alpha, self.floor)
+        total, reputation = await peer.compute(reputations, updates, before, everyone, self.alpha, self.floor)
         rewards = self.rewards(reputation)
-        reward = await peer.compute(largest_of_each, peer.layout, total.float(), float(rewards[me]))
-        _, statistics = await peer.compute(told.mean, portions(told.samples, everyone))
-        keep_variances(peer.layout, peer.model.add_(torch.where(told.learnt, reward, statistics)))
+        reward = await self.reward(peer, updates, total, float(rewards[me]), everyone)
+        keep_variances(peer.layout, peer.model.add_(reward))
         peer.state["reputation"] = reputation
         peer.note(reputation=reputation.tolist(), reward=rewards.tolist())
 

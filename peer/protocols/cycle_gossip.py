@@ -1,4 +1,4 @@
-"""CYCle on Gossip-SGD: who is useful is told by the gradients, and hears more. CYCle paper, Algorithm 3."""
+"""CYCle on Gossip-SGD: peers with similar gradients are useful and receive more. CYCle paper, Algorithm 3."""
 
 from collections.abc import Mapping
 from math import exp
@@ -22,7 +22,7 @@ def local_gradient(peer: Peer) -> Tensor:
 class CycleGossip(PlainSGD, Protocol):
     """w_ij ← α·w_ij + (1−α)·r_ij from the gradients' cosines; j sends to i with probability w_ji; i mixes by w_ij.
 
-    Everyone mixes itself in with weight 1. The optimiser is kept.
+    Each peer mixes itself in with weight 1. The optimiser is kept.
     """
 
     name: Literal["cycle-gossip"] = "cycle-gossip"
@@ -53,7 +53,7 @@ class CycleGossip(PlainSGD, Protocol):
         peer.note(opinions=[*opinions.values()], told=len(told), heard=len(received))
 
     async def form_opinions(self, peer: Peer) -> None:
-        """w_ij of all others, from everyone's gradient at the model before this round's training."""
+        """w_ij of all others, from all gradients at the model before this round's training."""
         peer.state["gradient"] = await peer.compute(local_gradient, peer)
         received = await peer.exchange("gradient")
         reputation = await peer.compute(self.reputation, peer, received)
@@ -70,13 +70,13 @@ class CycleGossip(PlainSGD, Protocol):
         return {j: exp(self.beta * (s - most)) for j, s in alike.items()}
 
     def drawn(self, peer: Peer, opinions: Mapping[str, float]) -> list[str]:
-        """To whom this peer sends: to each with the probability that is its opinion of it."""
+        """The peers to which this one sends: each with the probability that is its opinion of it."""
         size = len(peer.members)
         draws = peer.shared_generator("mask").random((size, size))[peer.members.index(peer.id)]
         return [i for i, draw in zip(peer.members, draws, strict=True) if i != peer.id and draw < opinions[i]]
 
     def mix(self, peer: Peer, opinions: Mapping[str, float], received: Mapping[str, Received]) -> None:
-        """w ← (w + Σ_j w_ij·w_j) / (1 + Σ_j w_ij) over those who sent."""
+        """w ← (w + Σ_j w_ij·w_j) / (1 + Σ_j w_ij) over those that sent."""
         heard: list[tuple[float, Tensor]] = [(opinions[j], received[j].vector) for j in peer.members if j in received]
         total = 1 + sum(opinion for opinion, _ in heard)
         blend(peer.model, 1 / total, [(opinion / total, vector) for opinion, vector in heard])

@@ -1,4 +1,4 @@
-"""CYCle on private decentralised learning: peers answer whom they learn from. CYCle paper, Algorithms 1 and 2."""
+"""CYCle on private decentralised learning: peers answer those that they learn from. CYCle paper, Algorithms 1 and 2."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, Self
@@ -26,7 +26,7 @@ class CyclePDL(SharedPredictions, Protocol):
     alpha: Fraction = 0.5
     """α: how much of a reputation stays when it is measured again."""
     reputation_every: Annotated[int, Field(ge=1, le=100_000)] = 5
-    """R: rounds from one measurement of the reputations, when everyone answers everyone, to the next."""
+    """R: rounds from one measurement of the reputations, when all peers answer each other, to the next."""
 
     paper: ClassVar[str] = "CYCle, Algorithms 1 and 2"
     by_peer: ClassVar[Mapping[str, float]] = {"reputation": 1.0}
@@ -48,7 +48,7 @@ class CyclePDL(SharedPredictions, Protocol):
         await peer.train(*self.distilling(peer, reputation, predictions))
 
     def answered(self, peer: Peer) -> list[str]:
-        """Whom this peer answers: each with the probability of its reputation here."""
+        """The peers that this one answers: each with the probability of its reputation here."""
         drawn = peer.shared_generator("answers").random((len(peer.members),) * 2)[peer.members.index(peer.id)]
         likely = zip(peer.members, drawn, peer.state["reputation"].tolist(), strict=True)
         return [k for k, u, r in likely if u < r and k != peer.id]

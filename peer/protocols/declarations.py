@@ -29,10 +29,10 @@ class Share:
     size: int | None = None
     """Of one of the protocol's own, how long it may be: float32 values, or bytes. None: as long as the model."""
     bytes: bool = False
-    """Of one of the protocol's own: a uint8 tensor into which nobody looks (ciphertext, half precision, sparse)."""
+    """Of one of the protocol's own: an opaque uint8 tensor (ciphertext, half precision, sparse)."""
     like: ModelPart | None = None
     """Of one of the protocol's own: laid out as this part of the model, so that a head's bytes in it can be counted.
-    None: nobody can say whether a head is in it."""
+    None: it cannot be known whether a head is in it."""
     update: bool = False
     """Of one of the protocol's own that is laid out like a part: a difference, such as a gradient, of which what is
     not sent now can follow later. With `wire: top-k` only its largest values leave, and the others count as 0."""
@@ -149,11 +149,11 @@ class Declarations:
     def check(self, share: Share, vector: Tensor, round: int, longest: int) -> None:
         """InputError unless a vector is as declared; `longest`: values of one of which no size is declared."""
         name = f"`{self.protocol}` sends `{share.vector}` in round {round}"
-        kind, way_out = (torch.uint8, ".to(torch.uint8)") if share.bytes else (torch.float32, ".float()")
+        kind, hint = (torch.uint8, ".to(torch.uint8)") if share.bytes else (torch.float32, ".float()")
         if not isinstance(vector, Tensor) or vector.dtype != kind:
             given = str(getattr(vector, "dtype", type(vector).__name__)).removeprefix("torch.")
             wanted = str(kind).removeprefix("torch.")
-            raise InputError(f"{name} as {given}; only {wanted} leaves a peer here: write {way_out}")
+            raise InputError(f"{name} as {given}; only {wanted} leaves a peer here: write {hint}")
         if vector.ndim != 1:
             raise InputError(f"{name} with shape {tuple(vector.shape)}; make it a vector of one dimension: .flatten()")
         longest = longest if share.size is None else share.size

@@ -17,7 +17,7 @@ from peer.topology import Graph
 
 
 class DefKT(Protocol):
-    """Half of the peers train and send w to a partner, who trains it and its own model on its own batches, each
+    """Half of the peers train and send w to a partner, which trains it and its own model on its own batches, each
     also towards the other's predictions: CE(y, p) + KL(p_other ‖ p). It keeps the one that it received.
     """
 
@@ -29,7 +29,7 @@ class DefKT(Protocol):
     weight_decay: Fraction = 1e-5
     """Weight decay of SGD."""
     epochs: Annotated[int, Field(ge=1, le=100_000)] = 1
-    """E: local epochs of those who train, and of those who learn together with what they received."""
+    """E: local epochs of those that train, and of those that learn together with what they received."""
     batch_size: BatchSize = 64
 
     paper: ClassVar[str] = "Li et al. 2022, Algorithm 1 (FedISP's baseline)"
@@ -53,7 +53,7 @@ class DefKT(Protocol):
         return (Phase("model", self.epochs, optimiser, self.batch_size),)
 
     def pairs(self, peer: Peer) -> tuple[tuple[str, str], ...]:
-        """(who trains, who receives), disjoint and the same at every peer; of an odd number one peer idles."""
+        """(trainer, receiver), disjoint and the same at every peer; of an odd number one peer idles."""
         order = [peer.members[i] for i in peer.shared_generator("pairs").permutation(len(peer.members))]
         half = len(order) // 2
         return tuple(zip(order[:half], order[half : 2 * half], strict=True))

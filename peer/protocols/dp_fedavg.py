@@ -37,8 +37,8 @@ class DPFedAvg(PlainSGD, Protocol):
 
     name: Literal["dp-fedavg"] = "dp-fedavg"
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """q: the probability with which each peer is drawn in a round, independently of the others. Who is drawn is known
-    to the peers and to nobody else."""
+    """q: the probability with which each peer is drawn in a round, independently of the others. Only the peers
+    know the sample."""
     clip_norm: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     """S: the longest update; a longer one is scaled down to it."""
     noise_multiplier: Annotated[float, Field(ge=0, le=1e6)] = 1.0
@@ -46,8 +46,8 @@ class DPFedAvg(PlainSGD, Protocol):
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """δ, at which ε is calculated."""
     insecure_reproducible_noise: bool = False
-    """Draw the noise from the seed, so that two runs are the same, bit for bit. It protects nobody: whoever knows the
-    seed can subtract the noise."""
+    """Draw the noise from the seed, so that two runs are the same, bit for bit. It gives no protection: with
+    the seed the noise can be subtracted."""
     momentum: Fraction = 0.0
     """Momentum of SGD."""
     keep_momentum: KeepMomentum = False
@@ -71,7 +71,7 @@ class DPFedAvg(PlainSGD, Protocol):
     async def start(self, peer: Peer, init: Init) -> None:
         dp_accounting()
         peer.state["secret"] = await peer.once(lambda: self.secret(peer))
-        # The seed stands in the spec and is easily guessed: a sample drawn from it would be hidden from nobody.
+        # The seed stands in the spec and is easily guessed: a sample drawn from it would not be hidden at all.
         part = stream(peer.state["secret"], "part of the sampling", 0, SECRET_BYTES)
         peer.state["sampling"] = await common_secret(peer, part)
         peer.state["exposure"] = torch.zeros((), dtype=torch.float64)
@@ -100,7 +100,7 @@ class DPFedAvg(PlainSGD, Protocol):
         await self.account(peer)
 
     def sample(self, peer: Peer) -> tuple[str, ...]:
-        """Who is drawn in this round; the same at every peer, maybe nobody."""
+        """The peers drawn in this round; the same at every peer, possibly none."""
         draws = uniform(peer.state["sampling"], "sample", peer.round, len(peer.members))
         return tuple(id for id, draw in zip(peer.members, draws, strict=True) if draw < self.participation)
 
@@ -115,7 +115,7 @@ class DPFedAvg(PlainSGD, Protocol):
         return drawn.mul_(self.noise_multiplier * self.clip_norm).to(peer.model.device)
 
     async def account(self, peer: Peer) -> None:
-        """Note ε after this round: against who sees the models only, and against all other peers together."""
+        """Note ε after this round: against observers of the models alone, and against all other peers together."""
         outsiders = peers = inf
         if self.noise_multiplier and not self.insecure_reproducible_noise:
             outsiders = await peer.compute(
@@ -125,5 +125,5 @@ class DPFedAvg(PlainSGD, Protocol):
         peer.note(epsilon_outsiders=outsiders, epsilon_peers=peers)
 
     def epsilon_of_peers(self, exposure: float) -> float:
-        """Of the others nobody's noise counts: each round leaves z/√m, and `exposure` is Σ m of the rounds drawn."""
+        """The others' noise does not count: each round leaves z/√m, and `exposure` is Σ m of the rounds drawn."""
         return gaussian_epsilon(self.noise_multiplier / sqrt(exposure), self.delta) if exposure else 0.0

@@ -87,7 +87,7 @@ class FedISP(Participation, Protocol):
             peer.state["token"] = await peer.receive_token("model")
 
     async def begin_view(self, peer: Peer) -> None:
-        """The first may be another now, or the one who held the token is lost: it is as the last has passed it on."""
+        """The first peer may be another now, or the token's holder be lost: the last peer passes on its own model."""
         peer.state.pop("token", None)
         if peer.position == len(peer.ring) - 1:
             await peer.pass_token("model")

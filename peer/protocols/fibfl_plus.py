@@ -25,7 +25,7 @@ class FibFLPlus(TwoPhase, Protocol):
     gamma: Fraction = 0.5
     """γ: how much of its own extractor a peer keeps (Eq. 5)."""
     tau: Fraction = 0.35
-    """τ: the accuracy below which a neighbour is not listened to (Eq. 6)."""
+    """τ: the accuracy below which a neighbour does not count (Eq. 6)."""
 
     paper: ClassVar[str] = "FIRMA, Algorithm 2"
     min_peers: ClassVar[int] = 3

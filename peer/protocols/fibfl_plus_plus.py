@@ -30,7 +30,7 @@ class FibFLPlusPlus(TwoPhase, Protocol):
     gamma_end: Annotated[float, Field(gt=0, le=1)] = 0.05
     """γ_end of the cosine schedule (Eq. 10)."""
     tau: Fraction = 0.35
-    """τ: the accuracy below which a neighbour is not listened to (Eq. 6)."""
+    """τ: the accuracy below which a neighbour does not count (Eq. 6)."""
     ring_cost: RingCost = "cosine"
     """Cost of making two peers neighbours: Eq. 8's cosine, or the raw dot product behind the published figures."""
     reorder_every: Annotated[int, Field(ge=0)] = 0
@@ -72,7 +72,7 @@ class FibFLPlusPlus(TwoPhase, Protocol):
         await self.order_ring(peer)
 
     async def order_ring(self, peer: Peer) -> None:
-        """Fix A: every peer runs the same 2-opt on everybody's mix of classes, or of other targets."""
+        """Fix A: every peer runs the same 2-opt on all peers' mixes of classes, or of other targets."""
         gathered = await peer.gather("proportions", peer.proportions)
         similar = similarity(np.stack([_proportions(q.numpy()) for q in gathered.values()]), self.ring_cost)
         order = await peer.compute(two_opt, similar)  # seconds with a thousand peers

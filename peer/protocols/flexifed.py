@@ -87,8 +87,8 @@ class FlexiFed(PlainSGD, Protocol):
     beta: Fraction = 0.5
     """β: how much of its own model a peer keeps."""
     resources: ResourceSource = "measured"
-    """Whence a machine's free cores, memory and rates are: measured each round; pinned by `machines`, or by a peer's
-    `machine`; replayed from an earlier run, the `recording`. Measured ones differ from run to run."""
+    """Where a machine's free cores, memory and rates come from: measured each round; pinned by `machines`, or by a
+    peer's `machine`; replayed from an earlier run, the `recording`. Measured ones differ from run to run."""
 
     paper: ClassVar[str] = "FlexiFed, Algorithm 1"
     records: ClassVar[tuple[Record, ...]] = (Record("machine", 3), Record("rates", "peers"), Record("links"))
@@ -109,7 +109,7 @@ class FlexiFed(PlainSGD, Protocol):
         peer.note(links=[peer.members.index(j) for j in neighbours], similarity=similar)
 
     async def neighbours(self, peer: Peer) -> list[str]:
-        """Stage 1: with whom this peer exchanges its model in this round; every peer knows all links."""
+        """Stage 1: the peers with which this one exchanges its model in this round; every peer knows all links."""
         mine = await peer.resources()
         own = torch.tensor([mine.cpus, mine.memory, peer.samples], dtype=torch.float64)
         machines = await peer.gather("machine", own)

@@ -18,7 +18,7 @@ class GossipSGD(PlainSGD, Protocol):
 
     name: Literal["gossip-sgd"] = "gossip-sgd"
     topology: Literal["complete", "ring", "exponential"] = "complete"
-    """Who talks to whom; exponential: to positions i ± 2^k, 2^k < N."""
+    """The graph of neighbours; exponential: to positions i ± 2^k, 2^k < N."""
     epochs: Epochs = 1
     """Local epochs a round."""
     trim: Trim = 0

@@ -1,4 +1,4 @@
-"""RFFL: updates rewarded by their cosine to the whole, and free riders shut out. Xu and Lyu (2021), Algorithm 1."""
+"""RFFL: updates rewarded by their cosine to the whole, and free riders excluded. Xu and Lyu (2021), Algorithm 1."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
@@ -9,17 +9,17 @@ from torch import Tensor
 
 from peer.protocols.base import Peer, Protocol
 from peer.protocols.blocks.training import Fraction, Rate
-from peer.protocols.blocks.updates import Updates, judged, portions, reputable, still_here
-from peer.protocols.blocks.vectors import keep_variances, largest_of_each, trainable_by
+from peer.protocols.blocks.updates import Updates, not_dropped, portions, reputable, reputations
+from peer.protocols.blocks.vectors import keep_variances, trainable_by
 from peer.protocols.declarations import Record
 
 
 class RFFL(Updates, Protocol):
     """u = Σ r_i·Δ_i of updates clipped to norm Γ; r_i ← α·r_i + (1−α)·cos(Δ_i, u); i keeps Δ_i and gets of u besides.
 
-    It gets the largest ⌈q_i·size⌉ entries of each tensor, q_i = r_i / max_j r_j. After ten rounds, whoever falls
-    below a third of an even part is dropped, for good: it trains on alone, and relays. Each peer holds everybody's
-    update and masks its own reward, so the mask is on its honour.
+    It gets the largest ⌈q_i·size⌉ entries of each tensor, q_i = r_i / max_j r_j. After ten rounds, a peer that
+    falls below a third of an even part is dropped, for good: it trains on alone, and relays. Each peer holds all
+    updates and masks its own reward, so the mask is on its honour.
     """
 
     name: Literal["rffl"] = "rffl"
@@ -28,7 +28,7 @@ class RFFL(Updates, Protocol):
     alpha: Fraction = 0.95
     """α: how much of a reputation comes from earlier rounds."""
     threshold: Fraction = 1 / 3
-    """Whoever has less than this much of an even part, 1 / |those that remain|, is dropped."""
+    """A peer with less than this much of an even part, 1 / |those that remain|, is dropped."""
     after: Annotated[int, Field(ge=0)] = 10
     """Rounds before anyone is dropped."""
 
@@ -38,20 +38,19 @@ class RFFL(Updates, Protocol):
     by_peer: ClassVar[Mapping[str, float | bool]] = {"reputation": 0.0, "remaining": True}
 
     async def round(self, peer: Peer) -> None:
-        me, remaining = peer.members.index(peer.id), still_here(peer.state["remaining"].cpu())
+        me, remaining = peer.members.index(peer.id), not_dropped(peer.state["remaining"].cpu())
         update = trainable_by(self.clipped, await self.change(peer), peer.layout)
-        told = await self.tell(peer, update if remaining[me] else torch.zeros_like(update), self.clipped)
+        updates = await self.gather_updates(peer, update if remaining[me] else torch.zeros_like(update), self.clipped)
         before = peer.state["reputation"].cpu()
-        total, reputation = await peer.compute(judged, told, before, remaining, self.alpha, 0.0)
+        total, reputation = await peer.compute(reputations, updates, before, remaining, self.alpha, 0.0)
         if peer.round > self.after:
             still = reputable(reputation, remaining, self.threshold)
             await peer.agree("remaining", still if remaining[me] else None)
             remaining, reputation = still, portions(reputation, still)
         rewards = reputation / reputation.max()
         if remaining[me]:
-            reward = await peer.compute(largest_of_each, peer.layout, total.float(), float(rewards[me]))
-            _, statistics = await peer.compute(told.mean, portions(told.samples, remaining))
-            update = torch.where(told.learnt, update + reward, statistics)
+            reward = await self.reward(peer, updates, total, float(rewards[me]), remaining)
+            update = torch.where(updates.learnt, update + reward, reward)
         keep_variances(peer.layout, peer.model.add_(update))
         peer.state["reputation"], peer.state["remaining"] = reputation, remaining
         peer.note(reputation=reputation.tolist(), reward=rewards.tolist())

@@ -44,7 +44,7 @@ def normalised_variation(values: list[float], length: float) -> float:
     return (variation / amplitude if amplitude else 1.0) / (2 * length)
 
 
-BATCH = 1024
+LOSS_BATCH = 1024
 """Samples that pass through the model at a time."""
 
 
@@ -93,7 +93,7 @@ class RIFedAvg(WholeModelSGD, GlobalModel):
         """I_k at w_t."""
 
         def loss(vector: Tensor) -> float:
-            passed = ((peer.logits(vector, exact(x)), exact(y), len(at)) for x, y, at in peer.data.in_order(BATCH))
+            passed = ((peer.logits(vector, exact(x)), exact(y), len(at)) for x, y, at in peer.data.in_order(LOSS_BATCH))
             sums = [peer.task.loss(outputs, y) * count for outputs, y, count in passed]
             return float(torch.stack(sums).sum()) / peer.samples
 

@@ -219,6 +219,6 @@ def own_directory(out: Path, config: PeerConfig, spec: Spec) -> Iterator[None]:
     make_private(out)
     with sole_use(out):
         forget_other(out, spec)
-        RunIdentity.of(spec, config.id, VERSION).write(out)
+        RunIdentity.from_spec(spec, config.id, VERSION).write(out)
         write_atomically(out / "pid", f"{os.getpid()}\n".encode())
         yield

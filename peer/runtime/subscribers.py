@@ -34,7 +34,7 @@ async def told(telemetry: Telemetry, found: Sequence[Subscriber]) -> AsyncIterat
     """Inside the block they are told of every event; at its end they are given time for the last ones."""
     listeners = [SubscriberThread(one, telemetry.emit) for one in found]
     for one in listeners:
-        telemetry.tell(one.tell)
+        telemetry.subscribe(one.publish)
     try:
         yield
     finally:

@@ -1,5 +1,5 @@
-"""What the plain keys of a spec say, whether or not they are valid otherwise: what peers must agree on, and whose code
-they name.
+"""What the plain keys of a spec say, whether or not they are valid otherwise: what peers must agree on, and which user
+code they name.
 
 Each key that peers must agree on has a digest, by which a refusal names the keys that differ. Nothing here imports
 torch: the launcher compares specs without it.
@@ -15,22 +15,6 @@ NOT_COMPARED = ("code", "recording", "metrics", "tensorboard", "tracker")
 """Keys of a spec in which peers may differ."""
 
 
-def agreed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a spec's plain keys what peers must agree on; a key without a value is left out.
-
-    Where code, data, recordings and a file of weights lie, how many workers read the data, and who is told how the
-    training goes, is each machine's own business. Of the ring it is who belongs to it, and in which order: where each
-    is reached may change during a run, and look different from another network; what data of its own a peer has, and
-    where, is for it alone to know. That the data go together (inputs, classes, columns) is compared in the handshake by
-    what they are.
-    """
-    data = {key: value for key, value in content["data"].items() if key not in ("root", "path", "download", "workers")}
-    # What a file of weights comes to is compared by digest.
-    model = {key: value for key, value in content["model"].items() if key != "weights"}
-    kept = {key: value for key, value in content.items() if key not in NOT_COMPARED and value is not None}
-    return kept | {"data": data, "model": model, "ring": [member["id"] for member in content["ring"]]}
-
-
 @dataclass(frozen=True)
 class Agreement:
     """What peers must agree on, as plain JSON, with a digest of each key, so that a refusal can name those that
@@ -39,9 +23,20 @@ class Agreement:
     content: Mapping[str, Any]
 
     @classmethod
-    def of(cls, content: Mapping[str, Any]) -> Self:
-        """Of a spec's plain keys."""
-        return cls(agreed(content))
+    def from_plain(cls, content: Mapping[str, Any]) -> Self:
+        """Take what peers must agree on from a spec's plain keys; a key without a value is left out.
+
+        Where code, data, recordings and a file of weights lie, how many workers read the data, and which subscribers
+        hear of events, is each machine's own business. Of the ring it is the ids and their order: addresses may change
+        during a run and look different from another network, and a peer's own data are private to it. Whether the data
+        go together (inputs, classes, columns) is compared in the handshake, by what they are.
+        """
+        elsewhere = ("root", "path", "download", "workers")
+        data = {key: value for key, value in content["data"].items() if key not in elsewhere}
+        # What a file of weights comes to is compared by digest.
+        model = {key: value for key, value in content["model"].items() if key != "weights"}
+        kept = {key: value for key, value in content.items() if key not in NOT_COMPARED and value is not None}
+        return cls(kept | {"data": data, "model": model, "ring": [member["id"] for member in content["ring"]]})
 
     @property
     def digests(self) -> dict[str, str]:

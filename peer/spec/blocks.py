@@ -1,9 +1,9 @@
-"""The blocks of federation.yaml: who belongs to the ring and is reached where, how vectors travel, who misbehaves, and
-when training ends.
+"""The blocks of federation.yaml: the members and their addresses, how vectors travel, simulated adversaries, and when
+training ends.
 
-`named` blocks have a class that their `name` chooses: protocol, task, data. Who misbehaves does so because the spec
-says so, for experiments with adversaries and free riders, and everybody knows it. Who lies without saying so is
-another matter: SECURITY.md."""
+`named` blocks have a class that their `name` chooses: protocol, task, data. A simulated adversary misbehaves because
+the spec says so, for experiments, and all peers know it. Peers that lie without saying so are another matter:
+SECURITY.md."""
 
 import json
 import re
@@ -44,7 +44,7 @@ Id = Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=64)]
 def _address(text: str) -> str:
     found = re.fullmatch(r"(?:\[[0-9a-fA-F:.%]+\]|[^\s:\[\]]{1,253}):([0-9]{1,5})", text)
     if not found or not 1 <= int(found[1]) <= MAX_PORT:
-        raise ValueError(f"`{text}` is no host:port; write one such as 127.0.0.1:7700 or [::1]:7700")
+        raise ValueError(f"`{text}` is not host:port; write one such as 127.0.0.1:7700 or [::1]:7700")
     return text
 
 
@@ -73,7 +73,7 @@ class Member(Settings):
     """This peer's own data instead of its part of the federation's; accuracies are then `local`. What it lacks is as in
     the federation's `data`, unless that has another `name`. Its own file may have another `data`."""
     dials_out: bool | None = None
-    """`true` in place of an `address` for a peer that nobody can reach, behind a firewall or a NAT: it opens all
+    """`true` in place of an `address` for a peer that cannot be reached, behind a firewall or a NAT: it opens all
     connections itself, and its neighbours need an `address`. See
     [deploying.md](deploying.md#sites-that-can-only-dial-out)."""
 
@@ -165,7 +165,7 @@ Wire = Annotated[
 
 
 class LabelFlip(Settings):
-    """Trains on wrong labels. It is tested against the true ones, and tells the class mix of those it trains on."""
+    """Trains on wrong labels. It is tested against the true ones, and reports the class mix of those it trains on."""
 
     kind: Literal["label-flip"]
     """Wrong labels."""
@@ -183,10 +183,10 @@ class Noise(Settings):
 
 
 class Stale(Settings):
-    """Sends for ever what it sent first under each name: a free rider, whose training helps nobody."""
+    """Always sends what it sent first under each name: a free rider, whose training helps no other peer."""
 
     kind: Literal["stale"]
-    """The first vector for ever."""
+    """Always the first vector."""
 
 
 class SignFlip(Settings):

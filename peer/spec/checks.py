@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from peer.spec.federation import Spec
 
 
-BLIND = [kind for kind, partition in PARTITIONS.items() if not partition.by_label]
+SPLITS_WITHOUT_CLASSES = [kind for kind, partition in PARTITIONS.items() if not partition.by_label]
 """Splits that do not look at classes."""
 
 
@@ -138,7 +138,7 @@ def _by_classes(spec: "Spec") -> Iterator[tuple[str, str]]:
         if stage.labels:
             yield "`labels` of a `drift` go", "leave them out"
         if stage.partition.by_label:
-            yield f"the {stage.partition.kind} split goes", f"choose one of {', '.join(BLIND)}"
+            yield f"the {stage.partition.kind} split goes", f"choose one of {', '.join(SPLITS_WITHOUT_CLASSES)}"
     for id, behaviour in spec.behaviour.items():
         if isinstance(behaviour, LabelFlip):
             yield f"`{behaviour.kind}` of `{id}` goes", "choose another behaviour"
@@ -255,13 +255,13 @@ CHOICES = {
     "common": (*get_args(ModelPart), None),
     "passed_on": (*get_args(ModelPart), None),
 }
-READ_ALL = {"model_dump", "model_dump_json", "model_copy", "model_fields", "__dict__", "vars", "getattr", "dict"}
+READS_ANY_FIELD = {"model_dump", "model_dump_json", "model_copy", "model_fields", "__dict__", "vars", "getattr", "dict"}
 """Names in code that may read any field."""
-WHY = [name for name in vars(Protocol) if name.startswith("why_")]
+REASON_HOOKS = [name for name in vars(Protocol) if name.startswith("why_")]
 
 
 def check_declared(protocol: Protocol, rounds: int) -> None:
-    """ValueError, with the way out, for what is not as a protocol has to say it."""
+    """Raises ValueError for a wrong declaration of a protocol."""
     try:
         declared = (protocol.shares(rounds), protocol.local())
     except Exception as error:
@@ -289,7 +289,7 @@ def check_declared(protocol: Protocol, rounds: int) -> None:
             raise ValueError(f"`{name}` of `{protocol.name}` is {chosen!r}; it is one of {listed}")
     if type(protocol.min_peers) is not int or protocol.min_peers < 1:
         raise ValueError(f"`min_peers` of `{protocol.name}` is {protocol.min_peers!r}, and must be a number from 1")
-    for name in WHY:
+    for name in REASON_HOOKS:
         if not isinstance(said := getattr(protocol, name)(), str | None):
             raise ValueError(f"`{name}` of `{protocol.name}` returned {said!r}; return the reason as text, or None")
 
@@ -307,7 +307,7 @@ def _never_read(kind: type[Protocol]) -> str | None:
         except (OSError, SyntaxError, ValueError):
             return None
     declared = [field for field in kind.model_fields if field not in inherited]
-    return None if read & READ_ALL else next((field for field in declared if field not in read), None)
+    return None if read & READS_ANY_FIELD else next((field for field in declared if field not in read), None)
 
 
 def _files_beside(classes: list[type[Protocol]]) -> Iterator[Path]:
@@ -327,7 +327,7 @@ def _read_in(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
             yield node.attr
-        elif isinstance(node, ast.Name) and node.id in READ_ALL:
+        elif isinstance(node, ast.Name) and node.id in READS_ANY_FIELD:
             yield node.id
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
@@ -360,7 +360,7 @@ def _check_names(told: str, names: Any) -> None:
 
 
 def check_learnt(spec: "Spec", model: Model) -> None:
-    """InputError with the way out where the part that a phase trains holds nothing that is learnt."""
+    """Raises InputError if a phase trains a part of the model that has nothing trainable."""
     for phase in spec.protocol.local():
         if phase.epochs and not model.trainable(phase.part):
             raise InputError(
@@ -375,7 +375,7 @@ def check_learnt(spec: "Spec", model: Model) -> None:
 
 
 def check_mix(spec: "Spec", mix: NDArray[np.float64], id: str) -> None:
-    """InputError with the way out where a protocol goes by a peer's mix of targets and it is not known, (0,)."""
+    """Raises InputError if a protocol needs a peer's mix of targets and it is not known, (0,)."""
     if not len(mix) and any(record.size == "kinds" for record in spec.protocol.records):
         instead = suited(spec.task, len(spec.ids))
         raise InputError(

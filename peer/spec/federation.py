@@ -68,7 +68,7 @@ class Spec(Settings):
     training: Training = Field(default_factory=Training)
     """Optimiser, scheduler, precision and more of each peer's local training. Not given: as the protocol has it."""
     behaviour: dict[Id, AnyBehaviour] = Field(default_factory=dict)
-    """Who misbehaves, by id, and how: `{peer3: {kind: noise, scale: 0.1}}`. For experiments; everybody is told."""
+    """Simulated adversaries by id: `{peer3: {kind: noise, scale: 0.1}}`. For experiments; all peers know of them."""
     evaluate_every: Annotated[int, Field(ge=1)] | None = None
     """Every how many rounds a peer evaluates its model; after the last round it always does. Rounds in between have no
     figures. Not given: in every round."""
@@ -88,15 +88,15 @@ class Spec(Settings):
     mix, on the whole test set, or on the test split of the papers, which is drawn independently of the training
     split."""
     on_loss: Literal["wait", "stop", "bypass"] = "wait"
-    """What a peer does when a neighbour is gone: wait for ever; stop after `patience`; or, after `absence`, go on
-    without it and take it in again when it is back. See [views.md](views.md)."""
+    """What a peer does when a neighbour is gone: wait without end; stop after `patience`; or, after `absence`, continue
+    without it and admit it again when it is back. See [views.md](views.md)."""
     absence: Annotated[float, Field(ge=3, le=1e7)] = 30.0
     """Seconds of silence after which a peer counts as lost with `on_loss: bypass`."""
     start_with: Annotated[int, Field(ge=2)] | None = None
-    """How many peers are enough to begin with `on_loss: bypass`, more than half of all: who has not come after
-    `absence` may come later. Not given: all."""
+    """How many peers are enough to begin with `on_loss: bypass`, more than half of all: a peer that has not come after
+    `absence` may join later. Not given: all."""
     faulty_members: Annotated[int, Field(ge=0)] | None = None
-    """How many members may lie about who is one, with `on_loss: bypass`, and change nothing by it: a stolen
+    """How many members may lie about the membership, with `on_loss: bypass`, without effect: a stolen
     certificate, a modified peer. f of them take certificates, and 3f + 1 members. Not given: 1 from four members on
     where there are certificates, else 0. See [views.md](views.md#members-that-lie)."""
     run: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=100)] | None = None
@@ -114,7 +114,7 @@ class Spec(Settings):
     plaintext: bool | Literal["trusted"] = False
     """`true` allows connections without certificates between machines; on loopback they are always allowed. With
     `on_loss: bypass` it takes `trusted`: without certificates nothing is signed, so any process that reaches the ports
-    can decide who is a member. See [views.md](views.md#without-certificates)."""
+    can decide on the membership. See [views.md](views.md#without-certificates)."""
     trace: bool = False
     """Write every round's shared vectors to <id>/trace/ so that anyone can recompute the blends."""
     metrics: Port | None = None
@@ -123,7 +123,7 @@ class Spec(Settings):
     tensorboard: bool = False
     """Write every round's figures to <id>/tensorboard/ for TensorBoard."""
     tracker: TrackerName | None = None
-    """`module:name` of a function or class of your own that is told every event of each peer. See
+    """`module:name` of your own function or class that receives every event of each peer. See
     [monitoring.md](monitoring.md#your-own-tracker)."""
     code: Path | None = None
     """Directory from which `module:Name` is imported. Not given: the one that holds this file."""
@@ -132,7 +132,7 @@ class Spec(Settings):
     have another `machine`."""
     recording: Path | None = None
     """Directory of an earlier run. For protocols with `resources: replay`, each peer finds there in <id>/events.jsonl
-    what its resources were in each round; with `views: replay`, in <id>/views.json who was a member from which round
+    what its resources were in each round; with `views: replay`, in <id>/views.json the members from each round
     on. Every peer may have it elsewhere."""
     ring: Annotated[tuple[Member, ...], Field(min_length=1, max_length=MAX_PEERS)]
     """The peers in ring order. With `--peers N` it may be left out: peer0 ... peerN-1 on loopback."""
@@ -153,12 +153,12 @@ class Spec(Settings):
 
     @property
     def dial_out(self) -> tuple[str, ...]:
-        """Whom nobody can dial."""
+        """The peers that only dial out."""
         return tuple(member.id for member in self.ring if member.dials_out)
 
     @property
     def addresses(self) -> dict[str, str | None]:
-        """Where each is dialled, by id."""
+        """host:port by id; None for a peer that only dials out."""
         return {member.id: member.address for member in self.ring}
 
     @property
@@ -167,11 +167,11 @@ class Spec(Settings):
         return ports_of(self.metrics, self.ids) if self.metrics else {}
 
     def tolerated(self, certificates: bool) -> int:
-        """f: how many members may lie about who is one."""
+        """f: how many members may lie about the membership."""
         return self.faulty_members if self.faulty_members is not None else int(certificates and len(self.ring) > 3)
 
     def declarations(self) -> Declarations:
-        """All that may leave a peer: what the protocol declares, and each peer's figure for `stop_early`."""
+        """Return all that may leave a peer: what the protocol declares, and each peer's figure for `stop_early`."""
         declared = self.protocol.declarations(self.rounds)
         if self.stop_early is None:
             return declared
@@ -179,17 +179,17 @@ class Spec(Settings):
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """What is trained: in a round, and after the last."""
+        """The training of a round, and that after the last one."""
         return (*self.protocol.local(), *([self.finetune.phase()] if self.finetune else []))
 
     @property
     def own_code(self) -> list[str]:
-        """Every `module:Name` in it."""
+        """Every `module:Name` in it: user code."""
         return user_code(self.model_dump(mode="json"))
 
     @property
     def computing_code(self) -> list[str]:
-        """The same without a tracker, which is told of events and has no say in what a peer sends."""
+        """The same without a tracker, which receives events and has no influence on what a peer sends."""
         return user_code(self.model_dump(mode="json", exclude={"tracker"}))
 
     def evaluates(self, round: int) -> bool:
@@ -197,8 +197,8 @@ class Spec(Settings):
         return round == self.rounds or self._is_nth(round)
 
     def may_end_after(self, round: int) -> bool:
-        """Whether peers tell each other their figures then, to end early. It does not go by how many rounds there are:
-        a peer that repeats the last one after the run was given more must tell what the others were told."""
+        """Whether peers exchange their figures then, to end early. It does not depend on the number of rounds: a peer
+        that replays the last one after the run was extended must send what it sent before."""
         return self.stop_early is not None and self._is_nth(round)
 
     def _is_nth(self, round: int) -> bool:
@@ -207,7 +207,7 @@ class Spec(Settings):
     @property
     def agreement(self) -> Agreement:
         """What peers must agree on."""
-        return Agreement.of(self.model_dump(mode="json"))
+        return Agreement.from_plain(self.model_dump(mode="json"))
 
     @property
     def link_agreement(self) -> Agreement:

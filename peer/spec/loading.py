@@ -1,4 +1,4 @@
-"""From the two files and the command line to settings: what is wrong in them is said with file, line and the way out.
+"""From the two files and the command line to settings: errors name file, line and what to do.
 
 In this order: the command line's changes are put into the plain content; short forms (`protocol: fibfl`, `--peers N`)
 become whole blocks; the user's modules are made importable, if any are named; the classes that the blocks' names choose
@@ -27,7 +27,7 @@ from peer.spec.peer import TLS, PeerConfig, check_plaintext, peer_data
 FIRST_PORT = 7700
 """Below 32768, so that no outgoing connection takes a dead peer's port."""
 
-FOR_ALL = ("partition", "validation", "drift", "standardize")
+KEYS_FOR_ALL_PEERS = ("partition", "validation", "drift", "standardize")
 """Keys of the federation's `data` that are about all peers together, so that data of a peer's own have none of them."""
 
 
@@ -51,7 +51,7 @@ def resolve(
     seed: int | None = None,
     overrides: Sequence[str] = (),
 ) -> Spec:
-    """The same of a document that is read already."""
+    """The same for a document that has been read."""
     path, content = document.path, dict(document.content)
     if "federation" in content and "protocol" not in content:
         raise InputError(
@@ -115,7 +115,7 @@ def _with_own_data(ring: Any, common: dict[str, Any], document: Document) -> tup
 
     What such a block of the same name does not say is as in the federation's, `common`.
     """
-    shared = {key: value for key, value in common.items() if key not in FOR_ALL}
+    shared = {key: value for key, value in common.items() if key not in KEYS_FOR_ALL_PEERS}
     if not isinstance(ring, list):
         return ring, {}
     entries, names = [*ring], dict[Location, str]()
@@ -145,7 +145,7 @@ def load_peer(path: Path) -> tuple[PeerConfig, Spec]:
 
 
 def read_peer(path: Path) -> tuple[PeerConfig, Spec]:
-    """The same, whether or not the peer would speak in plaintext where it must not."""
+    """The same, without the check for plaintext."""
     document = Document.read(path)
     content, base = dict(document.content), path.parent.resolve()
     if "federation" not in content and content.keys() & {"protocol", "ring"}:

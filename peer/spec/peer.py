@@ -1,7 +1,7 @@
 """peer3.yaml: the settings of one peer, and what holds for it where the federation's spec has a say too.
 
-Its own data, who is told of its events, and whether it may speak without certificates: its own file comes before its
-entry in the ring, and that before what the federation has for all.
+Its data, the subscribers to its events, and whether it may do without certificates: its own file takes precedence over
+its entry in the ring, and that over the federation's settings.
 """
 
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ class PeerConfig(Settings):
     tensorboard: bool | None = None
     """Write every round's figures for TensorBoard. Not given: as the federation's spec has it."""
     tracker: TrackerName | None = None
-    """`module:name` of a function or class of your own that is told every event. Not given: as the federation's spec
+    """`module:name` of your own function or class that receives every event. Not given: as the federation's spec
     has it."""
     machine: Machine | None = None
     """`cores` and `memory` that this peer's machine is taken to have, for protocols with `resources: pinned`. Not
@@ -82,7 +82,7 @@ class PeerConfig(Settings):
 
 
 def check_plaintext(config: PeerConfig, spec: Spec) -> None:
-    """InputError when a peer without certificates would speak beyond loopback and the spec does not allow it."""
+    """Raises InputError if a peer without certificates would connect beyond loopback and the spec does not allow it."""
     if config.tls:
         return
     if spec.faulty_members:
@@ -105,8 +105,9 @@ def refuse_plaintext(spec: Spec, problem: str, option: str = "") -> None:
     allowed = "`plaintext: true` into the spec"
     if spec.on_loss == "bypass":
         allowed = "`plaintext: trusted` into the spec if you trust every process that reaches the ports"
-    give = f" and give {option}" if option else ""
-    raise InputError(f"{problem}; make certificates with `dfl-launch certs`{give}, or write {allowed}")
+    if option:
+        raise InputError(f"{problem}; make certificates with `dfl-launch certs` and give {option}, or write {allowed}")
+    raise InputError(f"{problem}; make certificates with `dfl-launch certs`, or write {allowed}")
 
 
 def in_plaintext(spec: Spec) -> Spec:
@@ -143,7 +144,7 @@ class SubscriberSettings:
 
 
 def subscriber_settings(config: PeerConfig, spec: Spec) -> SubscriberSettings:
-    """What holds for this peer."""
+    """Return the settings of this peer's subscribers: its own, or else the federation's."""
     return SubscriberSettings(
         config.metrics or spec.metrics_addresses.get(config.id),
         spec.tensorboard if config.tensorboard is None else config.tensorboard,

@@ -46,13 +46,13 @@ class RunIdentity(BaseModel):
     spec: Mapping[str, Any] | None = None
 
     @classmethod
-    def of(cls, spec: Spec, id: str, version: int) -> Self:
+    def from_spec(cls, spec: Spec, id: str, version: int) -> Self:
         plain = spec.model_dump(mode="json")
-        return cls(version=version, id=id, rounds=spec.rounds, digests=Agreement.of(plain).digests, spec=plain)
+        return cls(version=version, id=id, rounds=spec.rounds, digests=Agreement.from_plain(plain).digests, spec=plain)
 
     @classmethod
     def read(cls, directory: Path) -> Self:
-        """OSError where there is none; ValueError for one that no peer wrote."""
+        """Raises OSError if there is none, ValueError for one that no peer wrote."""
         return cls.model_validate_json(read_plain(directory / RUN, MAX_RUN_BYTES))
 
     def write(self, directory: Path) -> None:
@@ -145,7 +145,7 @@ def _longest(known: Mapping[str, Memory], recording: Path) -> Memory:
     most = max(known, key=lambda id: len(known[id].decisions))
     views = [one.view for one in known[most].decisions]
     for id, memory in known.items():
-        # Who decided is known by the CA with which the run began: others would be another federation's.
+        # The CA with which the run began tells the federation: another CA is another federation's.
         other = memory.decisions and memory.authorities[:1] != known[most].authorities[:1]
         if other or [one.view for one in memory.decisions] != views[: len(memory.decisions)]:
             raise InputError(
@@ -184,7 +184,7 @@ def _refuse_link(path: Path) -> None:
 
 
 def _never_played(views: tuple[View, ...], rounds: int) -> str | None:
-    """Whether somebody brings the state of a round in which it took no part."""
+    """Return a sentence if a member brings the state of a round in which it took no part."""
     for span, before in played(views, rounds):
         entrants = dict(span.view.entrants)
         for id in span.view.members:

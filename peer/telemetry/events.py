@@ -1,9 +1,9 @@
-"""What a peer tells of its life: each kind of event with its fields, its name, its level and its sentence.
+"""What a peer reports: each kind of event with its fields, its name, its level and its sentence.
 
 An event becomes a JSON line of events.jsonl, for programs, and, where a person cares, a line of the log. Launcher,
 reports, metrics, TensorBoard and a user's tracker all go by these events; docs/events.md is made of this file, in its
-order: a peer's own life; what it learns, on which data, and what that costs; what it knows of its neighbours; and who
-belongs to the federation. At the end an event is read again from a line.
+order: a peer's own life; what it learns, on which data, and what that costs; what it knows of its neighbours; and the
+membership. At the end an event is read from a line.
 """
 
 import json
@@ -35,9 +35,9 @@ def bounded(value: float | None) -> float | None:
 
 
 Loss = Annotated[float | None, AfterValidator(bounded)]
-"""A model may diverge and its round counts all the same, whoever reads of it: then its loss is None."""
+"""A model may diverge, and its round counts all the same for all readers: then its loss is None."""
 Number = Annotated[int, Field(ge=-1, le=10_000_000)]
-"""Of a round or of a view: readers count up to it, whoever has written it."""
+"""Of a round or of a view. Bounded, as readers count up to it."""
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -48,7 +48,7 @@ class Event:
     name: ClassVar[str]
     level: ClassVar[int] = logging.INFO
     time: float = 0.0
-    """When it happened, in unix seconds; 0 before it is told."""
+    """When it happened, in unix seconds; 0 before it is emitted."""
 
     def as_json(self) -> dict[str, Any]:
         """Name and fields as they stand in events.jsonl, without the time."""
@@ -58,7 +58,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class FreeTextEvent(Event):
-    """One whose sentence is made where it happens."""
+    """An event whose sentence is made where it happens."""
 
     sentence: str
     """In the log's words."""
@@ -74,7 +74,7 @@ _ADAPTERS: dict[str, TypeAdapter[Any]] = {}
 
 
 def adapter(kind: type[Event]) -> TypeAdapter[Any]:
-    """Made when the first such event is told or read: to make all of them at every start takes a tenth of a second."""
+    """Made when the first such event is emitted or read: making all at every start takes a tenth of a second."""
     if kind.name not in _ADAPTERS:
         _ADAPTERS[kind.name] = TypeAdapter(kind)
     return _ADAPTERS[kind.name]
@@ -82,7 +82,7 @@ def adapter(kind: type[Event]) -> TypeAdapter[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Started(Event):
-    """A peer's process begins its life: the first event of each in the file. A tracker may be told of others before."""
+    """A peer's process begins: the first event of each in the file. A tracker may receive others before."""
 
     name = "started"
     level = logging.DEBUG
@@ -105,7 +105,7 @@ class Started(Event):
     view: int = 0
     """The number of the view in which it begins."""
     members: tuple[str, ...] = ()
-    """Who belongs to the federation in that view."""
+    """All members of that view."""
 
     def __str__(self) -> str:
         return f"{self.id} of {self.federation} starts ({self.protocol}, {self.rounds} rounds)"
@@ -137,7 +137,7 @@ LONG_WAIT_S = 10.0
 
 @dataclass(frozen=True)
 class Awaited:
-    """Somebody who is waited for, and what is known of why."""
+    """A peer that is waited for, and the reason as far as it is known."""
 
     id: str
     address: str | None
@@ -175,10 +175,10 @@ class Waiting(FreeTextEvent):
 
     name = "waiting"
     cause: Cause
-    """`join`: for neighbours at the start; `staleness`: for one too many rounds behind; `stalled`: for one that lives
-    and is silent; `quorum`: for members, of whom too few are here to decide on the next view."""
+    """`join`: for neighbours at the start; `staleness`: for one too many rounds behind; `stalled`: for one that sends
+    heartbeats and nothing else; `quorum`: for members, too few of which are here to decide on the next view."""
     awaited: Annotated[tuple[Awaited, ...], Field(alias="for")]
-    """Everybody who is waited for now: nobody, when the wait is over. `{id, address, reason}` each."""
+    """All peers that are waited for now: none, when the wait is over. `{id, address, reason}` each."""
     others: int = 0
     """How many there are besides, where only some are named."""
     shortage: Shortage | None = None
@@ -187,7 +187,7 @@ class Waiting(FreeTextEvent):
 
     @classmethod
     def for_quorum(cls, shortage: Shortage, awaited: tuple[Awaited, ...]) -> Self:
-        """awaited: everybody whose return would help."""
+        """awaited: all peers whose return would help."""
         more = len(awaited) - MAX_NAMED
         named = ", ".join(map(str, awaited[:MAX_NAMED])) + (f" and {more} more" if more > 0 else "")
         so_far = f" after {shortage.seconds:.0f} s still" if shortage.seconds >= LONG_WAIT_S else ""
@@ -216,7 +216,7 @@ class CertificatesChanged(FreeTextEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class SubscriberDropped(FreeTextEvent):
-    """Metrics, TensorBoard or a tracker could not take in an event, or not in time, and is told nothing more."""
+    """Metrics, TensorBoard or a tracker could not handle an event, or not in time, and receives no more."""
 
     name = "untold"
     level = logging.ERROR
@@ -241,7 +241,7 @@ class Failed(Event):
     name = "failed"
     level = logging.ERROR
     message: str
-    """What is wrong, and the way out."""
+    """What is wrong, and what to do."""
 
     def __str__(self) -> str:
         return self.message
@@ -306,7 +306,7 @@ class DataDrifted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Misbehaving(Event):
-    """Some peers misbehave because the spec says so: told when the peer starts."""
+    """Some peers misbehave because the spec says so: emitted when the peer starts."""
 
     name = "behaviour"
     peers: dict[str, str]
@@ -319,7 +319,7 @@ class Misbehaving(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundDone(Event):
-    """A round is over. One that is played again after a crash is told again, and the later one counts."""
+    """A round is over. One that is replayed after a crash is emitted again, and the later one counts."""
 
     name = "round"
     round: Number
@@ -370,7 +370,7 @@ class RoundDone(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class BytesPassed(Event):
-    """Told with each `round`: what has passed since the last one, or since the peer started."""
+    """Emitted with each `round`: the traffic since the last one, or since the peer started."""
 
     name = "traffic"
     level = logging.DEBUG
@@ -422,7 +422,7 @@ class FineTuned(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class LinkChanged(Event):
-    """What is known of a neighbour's life has changed."""
+    """The state of a neighbour has changed."""
 
     name = "link"
     neighbour: str
@@ -454,8 +454,8 @@ class NeighbourLost(FreeTextEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class CallerRefused(Event):
-    """A caller was turned away, or one of its messages. Each cause is told once, however often it comes back, and what
-    strangers do again and again once more each time that it has come ten times as often."""
+    """A caller was refused, or one of its messages. Each cause is reported once, however often it comes back; what
+    unknown callers do is reported again each time that it has come ten times as often."""
 
     name = "refused"
     caller: str
@@ -515,7 +515,7 @@ class CheckpointDamaged(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ViewDecided(Event):
-    """It is decided who belongs to the federation from a round on; see [views.md](views.md)."""
+    """The members from a round on have been decided; see [views.md](views.md)."""
 
     name = "view"
     number: Number
@@ -527,11 +527,11 @@ class ViewDecided(Event):
     planned: bool
     """Whether the rounds before are played to their end; else those from `first` on are void and are played again."""
     entrants: tuple[tuple[str, int], ...]
-    """Who is taken in, each with the round after which its private state stands, -1 for a new one."""
+    """The admitted peers, each with the round after which its private state stands, -1 for a new one."""
     reason: str
     """Why it was decided, in words."""
     expelled: tuple[str, ...] = ()
-    """Who was voted out, now or before."""
+    """The expelled peers, now or before."""
 
     def __str__(self) -> str:
         return f"view {self.number} from round {self.first} on: {', '.join(self.members)} ({self.reason})"
@@ -539,7 +539,7 @@ class ViewDecided(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ViewConflict(FreeTextEvent):
-    """A member has told of another view than the one that this peer knows to be decided, which must never be."""
+    """A member has announced another view than the one that this peer knows to be decided, which must never happen."""
 
     name = "view_conflict"
     level = logging.ERROR
@@ -547,21 +547,21 @@ class ViewConflict(FreeTextEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Leaving(FreeTextEvent):
-    """The peer was told to leave, or cannot."""
+    """The peer is leaving, as requested, or cannot."""
 
     name = "leaving"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Departed(FreeTextEvent):
-    """The peer has left, as it was told to: the others go on without it, and nobody waits for it."""
+    """The peer has left, as requested: the others continue without it and do not wait for it."""
 
     name = "departed"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Returning(FreeTextEvent):
-    """The peer has nothing left from which it could go on as a member, and waits to be taken in anew."""
+    """The peer has no state left from which it could continue as a member, and waits to be admitted anew."""
 
     name = "returning"
 
@@ -576,7 +576,7 @@ CLASSES_BY_NAME = {kind.name: kind for kind in EVENT_CLASSES}
 
 
 def read_event(line: Mapping[str, Any]) -> Event | None:
-    """The event that a JSON object of events.jsonl stands for; None for one that no peer wrote like that."""
+    """Return the event that a JSON object of events.jsonl stands for; None for one that no peer wrote like that."""
     kind = CLASSES_BY_NAME.get(str(line.get("event")))
     if kind is None:
         return None

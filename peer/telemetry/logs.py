@@ -10,7 +10,7 @@ from pathlib import Path
 
 from peer.text import printable
 
-LARGEST = 5 << 20
+MAX_LOG_BYTES = 5 << 20
 """Bytes of a log file before it is moved aside; one older file is kept."""
 
 
@@ -34,7 +34,7 @@ class RotatingLines(logging.StreamHandler):  # type: ignore[type-arg]
     def _rotate(self, path: Path) -> None:
         """A file that was moved, or beside which nothing may be written, goes on growing instead."""
         try:
-            if os.fstat(sys.stderr.fileno()).st_size > LARGEST:
+            if os.fstat(sys.stderr.fileno()).st_size > MAX_LOG_BYTES:
                 shutil.copyfile(path, path.with_name(f"{path.name}.1"))
                 os.truncate(path, 0)
         except OSError:

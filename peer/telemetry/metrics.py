@@ -39,19 +39,19 @@ MAX_CONNECTIONS = 16
 """At once, a thread each: those beyond are closed unheard."""
 CONNECTION_TIMEOUT_S = 10.0
 """Seconds that a connection may last: what Prometheus waits for an answer."""
-CUT_OFF_TOLD_FROM = 100
-"""Connections that break in the middle, before that is told: whoever scrapes may lose patience."""
+CUT_OFF_REPORTED_FROM = 100
+"""Connections that break in the middle, before that is reported: a scraper may time out."""
 PLAIN_TEXT = "text/plain; charset=utf-8"
 Render = Callable[[str], tuple[str, bytes]]
 """What an `Accept` header asks for: the kind of it, and all the figures; UnclearError where that cannot be told."""
 
 
 class UnclearError(Exception):
-    """It cannot be understood what is asked for."""
+    """The request cannot be understood."""
 
 
 class ScrapeRequest(BaseHTTPRequestHandler):
-    """Whatever is asked for is answered, and is no news; what cannot be understood is counted."""
+    """Answers every request without logging it; malformed ones are counted."""
 
     server: "Exposition"
 
@@ -119,18 +119,18 @@ class Exposition(ThreadingMixIn, TCPServer):
         self._since.pop(request, None)
 
     def service_actions(self) -> None:
-        """Called after each connection, and twice a second: whose time is over is cut off, and its thread ends."""
+        """Called after each connection and twice a second: cuts off connections whose time is over."""
         for connection, since in list(self._since.items()):
             if monotonic() - since > CONNECTION_TIMEOUT_S:
                 _cut(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """What a request has raised. The library would write a traceback of each."""
+        """Called with what a request raised. The library would print a traceback of each."""
         error = sys.exception()
         if isinstance(error, OSError):
-            self.nuisances.add("`metrics`, asked for and then cut off", first=CUT_OFF_TOLD_FROM)
+            self.nuisances.add("`metrics`, asked for and then cut off", first=CUT_OFF_REPORTED_FROM)
         elif error:
-            self._faults.tell(error)
+            self._faults.report(error)
 
 
 def called_by(host: str) -> str | None:
@@ -214,9 +214,9 @@ class Metrics(Subscriber):
     def listen(
         self, address: tuple[str, int], names: Collection[str] = (), report: Report = lambda _event: None
     ) -> None:
-        """Answer at host and port from now on, in threads of their own, who calls by these names, or by any.
+        """Answer requests for these names, or for any, at host and port from now on, in threads of their own.
 
-        InputError where that cannot be.
+        Raises InputError if the address cannot be used.
         """
         host, port = address
         try:
@@ -240,7 +240,7 @@ class Metrics(Subscriber):
         if self._server is not None:
             self._server.close()
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         self._events.labels(event.name).inc()
         match event:
             case Started():

@@ -1,12 +1,12 @@
-"""What a peer tells the person who started it by hand: how far it is, for whom it waits, and what to do next.
+"""The log for a person who started a peer by hand: its progress, the peers it waits for, and what to do next.
 
-Started by a launcher it is `--quiet`: the launcher tells all this of all peers.
+A launcher starts peers with `--quiet`, as it reports all this for all peers.
 """
 
 import asyncio
 import shlex
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,8 +40,9 @@ REMINDER_AFTER_S = 10.0
 """Seconds that the peer waits before it reminds the operator."""
 REMINDER_EVERY_S = 60.0
 """Seconds from one reminder to the next."""
+LINK = "link"
 BUSY = ("training", "evaluating", "done", "failed")
-"""States in which a peer waits for nobody."""
+"""States in which a peer does not wait for others."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +72,13 @@ class Identification:
 
 @dataclass(frozen=True)
 class OpenWait:
-    """For somebody, as a sentence has it. since: unix seconds."""
+    """A wait for one peer. peer: as the sentence has it; since: unix seconds."""
 
-    who: str
+    peer: str
     since: float
 
     def __str__(self) -> str:
-        return f"{self.who} since {time.strftime('%H:%M:%S', time.localtime(self.since))}"
+        return f"{self.peer} since {time.strftime('%H:%M:%S', time.localtime(self.since))}"
 
 
 class OperatorLog:
@@ -90,16 +91,14 @@ class OperatorLog:
         self._completed, self._reminded = 0, float("-inf")
         self._remaining = Remaining()
         self._waits: dict[str, dict[str, OpenWait]] = {}
-        """By cause and id."""
-        self._absent: dict[str, OpenWait] = {}
-        """Neighbours that are not heard, by id."""
+        """By cause, or `LINK` for neighbours without heartbeats, and by id."""
 
     def introduce(self) -> None:
         """The first line."""
         self._say(str(self._about))
 
-    def hear(self, event: Event) -> None:
-        """Writes what there is to tell of an event."""
+    def on_event(self, event: Event) -> None:
+        """Log what matters of an event."""
         match event:
             case Started():
                 self._begun, self._earlier = event.time, event.seconds
@@ -109,15 +108,14 @@ class OperatorLog:
             case StateChanged():
                 self._state, self._since = event.state, event.time
             case ViewDecided():
-                self._waits, self._absent = {}, {}
+                self._waits = {}
             case Waiting():
-                before = self._waits.get(event.cause, {})
-                self._waits[event.cause] = {
-                    one.id: OpenWait(str(one), before[one.id].since if one.id in before else event.time)
-                    for one in event.awaited
-                }
+                self._wait(event.cause, {one.id: str(one) for one in event.awaited}, event.time)
             case LinkChanged():
-                self._hear_link(event)
+                absent = {id: wait.peer for id, wait in self._waits.get(LINK, {}).items() if id != event.neighbour}
+                if event.state in ("suspected", "down"):
+                    absent[event.neighbour] = event.neighbour + (f" ({event.reason})" if event.reason else "")
+                self._wait(LINK, absent, event.time)
             case StoppedEarly():
                 self._rounds = event.round
             case RoundDone():
@@ -126,7 +124,7 @@ class OperatorLog:
                 self._say(f"{self._progress_of(event)}{self._left(event.time)}")
                 return
             case Stopped():
-                self._say(f"{event}; to go on {self._from_where}: {self._about.command}")
+                self._say(f"{event}; this command {self._resumes}: {self._about.command}")
                 return
             case Done():
                 self._say_end(event)
@@ -134,7 +132,7 @@ class OperatorLog:
         write_log(event)
 
     def reminder(self, now: float) -> str | None:
-        """For whom the peer waits, when it is time to say so. `now` in unix seconds."""
+        """Return a reminder of the peers waited for, if one is due. `now` in unix seconds."""
         awaited = self._awaited().values()
         serves = self._state == "serving"
         if not (awaited or serves):
@@ -148,7 +146,7 @@ class OperatorLog:
             return None
         self._reminded = now
         named = "; ".join(map(str, awaited))
-        safe = f"Ctrl-C is safe: the same command goes on {self._from_where}"
+        safe = f"Ctrl-C is safe: the same command {self._resumes}"
         if not serves:
             return f"waiting for {named}; {safe}"
         others = f"waiting for {named}" if named else "its neighbours still need its last messages"
@@ -156,7 +154,7 @@ class OperatorLog:
 
     @asynccontextmanager
     async def shown(self) -> AsyncIterator[None]:
-        """Inside the block there are reminders, and on a terminal a live line below the log."""
+        """Print reminders inside the block, and on a terminal a live line below the log."""
         with _live(lambda: self.line(time.time())) as live:
             async with background() as tasks:
                 tasks.create_task(self._look(live))
@@ -171,7 +169,7 @@ class OperatorLog:
                 live.refresh()
 
     def line(self, now: float) -> "RenderableType":
-        """What the peer does, a bar of its rounds, and for whom it waits."""
+        """Return the live line: the peer's state, a bar of its rounds, and the peers it waits for."""
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
@@ -189,30 +187,26 @@ class OperatorLog:
         )
         return grid
 
-    def _hear_link(self, event: LinkChanged) -> None:
-        if event.state in ("suspected", "down"):
-            before = self._absent.get(event.neighbour)
-            reason = f" ({event.reason})" if event.reason else ""
-            who = f"{event.neighbour}{reason}"
-            self._absent[event.neighbour] = OpenWait(who, before.since if before else event.time)
-        else:
-            self._absent.pop(event.neighbour, None)
+    def _wait(self, cause: str, peers: Mapping[str, str], now: float) -> None:
+        """For these peers, in words by id, and no others; known waits keep their beginning."""
+        before = self._waits.get(cause, {})
+        self._waits[cause] = {
+            id: OpenWait(peer, before[id].since if id in before else now) for id, peer in peers.items()
+        }
 
     def _complete(self, round: int) -> None:
         self._completed = max(round, 0)
 
     def _awaited(self) -> dict[str, OpenWait]:
-        """All who are waited for, by id."""
+        """All peers that are waited for, by id."""
         if self._state in BUSY:
             return {}
-        found = dict(self._absent)
-        for wait in self._waits.values():
-            found |= wait
-        return found
+        causes = sorted(self._waits, key=lambda cause: cause != LINK)  # what another cause says of a peer says more
+        return {id: wait for cause in causes for id, wait in self._waits[cause].items()}
 
     @property
-    def _from_where(self) -> str:
-        return f"after round {self._completed}" if self._completed else "from the beginning"
+    def _resumes(self) -> str:
+        return f"resumes after round {self._completed}" if self._completed else "starts from the beginning"
 
     def _progress_of(self, event: RoundDone) -> str:
         return f"round {event.round} of {self._rounds}{str(event).removeprefix(f'round {event.round}')}"

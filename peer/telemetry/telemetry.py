@@ -1,10 +1,10 @@
-"""Where a peer's events go: a line for programs in events.jsonl, one in the log, and to whoever wants to be told.
+"""Where a peer's events go: a line for programs in events.jsonl, one in the log, and to subscribers.
 
-Whoever is told beside the file and the log hears of events in a thread of its own, in their order, and the peer never
-waits for it: TensorBoard, a function of the user's, and the metrics of peer.telemetry.metrics.
+A subscriber receives events in a thread of its own, in their order, and the peer never waits for it: TensorBoard, a
+user's function (the tracker), and the metrics of peer.telemetry.metrics.
 
-What goes wrong while strangers call would be told without end: their doing is counted and seldom told, and a fault of
-the peer's own is told once.
+What unknown callers do wrong could be reported without end: it is counted and reported ever more rarely. A fault of the
+peer's own is reported once.
 """
 
 import json
@@ -41,7 +41,7 @@ def write_log(event: Event) -> None:
 
 
 class Telemetry:
-    """Tells of events, from any thread; before a file is given they are not written.
+    """Emits events, from any thread; before a file is given they are not written.
 
     write_log: writes what the log has of an event, and never raises.
     """
@@ -50,7 +50,7 @@ class Telemetry:
         self._write_log = write_log
         self._file: LineFile | None = None
         self._lock = Lock()
-        self._told: list[Report] = []
+        self._subscribers: list[Report] = []
 
     @property
     def writes(self) -> bool:
@@ -61,9 +61,9 @@ class Telemetry:
         """Append to this file from now on."""
         self._file = LineFile(path)
 
-    def tell(self, who: Report) -> None:
-        """Call `who` with each event from now on. It may neither raise nor take its time: see Listener."""
-        self._told.append(who)
+    def subscribe(self, publish: Report) -> None:
+        """Call `publish` with each event from now on. It must neither raise nor block: see SubscriberThread."""
+        self._subscribers.append(publish)
 
     def emit(self, event: Event) -> None:
         """Never raises: what cannot be written, on a full disk say, is only logged."""
@@ -71,8 +71,8 @@ class Telemetry:
         if self._file:
             self._write(self._file, json.dumps({"time": event.time, **event.as_json()}))
         self._write_log(event)
-        for tell in self._told:
-            tell(event)
+        for publish in self._subscribers:
+            publish(event)
 
     def _write(self, file: LineFile, line: str) -> None:
         try:
@@ -89,9 +89,9 @@ class Telemetry:
 
 
 MAX_EVENTS_BEHIND = 10_000
-"""Events that a listener may be behind."""
+"""Events that a subscriber may be behind."""
 SUBSCRIBER_TIMEOUT_S = 10.0
-"""Seconds that a peer which has ended waits for its listeners to take in the last events."""
+"""Seconds that a peer which has ended waits for its subscribers to handle the last events."""
 
 
 class Subscriber(ABC):
@@ -101,15 +101,15 @@ class Subscriber(ABC):
     """As the settings have it, in words of a sentence."""
 
     @abstractmethod
-    def hear(self, event: Event) -> None:
-        """Takes in one event; whatever it raises ends its part, and not the peer."""
+    def on_event(self, event: Event) -> None:
+        """Handle one event; what it raises ends this subscription, and not the peer."""
 
     def close(self) -> None:  # noqa: B027 (most have nothing to give back)
         """There will be no more events."""
 
 
 class SubscriberThread:
-    """Tells one subscriber of events, in their order, until it fails, falls too far behind, or the peer ends."""
+    """Passes events to one subscriber, in their order, until it fails, falls too far behind, or the peer ends."""
 
     def __init__(self, subscriber: Subscriber, report: Report) -> None:
         self._subscriber, self._report = subscriber, report
@@ -118,33 +118,33 @@ class SubscriberThread:
         self._thread = Thread(target=self._listen, name=f"tell {subscriber.name}", daemon=True)
         self._thread.start()
 
-    def tell(self, event: Event) -> None:
+    def publish(self, event: Event) -> None:
         """Never raises and never waits."""
         if self._over.is_set():
             return
         if self._queue.qsize() >= MAX_EVENTS_BEHIND:
-            self._give_up(f"is {MAX_EVENTS_BEHIND} events behind")
+            self._drop(f"is {MAX_EVENTS_BEHIND} events behind")
         else:
             self._queue.put(event)
 
     def end(self, patience: float = SUBSCRIBER_TIMEOUT_S) -> None:
-        """Wait until everything is taken in, or what went wrong is told, and all is given back; so long at most."""
+        """Wait, at most `patience` seconds, until the subscriber has handled all events, or failed, and is closed."""
         self._queue.put(None)
         self._thread.join(patience)
         if self._thread.is_alive():
-            self._give_up(f"has not taken in the last events within {patience:g} s")
+            self._drop(f"has not taken in the last events within {patience:g} s")
 
     def _listen(self) -> None:
         try:
             while not self._over.is_set() and (event := self._queue.get()) is not None:
-                self._subscriber.hear(event)
+                self._subscriber.on_event(event)
             self._subscriber.close()
         except (Exception, SystemExit) as error:  # noqa: BLE001 (a user's code may raise anything, and the peer goes on)
-            self._give_up(f"failed: {describe_error(error)}")
+            self._drop(f"failed: {describe_error(error)}")
             with suppress(Exception):
                 self._subscriber.close()
 
-    def _give_up(self, why: str) -> None:
+    def _drop(self, why: str) -> None:
         with self._lock:
             if self._over.is_set():
                 return
@@ -159,7 +159,7 @@ class SubscriberThread:
 
 
 class TensorBoard(Subscriber):
-    """Writes into `directory`. A round that is told again, after a crash say, replaces all from it on."""
+    """Writes into `directory`. A round that is emitted again, after a crash say, replaces all from it on."""
 
     name = "TensorBoard"
 
@@ -168,7 +168,7 @@ class TensorBoard(Subscriber):
         self._writer: SummaryWriter | None = None
         self._round = 0
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if not isinstance(event, RoundDone):
             return
         if self._writer is None or event.round <= self._round:
@@ -206,14 +206,14 @@ def writer_class() -> Any:
 
 
 class Tracker(Subscriber):
-    """Calls what `name` names; of a class it makes one object, in the thread in which that is called."""
+    """Calls the user's function; of a class it makes one object, in the thread in which that is called."""
 
     def __init__(self, name: str) -> None:
         self.name = f"tracker `{name}`"
         self._found = load_tracker(name)
         self._call: Callable[[Event], object] | None = None
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if self._call is None:
             self._call = self._found() if isinstance(self._found, type) else self._found
         self._call(event)
@@ -228,12 +228,12 @@ def load_tracker(name: str) -> Callable[..., object]:
     return found  # type: ignore[no-any-return]
 
 
-TOLD_AGAIN_FACTOR = 10
-"""Times as often."""
+REPORTED_AGAIN_FACTOR = 10
+"""A reason is reported again when it has come this many times as often."""
 
 
 class ThrottledRefusals:
-    """From any thread."""
+    """Counts what unknown callers do wrong, and reports it ever more rarely. From any thread."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -242,7 +242,7 @@ class ThrottledRefusals:
         self._lock = Lock()
 
     def add(self, reason: str, origin: str = "", first: int = 1) -> None:
-        """One more. It is told when it has come `first` times, and whenever that is MORE times as often.
+        """Count one more. It is reported when it has come `first` times, and then each time that is ten times as often.
 
         Reasons are this peer's own words, so they are few.
         """
@@ -251,19 +251,19 @@ class ThrottledRefusals:
             count, due = self._counts[reason], self._next.get(reason, first)
             if count < due:
                 return
-            self._next[reason] = TOLD_AGAIN_FACTOR * due
+            self._next[reason] = REPORTED_AGAIN_FACTOR * due
         words = reason if count == 1 else f"{reason}, {count:,} times by now"
         self._report(CallerRefused(caller="a stranger", origin=origin, kind="stranger", reason=words))
 
 
 class OwnFaults:
-    """From any thread. `where`: what met them."""
+    """Reports faults of this peer's own, each once. From any thread. `where`: what met them."""
 
     def __init__(self, where: str) -> None:
         self._where = where
         self._told: set[tuple[str, int | None]] = set()
 
-    def tell(self, error: BaseException) -> None:
+    def report(self, error: BaseException) -> None:
         """With its traceback, once for each line of code."""
         where = [(frame.filename, frame.lineno) for frame in extract_tb(error.__traceback__)[-1:]]
         line = where[0] if where else (type(error).__name__, None)

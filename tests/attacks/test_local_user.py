@@ -148,10 +148,10 @@ def test_nothing_leads_out_of_a_peers_directory(
     path.parent.mkdir(parents=True)
     made(path, tmp_path / "mine")
     assert peer(["--config", str(tmp_path / "peer.yaml")]) == 2
-    assert f"{path}: is a link or no plain file" in capfd.readouterr().err
+    assert f"{path}: is a link or not a plain file" in capfd.readouterr().err
     (tmp_path / "run" / ".lock").touch()
     directory = RunDirectory(tmp_path / "run")
-    with pytest.raises(InputError, match="is a link or no plain file"):
+    with pytest.raises(InputError, match="is a link or not a plain file"):
         directory.write(spec, configs(spec, directory))
     assert (tmp_path / "mine").read_text() == "mine"
     assert path.is_symlink() or path.is_fifo()

@@ -132,7 +132,7 @@ PEERS: dict[str, tuple[str, str]] = {
     "device not there": ("device: cuda:99", "device `cuda:99`"),
     "threads": ("threads: 0", "`threads`: give a number from 1 to 1024, or auto"),
     "share of a GPU": ("gpu_memory: 2", "`gpu_memory`"),
-    "listen": ("listen: nonsense", "`nonsense` is no host:port"),
+    "listen": ("listen: nonsense", "`nonsense` is not host:port"),
     "out below a file": ("out: fed.yaml/below", "is a file, so nothing can be written below it; give"),
     "out is a file": ("out: fed.yaml", "is a file, so nothing can be written below it; give another `out`"),
     "out cannot be": ("out: /proc/nobody", "/proc/nobody"),

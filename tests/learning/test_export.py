@@ -147,7 +147,7 @@ def test_a_small_file_cannot_ask_for_a_huge_model(tmp_path: Path, case: str) -> 
 
 def test_a_pipe_in_place_of_a_model_keeps_nobody_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "m")
-    with pytest.raises(InputError, match="it is no plain file"):
+    with pytest.raises(InputError, match="it is not a plain file"):
         load_model(tmp_path / "m")
 
 

@@ -59,9 +59,9 @@ def test_nothing_is_watched_unless_it_is_wanted(tmp_path: Path) -> None:
         ("65534", "`metrics` begins at port 65534 and 3 are needed; begin with 65533 at most"),
         ("8999", "`metrics` of `peer1` would be at port 9000, where a peer listens; begin with another port"),
         ("0.0.0.0:9002", "`metrics` of `peer0` would be at port 9002, where a peer listens"),
-        ("0", "`127.0.0.1:0` is no host:port"),
+        ("0", "`127.0.0.1:0` is not host:port"),
         ("true", "`metrics`"),
-        ("everywhere", "`everywhere` is no host:port"),
+        ("everywhere", "`everywhere` is not host:port"),
     ],
 )
 def test_ports_that_cannot_be(tmp_path: Path, value: str, said: str) -> None:

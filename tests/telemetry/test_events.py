@@ -192,7 +192,7 @@ def test_a_line_of_a_newer_version_is_read_as_far_as_it_is_known() -> None:
 
 def test_whoever_is_told_hears_what_is_written_with_its_time(tmp_path: Path) -> None:
     telemetry, heard = Telemetry(), list[Event]()
-    telemetry.tell(heard.append)
+    telemetry.subscribe(heard.append)
     telemetry.emit(Resumed(round=1))
     telemetry.write_to(tmp_path / "events.jsonl")
     telemetry.emit(ROUND)

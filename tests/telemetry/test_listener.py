@@ -22,7 +22,7 @@ class Hearing(Subscriber):
         self.closed = False
         self._hear = hear
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         self.heard.append(event)
         self._hear(event)
 
@@ -37,7 +37,7 @@ def test_all_is_told_in_order_before_the_end() -> None:
     subscriber, said = Hearing(lambda _event: time.sleep(0.001)), list[Event]()
     told = SubscriberThread(subscriber, said.append)
     for event in ROUNDS:
-        told.tell(event)
+        told.publish(event)
     told.end()
     assert subscriber.heard == ROUNDS
     assert subscriber.closed
@@ -53,9 +53,9 @@ def test_what_it_raises_is_said_once_with_the_line(error: BaseException) -> None
     subscriber, said = Hearing(fail), list[Event]()
     told = SubscriberThread(subscriber, said.append)
     for event in ROUNDS:
-        told.tell(event)
+        told.publish(event)
     told.end()
-    told.tell(Done())
+    told.publish(Done())
     assert subscriber.heard == ROUNDS[:3]
     assert subscriber.closed
     (untold,) = said
@@ -71,7 +71,7 @@ def test_who_falls_too_far_behind_is_told_nothing_more(monkeypatch: pytest.Monke
     subscriber, said = Hearing(lambda _event: free.wait()), list[Event]()  # type: ignore[func-returns-value]
     told = SubscriberThread(subscriber, said.append)
     for event in ROUNDS:
-        told.tell(event)
+        told.publish(event)
     assert [str(event).partition(";")[0] for event in said] == ["tracker `mine:track` is 10 events behind"]
     free.set()
     told.end()
@@ -84,10 +84,10 @@ def test_as_many_as_may_wait_are_taken_in_before_the_end(monkeypatch: pytest.Mon
     begun, free = Flag(), Flag()
     subscriber, said = Hearing(lambda _event: (begun.set(), free.wait())), list[Event]()  # type: ignore[func-returns-value]
     told = SubscriberThread(subscriber, said.append)
-    told.tell(ROUNDS[0])
+    told.publish(ROUNDS[0])
     begun.wait()
     for event in ROUNDS[1:11]:
-        told.tell(event)
+        told.publish(event)
     ended = ending(told)
     free.set()
     ended.join()
@@ -103,7 +103,7 @@ def test_the_end_waits_until_what_went_wrong_is_told() -> None:
     free, said = Flag(), list[Event]()
     subscriber = Hearing(fail)
     told = SubscriberThread(subscriber, lambda event: (free.wait(), said.append(event)))  # type: ignore[func-returns-value,arg-type,return-value]
-    told.tell(Done())
+    told.publish(Done())
     ended = ending(told)
     assert ended.is_alive()
     free.set()
@@ -124,7 +124,7 @@ def test_who_hangs_does_not_keep_a_peer_from_its_end() -> None:
     free = Flag()
     subscriber, said = Hearing(lambda _event: free.wait()), list[Event]()  # type: ignore[func-returns-value]
     told = SubscriberThread(subscriber, said.append)
-    told.tell(Done())
+    told.publish(Done())
     told.end(patience=0.05)
     assert ["within 0.05 s" in str(event) for event in said] == [True]
     free.set()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.telemetry.logs import LARGEST
+from peer.telemetry.logs import MAX_LOG_BYTES
 
 LINES = """
 import logging, os, sys
@@ -28,7 +28,7 @@ def write(log: Path, mode: str, *arguments: str) -> None:
 def test_a_log_that_has_grown_too_large_is_moved_aside(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     write(log, "a")
-    assert log.stat().st_size < LARGEST
+    assert log.stat().st_size < MAX_LOG_BYTES
     assert (tmp_path / "log.txt.1").read_text().splitlines()[0].endswith("first")
     assert log.read_text().splitlines()[-1].split()[2] == "599"
 

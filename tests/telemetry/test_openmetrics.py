@@ -100,7 +100,7 @@ def told(metrics: Metrics) -> dict[str, float]:
 def lived() -> Metrics:
     metrics = Metrics()
     for event in LIFE:
-        metrics.hear(event)
+        metrics.on_event(event)
     return metrics
 
 
@@ -144,7 +144,7 @@ def test_the_figures_of_a_life(lived: Metrics) -> None:
 
 def test_who_waits_for_a_quorum_tells_of_how_many_and_since_when(lived: Metrics) -> None:
     short = Waiting.for_quorum(Shortage(2, 5, 3, seconds=60.0), tuple(Awaited(id, None, "gone") for id in "abc"))
-    lived.hear(replace(short, time=1000.0))
+    lived.on_event(replace(short, time=1000.0))
     names = [
         'dfl_awaited_peers{cause="quorum"}',
         'dfl_quorum_members{members="here"}',
@@ -152,13 +152,13 @@ def test_who_waits_for_a_quorum_tells_of_how_many_and_since_when(lived: Metrics)
         "dfl_quorum_wait_start_seconds",
     ]
     assert [told(lived)[name] for name in names] == [3, 2, 3, 940]
-    lived.hear(Waiting(cause="quorum", awaited=(), sentence="over", time=1060.0))
+    lived.on_event(Waiting(cause="quorum", awaited=(), sentence="over", time=1060.0))
     assert [told(lived)[name] for name in names] == [0, 0, 0, 0]
 
 
 def test_a_figure_that_is_not_known_now_stays(lived: Metrics) -> None:
-    lived.hear(RoundDone(round=5, loss=None))
-    lived.hear(FineTuned(accuracy={"matched": 0.95}, figures={}))
+    lived.on_event(RoundDone(round=5, loss=None))
+    lived.on_event(FineTuned(accuracy={"matched": 0.95}, figures={}))
     found = told(lived)
     assert found['dfl_accuracy_ratio{test="matched"}'] == 0.95
     assert found['dfl_loss{samples="train"}'] == 0.125
@@ -167,7 +167,7 @@ def test_a_figure_that_is_not_known_now_stays(lived: Metrics) -> None:
 
 def test_peers_of_one_process_have_figures_of_their_own() -> None:
     one, another = Metrics(), Metrics()
-    one.hear(ROUND)
+    one.on_event(ROUND)
     assert (told(one)["dfl_rounds_total"], told(another)["dfl_rounds_total"]) == (1, 0)
 
 

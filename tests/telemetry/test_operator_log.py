@@ -73,9 +73,9 @@ def test_a_round_says_how_many_there_are_and_how_long_they_take(
     operator: OperatorLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     for now, event in ((0.0, STARTED), (60.0, RoundDone(round=1)), (70.0, RoundDone(round=2))):
-        operator.hear(at(now, event))
-    operator.hear(at(80.0, StoppedEarly(round=3, best_round=1, figure="accuracy")))
-    operator.hear(at(80.0, RoundDone(round=3)))
+        operator.on_event(at(now, event))
+    operator.on_event(at(80.0, StoppedEarly(round=3, best_round=1, figure="accuracy")))
+    operator.on_event(at(80.0, RoundDone(round=3)))
     figures = "accuracy not measured, loss not measured"
     assert caplog.messages == [
         f"round 1 of 5 done: {figures}",
@@ -87,56 +87,58 @@ def test_a_round_says_how_many_there_are_and_how_long_they_take(
 
 def test_whoever_waits_is_reminded_for_whom_and_since_when_and_then_rarely(operator: OperatorLog) -> None:
     for event in (Resumed(round=2), JOINING):
-        operator.hear(at(100.0, event))
+        operator.on_event(at(100.0, event))
     assert operator.reminder(100.0 + REMINDER_AFTER_S - 1) is None
-    said = f"waiting for west at w:1 (refused) since {clock(100.0)}; Ctrl-C is safe: the same command goes on after"
+    said = f"waiting for west at w:1 (refused) since {clock(100.0)}; Ctrl-C is safe: the same command resumes after"
     assert operator.reminder(100.0 + REMINDER_AFTER_S) == f"{said} round 2"
     assert operator.reminder(100.0 + REMINDER_AFTER_S + REMINDER_EVERY_S - 1) is None
-    operator.hear(at(150.0, replace(JOINING, awaited=(Awaited("west", "w:1", "no route"),))))
+    operator.on_event(at(150.0, replace(JOINING, awaited=(Awaited("west", "w:1", "no route"),))))
     again = operator.reminder(100.0 + REMINDER_AFTER_S + REMINDER_EVERY_S)
     assert again is not None
     assert again.startswith(f"waiting for west at w:1 (no route) since {clock(100.0)}; "), "it is the same wait"
-    operator.hear(at(200.0, HERE))
+    operator.on_event(at(200.0, HERE))
     assert operator.reminder(1000.0) is None
 
 
 def test_a_neighbour_that_is_gone_is_waited_for_by_who_does_not_train(operator: OperatorLog) -> None:
-    operator.hear(at(100.0, LOST))
-    operator.hear(state(100.0, "training"))
+    operator.on_event(at(100.0, LOST))
+    operator.on_event(state(100.0, "training"))
     assert operator.reminder(200.0) is None
-    operator.hear(state(200.0, "communicating"))
+    operator.on_event(state(200.0, "communicating"))
     assert operator.reminder(201.0) == (
-        f"waiting for west (silent) since {clock(100.0)}; Ctrl-C is safe: the same command goes on from the beginning"
+        f"waiting for west (silent) since {clock(100.0)}; Ctrl-C is safe: the same command starts from the beginning"
     )
-    operator.hear(at(300.0, LinkChanged(neighbour="west", state="up")))
+    operator.on_event(at(300.0, LinkChanged(neighbour="west", state="up")))
     assert operator.reminder(1000.0) is None
 
 
 def test_nobody_is_waited_for_in_a_view_without_it(operator: OperatorLog) -> None:
-    operator.hear(state(100.0, "communicating"))
-    operator.hear(at(100.0, LOST))
+    operator.on_event(state(100.0, "communicating"))
+    operator.on_event(at(100.0, LOST))
     members = ("north", "south")
-    operator.hear(ViewDecided(number=1, members=members, first=2, planned=False, entrants=(), reason="", time=120.0))
+    operator.on_event(
+        ViewDecided(number=1, members=members, first=2, planned=False, entrants=(), reason="", time=120.0)
+    )
     assert operator.reminder(1000.0) is None
 
 
 def test_whoever_has_finished_says_why_it_stays(operator: OperatorLog) -> None:
-    operator.hear(at(90.0, RoundDone(round=5)))
-    operator.hear(state(100.0, "serving", 5))
+    operator.on_event(at(90.0, RoundDone(round=5)))
+    operator.on_event(state(100.0, "serving", 5))
     assert operator.reminder(100.0) is None
     assert operator.reminder(100.0 + REMINDER_AFTER_S) == (
         "all rounds are done, and the model is /runs/north/model.safetensors; its neighbours still need its last "
-        "messages; Ctrl-C is safe: the same command goes on after round 5"
+        "messages; Ctrl-C is safe: the same command resumes after round 5"
     )
 
 
 def test_the_end_counts_earlier_starts_and_says_what_is_next(
     operator: OperatorLog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    operator.hear(at(1000.0, replace(STARTED, restarts=1, seconds=18.0)))
-    operator.hear(at(1010.0, RoundDone(round=5)))
+    operator.on_event(at(1000.0, replace(STARTED, restarts=1, seconds=18.0)))
+    operator.on_event(at(1010.0, RoundDone(round=5)))
     caplog.clear()
-    operator.hear(at(1016.0, Done()))
+    operator.on_event(at(1016.0, Done()))
     assert caplog.messages == [
         "done: 5 rounds in 34 s; the model: /runs/north/model.safetensors",
         "to see how it went: dfl-launch summary /runs/north (add the others' directories to sum up the whole run)",
@@ -144,14 +146,17 @@ def test_the_end_counts_earlier_starts_and_says_what_is_next(
 
 
 def test_whoever_stops_it_is_told_how_it_goes_on(operator: OperatorLog, caplog: pytest.LogCaptureFixture) -> None:
-    operator.hear(RoundDone(round=3))
-    operator.hear(Stopped(signal="SIGINT"))
-    assert caplog.messages[-1] == "stopped by SIGINT; to go on after round 3: dfl-peer --config 'my north.yaml'"
+    operator.on_event(RoundDone(round=3))
+    operator.on_event(Stopped(signal="SIGINT"))
+    assert (
+        caplog.messages[-1]
+        == "stopped by SIGINT; this command resumes after round 3: dfl-peer --config 'my north.yaml'"
+    )
 
 
 def test_all_else_is_as_in_any_log(operator: OperatorLog, caplog: pytest.LogCaptureFixture) -> None:
-    Telemetry(operator.hear).emit(LOST)
-    Telemetry(operator.hear).emit(StateChanged(state="training", round=1))
+    Telemetry(operator.on_event).emit(LOST)
+    Telemetry(operator.on_event).emit(StateChanged(state="training", round=1))
     assert caplog.messages == ["link to west: down (silent)"]
 
 
@@ -162,11 +167,11 @@ def test_the_live_line_says_what_it_does_or_for_whom_it_waits(operator: Operator
             console.print(operator.line(now))
         return captured.get()
 
-    operator.hear(state(1.0, "training", 3))
+    operator.on_event(state(1.0, "training", 3))
     for round, now in ((1, 10.0), (2, 12.0)):
-        operator.hear(at(now, RoundDone(round=round)))
+        operator.on_event(at(now, RoundDone(round=round)))
     assert "north is training" in line(12.0)
     assert "round 2 of 5, about 6 s left" in line(12.0)
-    operator.hear(state(13.0, "communicating", 3))
-    operator.hear(at(13.0, LOST))
+    operator.on_event(state(13.0, "communicating", 3))
+    operator.on_event(at(13.0, LOST))
     assert "north waits for west" in line(14.0)

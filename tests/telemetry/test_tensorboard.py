@@ -20,14 +20,14 @@ def curve(directory: Path, tag: str) -> list[tuple[int, float]]:
 def write(board: TensorBoard, first: int, last: int, loss: float) -> None:
     for number in range(first, last + 1):
         seconds = {"train": 1.0}
-        board.hear(RoundDone(round=number, loss=loss, accuracy={"matched": 0.5, "paper": None}, seconds=seconds))
+        board.on_event(RoundDone(round=number, loss=loss, accuracy={"matched": 0.5, "paper": None}, seconds=seconds))
 
 
 def test_a_peer_that_is_started_again_doubles_nothing(tmp_path: Path) -> None:
     killed = TensorBoard(tmp_path)
     write(killed, 1, 4, loss=0.5)  # never closed
     again = TensorBoard(tmp_path)
-    again.hear(Resumed(round=2))
+    again.on_event(Resumed(round=2))
     write(again, 3, 5, loss=0.25)
     again.close()
     assert curve(tmp_path, "loss/train") == [(1, 0.5), (2, 0.5), (3, 0.25), (4, 0.25), (5, 0.25)]
@@ -44,7 +44,7 @@ def test_rounds_that_are_void_are_replaced(tmp_path: Path) -> None:
 
 def test_what_is_written_of_a_round(tmp_path: Path) -> None:
     board = TensorBoard(tmp_path)
-    board.hear(
+    board.on_event(
         RoundDone(
             round=1,
             time=100.0,
@@ -70,7 +70,7 @@ def test_what_is_written_of_a_round(tmp_path: Path) -> None:
 
 def test_nothing_is_created_before_the_first_round(tmp_path: Path) -> None:
     board = TensorBoard(tmp_path / "tensorboard")
-    board.hear(Resumed(round=2))
+    board.on_event(Resumed(round=2))
     board.close()
     assert not (tmp_path / "tensorboard").exists()
 

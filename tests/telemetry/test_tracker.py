@@ -39,7 +39,7 @@ def test_a_class_is_made_once_when_the_first_event_comes(module: str) -> None:
     tracker = Tracker(f"{module}:Kept")
     assert not sys.modules[module].made
     for round in (1, 2):
-        tracker.hear(Resumed(round=round))
+        tracker.on_event(Resumed(round=round))
     assert len(sys.modules[module].made) == 1
     assert [event.round for event in sys.modules[module].heard] == [1, 2]
 
@@ -61,7 +61,7 @@ def test_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.chdir(tmp_path)
     tracker = Tracker("tracker:Table")
-    tracker.hear(Started(schema=SCHEMA, version="1", id="peer0", federation="f", protocol="fibfl", rounds=2))
-    tracker.hear(RoundDone(round=1, loss=0.5, accuracy={"matched": 0.25}))
-    tracker.hear(RoundDone(round=2, loss=None))
+    tracker.on_event(Started(schema=SCHEMA, version="1", id="peer0", federation="f", protocol="fibfl", rounds=2))
+    tracker.on_event(RoundDone(round=1, loss=0.5, accuracy={"matched": 0.25}))
+    tracker.on_event(RoundDone(round=2, loss=None))
     assert (tmp_path / "f-peer0.csv").read_text() == "1,0.5,0.25\n2,None,None\n"

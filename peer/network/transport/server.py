@@ -64,7 +64,7 @@ class GrpcServer(_server.Server):
             except grpc.aio.BaseError:
                 raise  # the caller has gone, or the server has stopped: gRPC says nothing of it
             except Exception as error:  # noqa: BLE001 (told below)
-                self._faults.tell(error)
+                self._faults.report(error)
                 context.set_code(grpc.StatusCode.INTERNAL)
                 context.set_details("this peer made a mistake; its log says which")
 
@@ -107,7 +107,7 @@ class _Calls(cygrpc.AioServer):  # type: ignore[misc]
     def _serving_task_crash_handler(self, task: "asyncio.Task[None]") -> None:
         """gRPC shuts the server down then; what it says of it is not logged (`telemetry/logs.py`)."""
         if not task.cancelled() and (error := task.exception()):
-            self._faults.tell(error)
+            self._faults.report(error)
         super()._serving_task_crash_handler(task)
 
 

@@ -18,9 +18,9 @@ from peer.settings import Settings
 
 Predictions = Mapping[str, Tensor]
 """z_k: what each other peer's model answers to all of this peer's samples, float32 (n, classes), by id."""
-WARM = "warm"
+WARMED_UP = "warm"
 """In `peer.state` once the first epochs are over."""
-NOISE = 1e-5
+NOISE_SHARE = 1e-5
 """Share of CE's gradient that is too little for a direction."""
 
 
@@ -56,13 +56,13 @@ class Distillation(Settings):
         return self._phases(0, self.warmup_epochs)
 
     async def warm_up_once(self, peer: Peer) -> None:
-        """Those epochs, of whoever has not trained yet: all in round 1, and who is taken in anew."""
-        if self.warmup_epochs and WARM not in peer.state:
+        """Those epochs, at a peer that has not trained yet: in round 1, or where it is admitted later."""
+        if self.warmup_epochs and WARMED_UP not in peer.state:
             await peer.train(*self.warm_up())
-            peer.state[WARM] = torch.tensor(True)
+            peer.state[WARMED_UP] = torch.tensor(True)
 
     def distilling(self, peer: Peer, weights: Mapping[str, float], predictions: Predictions) -> tuple[Phase, ...]:
-        """This round's epochs, in which those who answered are learnt from, each with its weight r_k."""
+        """This round's epochs, in which the peer learns from those that answered, each with its weight r_k."""
         return self._collaborating(peer.round, self._loss(peer.task, weights, predictions))
 
     def misalignment(self, peer: Peer, predictions: Predictions) -> dict[str, float]:
@@ -77,7 +77,7 @@ class Distillation(Settings):
 
         ce, *pairwise = mean_gradients(peer, 1 + len(predictions), losses).double()
         # Of a teacher that is one's equal DL has no gradient, and what float32 leaves of it points anywhere.
-        noise = NOISE * float(ce.norm())
+        noise = NOISE_SHARE * float(ce.norm())
         alike = [cosine(ce, dl, peer.layout) if float(dl.norm()) > noise else 0.0 for dl in pairwise]
         return {k: (1 - one) / 2 for k, one in zip(predictions, alike, strict=True)}
 

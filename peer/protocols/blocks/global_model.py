@@ -39,7 +39,7 @@ async def common_start(peer: Peer, init: Init, share: str = "model") -> None:
 
 
 class GlobalModel(Participation, Protocol):
-    """The drawn peers train from the global model, and everyone takes over the new one."""
+    """The drawn peers train from the global model, and all peers take over the new one."""
 
     common: ClassVar[ModelPart | None] = "model"
     graph: ClassVar[Graph] = "directed ring"

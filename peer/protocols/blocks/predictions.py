@@ -34,17 +34,17 @@ from peer.protocols.blocks.distillation import Distillation, Predictions
 from peer.protocols.declarations import Share
 from peer.topology import Graph
 
-TOGETHER = 16
+CIPHERTEXTS_PER_MESSAGE = 16
 """Ciphertexts in a message."""
 LENGTH_BYTES = 8
 """Bytes before each of them that say how long it is."""
 ENCRYPTED_SHARES = (
     Share("context", size=CONTEXT_BYTES, bytes=True, rounds=range(1, 2)),
-    Share("inputs", size=TOGETHER * (FRESH_BYTES + LENGTH_BYTES), bytes=True, rounds=range(1, 2)),
-    Share("answers", size=TOGETHER * (ANSWER_BYTES + LENGTH_BYTES), bytes=True),
+    Share("inputs", size=CIPHERTEXTS_PER_MESSAGE * (FRESH_BYTES + LENGTH_BYTES), bytes=True, rounds=range(1, 2)),
+    Share("answers", size=CIPHERTEXTS_PER_MESSAGE * (ANSWER_BYTES + LENGTH_BYTES), bytes=True),
 )
 ENCRYPTED_STATE = ("key", "context/", "inputs/")
-"""In `peer.state`: one's own secret key; everybody else's context and encrypted inputs."""
+"""In `peer.state`: one's own secret key; the context and encrypted inputs of all others."""
 
 
 def check_encryptable(peer: Peer) -> None:
@@ -55,30 +55,30 @@ def check_encryptable(peer: Peer) -> None:
 
 
 async def encrypted_predictions(peer: Peer, to: Collection[str]) -> Predictions:
-    """Answer the peers in `to`; what those say who answered this one, in the spec's order."""
+    """Answer the peers in `to`, and return the answers to this one, in the spec's order."""
     if peer.round == 1:
         await introduce(peer)
     answers = {
         k: list(_ciphertexts(await peer.once(partial(_encrypted_answer, peer, k)))) for k in peer.members if k in to
     }
     heard: dict[str, list[Tensor]] = {}
-    for at in range(0, len(peer.proportions), TOGETHER):
-        now = {k: _joined(ciphertexts[at : at + TOGETHER]) for k, ciphertexts in answers.items()}
+    for at in range(0, len(peer.proportions), CIPHERTEXTS_PER_MESSAGE):
+        now = {k: _joined(ciphertexts[at : at + CIPHERTEXTS_PER_MESSAGE]) for k, ciphertexts in answers.items()}
         for k, one in (await peer.exchange("answers", to=now)).items():
             heard.setdefault(k, []).extend(_ciphertexts_from(k, one.vector))
     return {k: await peer.compute(_decrypted, peer, k, heard[k]) for k in peer.members if k in heard}
 
 
 async def introduce(peer: Peer) -> None:
-    """Everybody gets this peer's context and encrypted inputs, and keeps them."""
+    """Exchange contexts and encrypted inputs, which every peer keeps of all others."""
     key, context, *inputs = _ciphertexts(await peer.once(partial(_encrypted, peer)))
     peer.state["key"] = key.clone()
-    everyone = [k for k in peer.members if k != peer.id]
+    everyone = others(peer)
     for k, one in (await peer.exchange("context", to=dict.fromkeys(everyone, context), of=everyone)).items():
         peer.state[f"context/{k}"] = one.vector
     theirs: dict[str, list[Tensor]] = {}
-    for at in range(0, len(inputs), TOGETHER):
-        now = dict.fromkeys(everyone, _joined(inputs[at : at + TOGETHER]))
+    for at in range(0, len(inputs), CIPHERTEXTS_PER_MESSAGE):
+        now = dict.fromkeys(everyone, _joined(inputs[at : at + CIPHERTEXTS_PER_MESSAGE]))
         for k, one in (await peer.exchange("inputs", to=now, of=everyone)).items():
             theirs.setdefault(k, []).extend(_ciphertexts_from(k, one.vector))
     for k, ciphertexts in theirs.items():
@@ -164,9 +164,11 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
 
 def _ciphertexts_from(k: str, joined: Tensor) -> list[Tensor]:
     """The ciphertexts in a message from k; FailedError where it is none."""
-    found = list(islice(_ciphertexts(joined, k), TOGETHER + 1))
-    if not 0 < len(found) <= TOGETHER:
-        raise FailedError(f"{k} sent a message that is not of 1 to {TOGETHER} ciphertexts; see what it runs")
+    found = list(islice(_ciphertexts(joined, k), CIPHERTEXTS_PER_MESSAGE + 1))
+    if not 0 < len(found) <= CIPHERTEXTS_PER_MESSAGE:
+        raise FailedError(
+            f"{k} sent a message that is not of 1 to {CIPHERTEXTS_PER_MESSAGE} ciphertexts; see what it runs"
+        )
     return found
 
 
@@ -195,7 +197,7 @@ class SharedPredictions(Distillation):
     """Peers answer one another along a complete graph."""
 
     predictions: Literal["model", "encrypted"] = "model"
-    """Who computes what k predicts on n's data: n, to whom k's model goes, or k, on inputs that n has encrypted."""
+    """Which peer computes k's predictions on n's data: n, which gets k's model, or k, on inputs encrypted by n."""
 
     needs_classes: ClassVar[bool] = True
     unchanging: ClassVar[tuple[str, ...]] = ENCRYPTED_STATE
@@ -222,9 +224,9 @@ class SharedPredictions(Distillation):
             check_encryptable(peer)
 
     async def predictions_of(self, peer: Peer, to: Collection[str]) -> Predictions:
-        """Answer the peers in `to`; what those say who answered this one, in the spec's order.
+        """Answer the peers in `to`, and return the answers to this one, in the spec's order.
 
-        An answer that is not finite is none: it would end this peer, also with no weight.
+        An answer that is not finite is left out: even with weight 0 it would end this peer.
         """
         found = await self._answers(peer, to)
         return {k: z for k, z in found.items() if bool(torch.isfinite(z).all())}
@@ -237,7 +239,7 @@ class SharedPredictions(Distillation):
 
 
 def others(peer: Peer) -> list[str]:
-    """Everyone but this peer, in the spec's order."""
+    """All peers but this one, in the spec's order."""
     return [member for member in peer.members if member != peer.id]
 
 

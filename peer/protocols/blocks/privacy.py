@@ -1,12 +1,11 @@
-"""Secret random numbers, a common one that nobody can choose, and what noise is worth.
+"""Secret random numbers, a common one that no peer can choose, and what noise is worth.
 
 A stream is SHAKE-256 (FIPS 202) of a peer's own secret and of what the stream is for: the same again after a crash, and
-unlike numpy's generators safe against somebody who knows parts of it.
+unlike numpy's generators safe against an attacker that knows parts of it.
 
-In a common secret every peer has a part and nobody can choose it: all commit themselves first (Blum 1983). Whoever
-hears the others' parts before it tells its own could choose it. So each tells SHA-256 of its part, and the part
-itself once it has everybody's: it has as much entropy as the digest has bytes, so that the digest tells nothing of
-it.
+In a common secret every peer has a part and none can choose it: all commit themselves first (Blum 1983). A peer that
+received the others' parts before sending its own could choose it. So each sends SHA-256 of its part, and the part
+itself once it has all digests: a part has as much entropy as the digest has bytes, so that the digest reveals nothing.
 
 What noise is worth is ε of (ε, δ)-differential privacy, calculated by Google's `dp-accounting`. Neighbouring are two
 federations of which one lacks all of one peer's contributions, whose norm is at most the clip norm. A noise multiplier
@@ -71,9 +70,9 @@ COMMITMENT, PART = Record("commitment", hashlib.sha256().digest_size), Record("s
 
 
 async def common_secret(peer: Peer, part: bytes) -> Tensor:
-    """The digest of everybody's part, uint8 (32,), the same at all peers; `part` has 32 secret bytes.
+    """Return the digest of all parts, uint8 (32,), the same at all peers; `part` has 32 secret bytes.
 
-    FailedError names who tells no bytes, or another part than it has committed itself to.
+    The FailedError names peers that send anything but bytes, or another part than they committed themselves to.
     """
     commitments = await _gathered_bytes(peer, COMMITMENT, commitment(part))
     parts = await _gathered_bytes(peer, PART, part)
@@ -86,7 +85,7 @@ async def common_secret(peer: Peer, part: bytes) -> Tensor:
 
 
 def commitment(part: bytes) -> bytes:
-    """What is told of a part before it is told."""
+    """Return what is sent of a part before the part itself."""
     return hashlib.sha256(part).digest()
 
 
@@ -98,7 +97,7 @@ async def _gathered_bytes(peer: Peer, record: Record, content: bytes) -> dict[st
     return {id: bytes(values.int().tolist()) for id, values in told.items()}
 
 
-ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 384, 512, 1024)
+RENYI_ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 384, 512, 1024)
 """Of the Rényi divergences that are looked at. Any set gives a bound; between whole numbers some do not converge."""
 
 
@@ -127,5 +126,5 @@ def sampled_epsilon(rate: float, noise_multiplier: float, releases: int, delta: 
     known = gaussian_epsilon(noise_multiplier / sqrt(releases), delta)
     accounting = dp_accounting()
     release = accounting.PoissonSampledDpEvent(rate, accounting.GaussianDpEvent(noise_multiplier))
-    accountant = accounting.rdp.RdpAccountant(ORDERS).compose(release, releases)
+    accountant = accounting.rdp.RdpAccountant(RENYI_ORDERS).compose(release, releases)
     return min(known, float(accountant.get_epsilon(delta)))

@@ -1,4 +1,4 @@
-"""Updates for everybody, and what they are worth: what local training changed at each peer goes round the ring to all.
+"""Updates for all peers, and their worth: what local training changed at each peer goes round the ring to all.
 
 From it all peers calculate the same reputations: float64 (N,), a number for each peer in the order of the spec, the
 same bits at all of them."""
@@ -16,7 +16,7 @@ from peer.learning.model.layout import TensorSlot
 from peer.protocols.base import Init, Peer
 from peer.protocols.blocks.global_model import common_start
 from peer.protocols.blocks.training import Epochs, Fraction, KeepMomentum, PlainSGD, Rate
-from peer.protocols.blocks.vectors import cosine, trainable_by, trainable_places
+from peer.protocols.blocks.vectors import cosine, largest_of_each, trainable_by, trainable_places
 from peer.protocols.declarations import Share
 from peer.topology import Graph
 
@@ -28,7 +28,7 @@ MAX_SAMPLES = 2**53
 class PeerUpdates:
     """All peers' updates, in the order of the spec; every sum is taken in it, so that all get the same bits."""
 
-    updates: tuple[Tensor, ...]
+    vectors: tuple[Tensor, ...]
     """Float32 (p,), laid out as the model."""
     samples: Tensor
     """n_i, float64 (N,)."""
@@ -38,7 +38,7 @@ class PeerUpdates:
     @cached_property
     def learnt(self) -> Tensor:
         """Where in an update something is learnt, bool (p,); elsewhere lie BatchNorm's running statistics."""
-        return trainable_places(self.updates[0], self.layout)
+        return trainable_places(self.vectors[0], self.layout)
 
     def total(self, weights: Tensor) -> Tensor:
         """Σ_i weights_i·Δ_i of what is learnt, float64 (p,), zero elsewhere."""
@@ -51,17 +51,17 @@ class PeerUpdates:
 
     def cosines(self, total: Tensor) -> Tensor:
         """cos(Δ_i, total) over what is learnt, float64 (N,); 0 where one of the two is zero."""
-        return torch.tensor([cosine(one, total, self.layout) for one in self.updates], dtype=torch.float64)
+        return torch.tensor([cosine(one, total, self.layout) for one in self.vectors], dtype=torch.float64)
 
     def _sum(self, weights: Tensor) -> Tensor:
-        total = torch.zeros_like(self.updates[0], dtype=torch.float64)
-        for update, weight in zip(self.updates, weights.tolist(), strict=True):
+        total = torch.zeros_like(self.vectors[0], dtype=torch.float64)
+        for update, weight in zip(self.vectors, weights.tolist(), strict=True):
             total.add_(update, alpha=weight)
         return total
 
 
 class Updates(PlainSGD):
-    """Local training from which every peer hears what it changed at every other."""
+    """Local training whose update every peer sends to all others."""
 
     lr: Rate = 0.1
     """Learning rate of SGD."""
@@ -81,28 +81,34 @@ class Updates(PlainSGD):
         await common_start(peer, init)
 
     async def change(self, peer: Peer) -> Tensor:
-        """Train, and take it back: what it changed, float32 (p,)."""
+        """Train, restore the model, and return what the training changed, float32 (p,)."""
         before = peer.model.clone()
         await peer.train(*self.local())
         change = peer.model - before
         peer.model.copy_(before)
         return change
 
-    async def tell(self, peer: Peer, update: Tensor, rule: Callable[[Tensor], Tensor]) -> PeerUpdates:
-        """Everybody's updates, the learnt part of each replaced by `rule` of it where it arrives.
+    async def gather_updates(self, peer: Peer, update: Tensor, rule: Callable[[Tensor], Tensor]) -> PeerUpdates:
+        """Return all updates, the learnt part of each replaced by `rule` of it on arrival.
 
-        Whoever sends one longer than it may be must not weigh more for it.
+        So one that is longer than it may be weighs no more for it.
         """
         peer.state["update"] = update.clone()
         received = await peer.all_gather("update", samples=peer.samples)
         del peer.state["update"]  # as long as the model, and of no use in a checkpoint
-        told = [received[id] for id in peer.members]
         numbers = {id: received[id].scalars["samples"] for id in peer.members}
         if wrong := [f"{n:g} of {id}" for id, n in numbers.items() if not 0 <= n <= MAX_SAMPLES]:
             raise FailedError(f"{', '.join(wrong)} came as a number of samples in round {peer.round}, and it is none")
         samples = torch.tensor([*numbers.values()], dtype=torch.float64)
-        updates = await peer.compute(lambda: tuple(trainable_by(rule, one.vector, peer.layout) for one in told))
-        return PeerUpdates(updates, samples, peer.layout)
+        vectors = [received[id].vector for id in peer.members]
+        ruled = await peer.compute(lambda: tuple(trainable_by(rule, vector, peer.layout) for vector in vectors))
+        return PeerUpdates(ruled, samples, peer.layout)
+
+    async def reward(self, peer: Peer, updates: PeerUpdates, total: Tensor, share: float, among: Tensor) -> Tensor:
+        """Return the largest ⌈share·size⌉ entries of each tensor of `total`, and the statistics' mean over `among`."""
+        found = await peer.compute(largest_of_each, peer.layout, total.float(), share)
+        _, statistics = await peer.compute(updates.mean, portions(updates.samples, among))
+        return torch.where(updates.learnt, found, statistics)
 
 
 def portions(values: Tensor, among: Tensor) -> Tensor:
@@ -112,21 +118,23 @@ def portions(values: Tensor, among: Tensor) -> Tensor:
     return found / total if total > 0 else among.double() / among.sum()
 
 
-def still_here(remaining: Tensor) -> Tensor:
-    """Who was not dropped, bool (N,); everybody where all of those have left the run since."""
+def not_dropped(remaining: Tensor) -> Tensor:
+    """The peers that were not dropped, bool (N,); all where those have left the run since."""
     return remaining if bool(remaining.any()) else torch.ones_like(remaining)
 
 
-def judged(told: PeerUpdates, before: Tensor, among: Tensor, alpha: float, floor: float) -> tuple[Tensor, Tensor]:
-    """(u, r): u = Σ r_i·Δ_i, by samples while nobody has a reputation; r_i ← α·r_i + (1−α)·cos(Δ_i, u), made parts.
+def reputations(
+    updates: PeerUpdates, before: Tensor, among: Tensor, alpha: float, floor: float
+) -> tuple[Tensor, Tensor]:
+    """(u, r): u = Σ r_i·Δ_i, by samples while no peer has a reputation; r_i ← α·r_i + (1−α)·cos(Δ_i, u), made parts.
 
     u is float64 (p,). A reputation counts at least `floor` before it is made a part.
     """
-    total = told.total(portions(before if before.any() else told.samples, among))
-    found = alpha * before + (1 - alpha) * told.cosines(total)
+    total = updates.total(portions(before if before.any() else updates.samples, among))
+    found = alpha * before + (1 - alpha) * updates.cosines(total)
     return total, portions(found.clamp(min=floor), among)
 
 
 def reputable(reputation: Tensor, among: Tensor, threshold: float) -> Tensor:
-    """Who stays, bool (N,): those of `among` who have at least `threshold` of an even part."""
+    """The peers that stay, bool (N,): those of `among` with at least `threshold` of an even part."""
     return among & (reputation >= threshold / int(among.sum()))

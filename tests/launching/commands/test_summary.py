@@ -238,7 +238,7 @@ def test_a_spec_that_no_peer_wrote_is_refused_and_nothing_that_it_names_is_impor
         run = json.loads((place / "run.json").read_text())
         run["spec"] |= changes
         if "agreed" not in sentence and isinstance(run["spec"]["data"], dict):
-            run["digests"] = Agreement.of(run["spec"]).digests
+            run["digests"] = Agreement.from_plain(run["spec"]).digests
         (place / "run.json").write_text(json.dumps(run))
     if sentence:
         assert sentence in refused(capfd, sites)
@@ -326,4 +326,4 @@ def test_pipes_and_devices_keep_nobody_waiting(sites: Path, capfd: pytest.Captur
     assert "peer1 (it has not finished: 0 of 2 rounds)" in capfd.readouterr().err
     (sites / "east" / "run.json").unlink()
     os.mkfifo(sites / "east" / "run.json")
-    assert "run.json: cannot be read (it is no plain file)" in refused(capfd, sites)
+    assert "run.json: cannot be read (it is not a plain file)" in refused(capfd, sites)

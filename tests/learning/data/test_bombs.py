@@ -145,8 +145,8 @@ POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\ns
     ("make", "why"),
     [
         (giant, "its 10000 x 9000 pixels are too many; scale it down"),
-        (os.mkfifo, "it is no plain file"),
-        (lambda path: path.symlink_to("/dev/zero"), "it is no plain file"),
+        (os.mkfifo, "it is not a plain file"),
+        (lambda path: path.symlink_to("/dev/zero"), "it is not a plain file"),
         (lambda path: path.symlink_to(path), "symbolic links"),
         (lambda path: path.symlink_to("/etc/passwd"), "cannot identify image file"),
         (lambda path: path.write_bytes(POSTSCRIPT), "cannot identify image file"),

@@ -167,7 +167,7 @@ HOSTILE = {
     "a list": (lambda path: torch.save([torch.zeros(1)], path), "holds other things than tensors by name"),
     "an optimiser's state": (lambda path: torch.save({"a": torch.zeros(1), "lr": 0.1}, path), "holds other things"),
     "a sparse tensor": (lambda path: torch.save({"a": torch.zeros(2).to_sparse()}, path), "holds other things"),
-    "a pipe": (os.mkfifo, "it is no plain file"),
+    "a pipe": (os.mkfifo, "it is not a plain file"),
     "a directory": (os.mkdir, "is a directory"),
     "nothing": (lambda path: None, "there is no file of weights"),
 }
