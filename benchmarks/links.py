@@ -30,8 +30,7 @@ from peer.network.streams.handshake import Identity
 from peer.network.streams.state import NetworkCallbacks, NetworkState
 from peer.network.transport import ListenConfig, Pipe, Service
 from peer.network.transport.grpc import GrpcTransport
-from peer.network.wire.frames import vector_bytes
-from peer.network.wire.manifest import Manifest, PayloadSpec
+from peer.network.wire.manifest import Manifest, PayloadSpec, vector_bytes
 from peer.network.wire.messages import Resources
 from peer.process import tune
 
@@ -65,12 +64,12 @@ class LinkEnd:
     async def join(self) -> None:
         await self._net.listen()
         await self._running.enter_async_context(self._net.running())
-        self._net.use(0, self._neighbourhood.receivers, self._neighbourhood.senders)
+        self._net.set_edges(0, self._neighbourhood.receivers, self._neighbourhood.senders)
         await self._net.edges.wait_complete()
 
     async def turn(self) -> None:
         self._round += 1
-        self._net.begin(self._round)
+        self._net.begin_round(self._round)
         collectives = Collectives(self._net, self._round)
         if self._sends:
             await collectives.pass_token(self._neighbourhood, "model", self._vector)
@@ -80,7 +79,7 @@ class LinkEnd:
         if self._sends:
             durability = self._net.durability
             while durability.of("right") < self._round:
-                await durability.beyond(durability.version)
+                await durability.wait_changed(durability.version)
 
     async def leave(self) -> None:
         await self._running.aclose()

@@ -42,7 +42,7 @@ def report(run: Path) -> None:
 def live_view(run: Path, spec: Spec) -> None:
     """The table of a terminal in the middle of the run, from what its peers told until then."""
     heard = [(id, json.loads(line)) for id in spec.ids for line in (run / id / "events.jsonl").read_text().splitlines()]
-    federation = FederationView(spec.ids, spec.rounds, Headline.of(spec))
+    federation = FederationView(spec.ids, spec.rounds, Headline.from_spec(spec))
     for id, line in sorted(heard, key=lambda one: one[1]["time"]):
         event = read_event(line)
         if event:

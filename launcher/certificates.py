@@ -21,6 +21,9 @@ from peer.files import others_may_write, unwritable, write_atomically
 from peer.network.transport.tls import CertificateBundle, CertificatePaths, fingerprint
 from peer.spec.federation import Spec
 
+AskingBundle = CertificateBundle | None
+"""With which peers are asked, where they have certificates."""
+
 
 @dataclass(frozen=True)
 class Credentials:
@@ -29,7 +32,7 @@ class Credentials:
     directory: Path | None = None
     files: tuple[Path, Path, Path] | None = None
 
-    def any(self) -> CertificateBundle | None:
+    def any(self) -> AskingBundle:
         """Those with which any peer can be asked, whosever they are."""
         if self.files:
             return CertificatePaths.of_anybody(*self.files).read()
@@ -57,7 +60,7 @@ class Credentials:
         return found
 
     def holders(self, ids: Sequence[str]) -> Sequence[str]:
-        """Those of whom there is a certificate; all where there are none."""
+        """The peers with a certificate there; all where there are no certificates."""
         if self.files:
             return [CertificatePaths.of_anybody(*self.files).id]
         if self.directory:

@@ -1,8 +1,8 @@
 """The command line of dfl-launch: every command with its arguments, what is called for it, and what becomes of errors.
 
 `--help` and a wrong argument answer at once, so nothing is imported here that takes long: a command is named by its
-place, `module:function`, and imported when it is called. Only `run`, `attach` and `study` begin here: the first line of
-a run is printed before anything is imported that takes seconds.
+place in launcher.commands, `module:function`, and imported when it is called. Only `run`, `attach` and `study` begin
+here: the first line of a run is printed before anything is imported that takes seconds.
 
 At the end is how a shell completes the command line, by argcomplete: it asks dfl-launch itself at every Tab.
 """
@@ -28,13 +28,13 @@ Command = Callable[[argparse.Namespace, Output], int]
 
 
 def lazily(command: str) -> Command:
-    """The function `module:name`, imported when it is called: `--help` and a wrong argument answer at once."""
+    """The function `module:name` of launcher.commands, imported when it is called."""
     return partial(_imported, command)
 
 
 def _imported(command: str, arguments: argparse.Namespace, output: Output) -> int:
     module, _, name = command.partition(":")
-    code: int = getattr(import_module(module), name)(arguments, output)
+    code: int = getattr(import_module(f"launcher.commands.{module}"), name)(arguments, output)
     return code
 
 
@@ -44,190 +44,150 @@ def parser() -> argparse.ArgumentParser:
     top.set_defaults(json=False, quiet=False, resumes=False)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
-    run = commands.add_parser("run", help="run a federation, here or on other machines")
-    spec_arguments(run)
-    run.add_argument("--out", type=Path, metavar="DIR", help="the run's directory (default: runs/<name>)")
-    run.add_argument("--fresh", action="store_true", help="discard the run that is in the directory")
-    run.add_argument("--device", metavar="DEVICE", help="auto (default), cpu, mps, cuda or cuda:N, for all peers")
-    run.add_argument("--certs", type=Path, metavar="DIR", help="use the certificates that `certs` made there")
-    run.add_argument("--on", choices=[*ENGINES], default="local", help="what runs the peers (default: local)")
-    option_arguments(run, "a setting of what runs the peers, such as memory=4g")
-    run.add_argument("--hosts", metavar="FILE", help="on which machines, for `--on ssh`; short for --option hosts=FILE")
-    run.add_argument("--install", action="store_true", help="install dfl there; short for --option install=true")
-    run.add_argument(
-        "--beside", choices=["solo"], help="first train each peer alone, to say if taking part is worth it"
-    )
-    quiet_argument(run)
-    run.add_argument("--json", action="store_true", help="the summary, or what went wrong, as JSON on stdout")
-    dashboard_argument(run)
-    run.set_defaults(command=run_command, resumes=True)
+    def command(
+        name: str, function: Command, help: str, *shared: Callable[[argparse.ArgumentParser], None], **defaults: Any
+    ) -> Callable[..., argparse.Action]:
+        made = commands.add_parser(name, help=help)
+        for add_arguments in shared:
+            add_arguments(made)
+        made.set_defaults(command=function, **defaults)
+        return made.add_argument
 
-    status = commands.add_parser("status", help="ask the peers of a federation what they do")
-    spec_arguments(status)
-    certificate_arguments(status)
-    status.add_argument("--json", action="store_true", help="as JSON")
-    status.set_defaults(command=lazily("launcher.commands.watch:status_command"))
+    add = command("run", run_command, "run a federation, here or on other machines", spec_arguments, resumes=True)
+    add("--out", type=Path, metavar="DIR", help="the run's directory (default: runs/<name>)")
+    add("--fresh", action="store_true", help="discard the run that is in the directory")
+    add("--device", metavar="DEVICE", help="auto (default), cpu, mps, cuda or cuda:N, for all peers")
+    add("--certs", type=Path, metavar="DIR", help="use the certificates that `certs` made there")
+    add("--on", choices=[*ENGINES], default="local", help="what runs the peers (default: local)")
+    option_argument(add, "a setting of what runs the peers, such as memory=4g")
+    add("--hosts", metavar="FILE", help="on which machines, for `--on ssh`; short for --option hosts=FILE")
+    add("--install", action="store_true", help="install dfl there; short for --option install=true")
+    add("--beside", choices=["solo"], help="first train each peer alone, to say if taking part is worth it")
+    for add_more in (quiet_argument, run_json_argument, dashboard_arguments):
+        add_more(add)
 
-    watch = commands.add_parser("watch", help="watch peers that run already, to their end")
-    spec_arguments(watch)
-    certificate_arguments(watch)
-    quiet_argument(watch)
-    watch.set_defaults(command=lazily("launcher.commands.watch:watch_command"))
+    asking = spec_arguments, certificate_arguments
+    add = command("status", lazily("watch:status_command"), "show the status of all peers", *asking)
+    add("--json", action="store_true", help="as JSON")
+    add = command("watch", lazily("watch:watch_command"), "watch peers that run already, to their end", *asking)
+    quiet_argument(add)
+    add = command("dashboard", lazily("watch:dashboard_command"), "watch peers that run already on a page", *asking)
+    at_argument(add)
+    add = command("leave", lazily("membership:leave_command"), "make a peer leave the federation", *asking)
+    add("peer", metavar="PEER", help="the id of the one that is to leave")
+    add = command("expel", lazily("membership:expel_command"), "vote to expel a peer", *asking)
+    add("peer", metavar="PEER", help="the id of the one that is to be expelled")
+    whose = "whose votes (default: all others whose certificates are there)"
+    add("--by", nargs="+", default=[], metavar="ID", help=whose)
 
-    dashboard = commands.add_parser("dashboard", help="watch peers that run already on a page")
-    spec_arguments(dashboard)
-    certificate_arguments(dashboard)
-    at_argument(dashboard)
-    dashboard.set_defaults(command=lazily("launcher.commands.watch:dashboard_command"))
+    add = command("attach", attach_command, "reattach to a running federation", resumes=True)
+    add("run", type=Path, metavar="DIR", help="the run's directory")
+    for add_more in (quiet_argument, run_json_argument, dashboard_arguments):
+        add_more(add)
 
-    leave = commands.add_parser("leave", help="have a peer leave, so that nobody waits for it")
-    spec_arguments(leave)
-    leave.add_argument("peer", metavar="PEER", help="the id of the one that is to leave")
-    certificate_arguments(leave)
-    leave.set_defaults(command=lazily("launcher.commands.membership:leave_command"))
+    about = "estimate samples, traffic and disk without running"
+    add = command("check", lazily("check:check_command"), about, spec_arguments)
+    quiet_argument(add)
+    add("--json", action="store_true", help="as JSON")
 
-    expel = commands.add_parser("expel", help="consent that a peer is voted out")
-    spec_arguments(expel)
-    expel.add_argument("peer", metavar="PEER", help="the id of the one that is to be voted out")
-    whose = "who consents (default: all others whose certificates are there)"
-    expel.add_argument("--by", nargs="+", default=[], metavar="ID", help=whose)
-    certificate_arguments(expel)
-    expel.set_defaults(command=lazily("launcher.commands.membership:expel_command"))
-
-    attach = commands.add_parser("attach", help="go on with peers whose launcher is gone")
-    attach.add_argument("run", type=Path, metavar="DIR", help="the run's directory")
-    quiet_argument(attach)
-    attach.add_argument("--json", action="store_true", help="the summary, or what went wrong, as JSON on stdout")
-    dashboard_argument(attach)
-    attach.set_defaults(command=attach_command, resumes=True)
-
-    check = commands.add_parser("check", help="say what a federation needs, without running it")
-    spec_arguments(check)
-    quiet_argument(check)
-    check.add_argument("--json", action="store_true", help="as JSON")
-    check.set_defaults(command=lazily("launcher.commands.check:check_command"))
-
-    compose = commands.add_parser("compose", help="write a federation's docker-compose.yml")
-    spec_arguments(compose)
-    compose.add_argument(
-        "--out",
-        type=Path,
-        default=Path("docker-compose.yml"),
-        metavar="FILE",
-        help="where to (default: docker-compose.yml)",
-    )
-    compose.add_argument("--certs", type=Path, metavar="DIR", help="use the certificates that `certs` made there")
-    compose.add_argument("--build", type=Path, metavar="DIR", help="let Compose build the image from this checkout")
+    about = "write a federation's docker-compose.yml"
+    add = command("compose", lazily("export:compose_command"), about, spec_arguments)
+    written = Path("docker-compose.yml")
+    add("--out", type=Path, default=written, metavar="FILE", help=f"output file (default: {written})")
+    add("--certs", type=Path, metavar="DIR", help="use the certificates that `certs` made there")
+    add("--build", type=Path, metavar="DIR", help="let Compose build the image from this checkout")
     chosen = "image (default: dfl), memory (2g), cpus (all), gpus (none), pids (512) or restarts (5)"
-    option_arguments(compose, f"of every container: {chosen}")
-    compose.set_defaults(command=lazily("launcher.commands.export:compose_command"))
+    option_argument(add, f"of every container: {chosen}")
 
-    certs = commands.add_parser("certs", help="make a CA and a certificate for every peer")
-    spec_arguments(certs)
-    certs.add_argument("--out", type=Path, default=Path("certs"), metavar="DIR", help="where to (default: certs)")
-    certs.add_argument("--days", type=int, default=365, metavar="N", help="valid for so many days (default: 365)")
-    certs.set_defaults(command=lazily("launcher.commands.export:certs_command"))
+    about = "make a CA and a certificate for every peer"
+    add = command("certs", lazily("export:certs_command"), about, spec_arguments)
+    add("--out", type=Path, default=Path("certs"), metavar="DIR", help="output directory (default: certs)")
+    add("--days", type=int, default=365, metavar="N", help="valid for so many days (default: 365)")
 
-    manifests = commands.add_parser("manifests", help="write a federation for Kubernetes")
-    spec_arguments(manifests)
-    manifests.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to; replaces earlier ones")
-    manifests.add_argument("--image", default="dfl", metavar="NAME", help="of deploy/Dockerfile (default: dfl)")
-    manifests.add_argument("--certs", type=Path, metavar="DIR", help="copy the certificates that `certs` made there")
-    manifests.set_defaults(command=lazily("launcher.commands.export:manifests_command"))
+    add = command("manifests", lazily("export:manifests_command"), "write a federation for Kubernetes", spec_arguments)
+    add("--out", type=Path, required=True, metavar="DIR", help="output directory; replaces earlier ones")
+    add("--image", default="dfl", metavar="NAME", help="of deploy/Dockerfile (default: dfl)")
+    add("--certs", type=Path, metavar="DIR", help="copy the certificates that `certs` made there")
 
-    compare = commands.add_parser("compare", help="what a run gained over the same peers alone")
-    compare.add_argument("run", type=Path, metavar="DIR", help="a finished run")
-    compare.add_argument("alone", type=Path, metavar="SOLO", help="a finished run of `solo` by the same peers")
-    compare.add_argument("--json", action="store_true", help="as JSON")
-    compare.set_defaults(command=lazily("launcher.commands.compare:compare_command"))
+    add = command("compare", lazily("compare:compare_command"), "compare a run with local-only training")
+    add("run", type=Path, metavar="DIR", help="a finished run")
+    add("alone", type=Path, metavar="SOLO", help="a finished run of `solo` by the same peers")
+    add("--json", action="store_true", help="as JSON")
 
-    summary = commands.add_parser("summary", help="sum up a run from its peers' directories")
-    summary.add_argument("directories", type=Path, nargs="+", metavar="DIR", help="a peer's, or one that holds peers'")
-    summary.add_argument("--json", action="store_true", help="as JSON, like a run's summary.json")
-    summary.add_argument("--out", type=Path, metavar="FILE", help="write it there, as JSON")
-    summary.add_argument("--code", type=Path, metavar="DIR", help="import a protocol of your own from there")
-    summary.set_defaults(command=lazily("launcher.commands.report:summary_command"))
+    add = command("summary", lazily("report:summary_command"), "sum up a run from its peers' directories")
+    add("directories", type=Path, nargs="+", metavar="DIR", help="a peer's, or one that holds peers'")
+    add("--json", action="store_true", help="as JSON, like a run's summary.json")
+    add("--out", type=Path, metavar="FILE", help="write it there, as JSON")
+    add("--code", type=Path, metavar="DIR", help="import a custom protocol from there")
 
-    report = commands.add_parser("report", help="write a page that shows or compares runs")
-    report.add_argument("directories", type=Path, nargs="+", metavar="DIR", help="a run's, or one that holds peers'")
-    report.add_argument("--out", type=Path, metavar="FILE", help="the page (default: DIR/report.html)")
+    add = command("report", lazily("report:report_command"), "write a page that shows or compares runs")
+    add("directories", type=Path, nargs="+", metavar="DIR", help="a run's, or one that holds peers'")
+    add("--out", type=Path, metavar="FILE", help="the page (default: DIR/report.html)")
     for name, what in (("csv", "the tables, for other programs"), ("png", "the figures"), ("svg", "the figures")):
-        report.add_argument(f"--{name}", action="store_true", help=f"{what}, as {name.upper()} beside it, in a folder")
-    report.add_argument("--code", type=Path, metavar="DIR", help="import a protocol of your own from there")
-    report.set_defaults(command=lazily("launcher.commands.report:report_command"))
+        add(f"--{name}", action="store_true", help=f"{what}, as {name.upper()} beside it, in a folder")
+    add("--code", type=Path, metavar="DIR", help="import a custom protocol from there")
 
-    study = commands.add_parser("study", help="run a grid of federations, and write their tables")
-    study.add_argument("file", type=Path, metavar="study.yaml", help="the grid; see docs/studies.md")
-    study.add_argument("--out", type=Path, metavar="DIR", help="the study's directory (default: studies/<name>)")
-    study.add_argument(
-        "--at-once", type=int, metavar="N", help="cells at once (default: as many as this machine carries)"
-    )
-    study.add_argument("--port", type=int, metavar="P", help="the first port, with `network: grpc` (default: 7700)")
-    study.add_argument("--dask", metavar="ADDRESS", help="compute the cells on the workers of this Dask scheduler")
-    quiet_argument(study)
-    study.set_defaults(command=study_command, resumes=True)
+    add = command("study", study_command, "run a grid of federations, and write their tables", resumes=True)
+    add("file", type=Path, metavar="study.yaml", help="the grid; see docs/studies.md")
+    add("--out", type=Path, metavar="DIR", help="the study's directory (default: studies/<name>)")
+    add("--at-once", type=int, metavar="N", help="cells at once (default: as many as this machine carries)")
+    add("--port", type=int, metavar="P", help="the first port, with `network: grpc` (default: 7700)")
+    add("--dask", metavar="ADDRESS", help="compute the cells on the workers of this Dask scheduler")
+    quiet_argument(add)
 
-    protocols = commands.add_parser("protocols", help="list the protocols")
-    protocols.add_argument("--json", action="store_true", help="as JSON, with every parameter")
-    protocols.set_defaults(command=lazily("launcher.commands.protocols:protocols_command"))
+    add = command("protocols", lazily("protocols:protocols_command"), "list the protocols")
+    add("--json", action="store_true", help="as JSON, with every parameter")
 
-    new = commands.add_parser("new", help="write a starting file of your own, with its test")
-    new.add_argument("kind", choices=KINDS, help="what it is to be")
-    new.add_argument("name", metavar="NAME", help="of the module, such as my_ring")
-    new.add_argument("--out", type=Path, default=Path("."), metavar="DIR", help="where to (default: here)")
-    new.set_defaults(command=lazily("launcher.commands.new:new_command"))
+    add = command("new", lazily("new:new_command"), "write the first version of custom code, with its test")
+    add("kind", choices=KINDS, help="what it is to be")
+    add("name", metavar="NAME", help="of the module, such as my_ring")
+    add("--out", type=Path, default=Path("."), metavar="DIR", help="output directory (default: here)")
 
-    completion = commands.add_parser("completion", help="let a shell complete this command line")
-    completion.add_argument("shell", choices=SHELLS, help="which; eval what is printed, in its start file")
-    completion.set_defaults(command=completion_command)
+    add = command("completion", completion_command, "let a shell complete this command line")
+    add("shell", choices=SHELLS, help="which; eval what is printed, in its start file")
     return top
 
 
-def quiet_argument(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--quiet", action="store_true", help="say nothing but what went wrong")
+Add = Callable[..., argparse.Action]
+"""`add_argument` of a command."""
 
 
-def dashboard_argument(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--dashboard", action="store_true", help="show the run as a live page")
-    at_argument(command)
+def quiet_argument(add: Add) -> None:
+    add("--quiet", action="store_true", help="print errors only")
 
 
-def at_argument(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--at", metavar="HOST:PORT", help="where that page is (default: 127.0.0.1 and a free port)")
+def run_json_argument(add: Add) -> None:
+    add("--json", action="store_true", help="the summary, or what went wrong, as JSON on stdout")
+
+
+def dashboard_arguments(add: Add) -> None:
+    add("--dashboard", action="store_true", help="show the run as a live page")
+    at_argument(add)
+
+
+def at_argument(add: Add) -> None:
+    add("--at", metavar="HOST:PORT", help="where that page is (default: 127.0.0.1 and a free port)")
+
+
+def option_argument(add: Add, what: str) -> None:
+    add("--option", action="append", default=[], metavar="KEY=VALUE", dest="options", help=f"{what}; repeatable")
 
 
 def spec_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("federation", type=Path, metavar="federation.yaml")
-    command.add_argument("--peers", type=int, metavar="N", help="peer0 ... peerN-1 on loopback")
-    command.add_argument("--port", type=int, metavar="P", help="their first port (default: 7700)")
-    command.add_argument("--seed", type=int, metavar="S", help="in place of the spec's seed")
-    command.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="overrides",
-        help="in place of one of the spec's values, such as protocol.gamma=0.3; may be given again",
-    )
-
-
-def option_arguments(command: argparse.ArgumentParser, what: str) -> None:
-    command.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="options",
-        help=f"{what}; may be given again",
-    )
+    add = command.add_argument
+    add("federation", type=Path, metavar="federation.yaml")
+    add("--peers", type=int, metavar="N", help="peer0 ... peerN-1 on loopback")
+    add("--port", type=int, metavar="P", help="their first port (default: 7700)")
+    add("--seed", type=int, metavar="S", help="override the seed")
+    what = "override one of the spec's values, such as protocol.gamma=0.3; repeatable"
+    add("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help=what)
 
 
 def certificate_arguments(command: argparse.ArgumentParser) -> None:
-    either = command.add_mutually_exclusive_group()
-    either.add_argument("--certs", type=Path, metavar="DIR", help="ask with a certificate that `certs` made there")
-    either.add_argument(
-        "--tls", type=Path, nargs=3, metavar=("CA", "CERT", "KEY"), help="ask with this certificate of the federation"
-    )
+    add = command.add_mutually_exclusive_group().add_argument
+    add("--certs", type=Path, metavar="DIR", help="ask with a certificate that `certs` made there")
+    files = "CA", "CERT", "KEY"
+    add("--tls", type=Path, nargs=3, metavar=files, help="ask with this certificate of the federation")
 
 
 def run_command(arguments: argparse.Namespace, output: Output) -> int:
@@ -299,7 +259,7 @@ def completion_script(shell: str) -> str:
 
 
 def complete_line(tree: argparse.ArgumentParser) -> None:
-    """Answers the shell and ends the process."""
+    """Answer the shell and end the process."""
     for action in _actions(tree):
         if action.dest in PEER_ARGUMENTS:
             vars(action)["completer"] = peer_ids
@@ -337,7 +297,7 @@ def _actions(tree: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit code: 0 done, 1 failed, 2 wrong input, 129 hangup, 130 Ctrl-C, 143 SIGTERM."""
+    """Run one command; return its exit code: 0 done, 1 failed, 2 wrong input, 129 hangup, 130 Ctrl-C, 143 SIGTERM."""
     with leaving_at_once():
         for stream in (sys.stdout, sys.stderr):
             make_legible(stream)
@@ -360,8 +320,8 @@ def outcome(arguments: argparse.Namespace) -> int:
     except BrokenPipeError:
         # Or the interpreter writes what is left into the pipe at its end, and fails again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        way_out = "; the same command resumes the run" if arguments.resumes else ""
-        return failed(output, f"stopped, as nobody reads its output any more (`| head`?){way_out}", 1)
+        hint = "; the same command resumes the run" if arguments.resumes else ""
+        return failed(output, f"stopped: output pipe closed (`| head`?){hint}", 1)
     except FailedError as error:
         return failed(output, str(error), 1)
     except OSError as error:

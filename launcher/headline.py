@@ -19,7 +19,7 @@ class Headline:
     test: str | None = None
 
     @classmethod
-    def of(cls, spec: Spec) -> "Headline":
+    def from_spec(cls, spec: Spec) -> "Headline":
         return cls(spec.task.headline, spec.test) if spec.test is None else cls.accuracy(spec.test)
 
     @classmethod

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Output:
     """Words for a person; and with `--json` one document for programs, which then has stdout to itself.
 
-    With `--quiet` nobody is told anything but what went wrong.
+    With `--quiet` only errors are printed.
     """
 
     def __init__(self, as_json: bool = False, quiet: bool = False) -> None:
@@ -32,7 +32,7 @@ class Output:
 
     @cached_property
     def console(self) -> "Console":
-        """For words. That nobody reads them any more is a BrokenPipeError."""
+        """For words. Raises BrokenPipeError when they are no longer read."""
         from rich.console import Console
 
         class Words(Console):
@@ -79,7 +79,7 @@ ASCII_SIGNS = {
 
 
 def make_legible(stream: IO[str]) -> None:
-    """Lets a text stream write anything; in plain letters on a terminal whose locale is C or POSIX.
+    """Let a text stream write anything; in plain letters on a terminal whose locale is C or POSIX.
 
     Python writes UTF-8 there, and a terminal that was told the same locale shows it as anything but text.
     """

@@ -50,7 +50,7 @@ class Plan:
     datasets: Mapping[str, Dataset]
     shards: Mapping[str, Indices]
     own: tuple[str, ...]
-    """Who has data of its own."""
+    """Peers with data of their own."""
     public: Samples | None
     """The federation's validation samples, if it sets some aside."""
 
@@ -72,7 +72,7 @@ class Plan:
         """float32 values of "extractor", "head" and "model"."""
         return self.model.sizes
 
-    def rehearsal(self, id: str) -> DryRunInput:
+    def dry_run_input(self, id: str) -> DryRunInput:
         """What a dry run of that peer stands on."""
         proportions = {other: torch.from_numpy(mix) for other, mix in self.mixes.items()}
         shard = self.shards[id]
@@ -88,7 +88,7 @@ class Plan:
 
 
 def plan(spec: Spec) -> Plan:
-    """Opens the data, deals what is common and builds the model; InputError where a peer would refuse to start."""
+    """Open the data, deal what is common and build the model; InputError where a peer would refuse to start."""
     torch.set_num_threads(1)  # vectors are short here: threads would wait for one another most of the time
     own = {id: source for id in spec.ids if (source := peer_data(id, spec))}
     datasets = dict[str, Dataset]()
@@ -110,7 +110,7 @@ def plan(spec: Spec) -> Plan:
     check_alike(datasets)
     first = datasets[spec.ids[0]]
     few, tested = first.few()  # those are read without workers
-    example = Example.of(few, first.classes, spec.task, tested)
+    example = Example.from_samples(few, first.classes, spec.task, tested)
     model = build(spec.model, example, spec.seed)
     check_learnt(spec, model)
     for shards in stages:

@@ -1,5 +1,5 @@
-"""A run's federation.yaml as it was written: plain keys. The file may be somebody else's, so nothing that it names is
-imported.
+"""A run's federation.yaml as it was written: plain keys. The file may come from elsewhere, so nothing that it
+names is imported.
 """
 
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ class RecordedSpec:
     def read(cls, path: Path) -> Self:
         """InputError when it is no spec that a launcher has written."""
         try:
-            return cls._of(Document.parse(read_plain(path, MAX_SETTINGS_BYTES).decode(), path))
+            return cls._from_document(Document.parse(read_plain(path, MAX_SETTINGS_BYTES).decode(), path))
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({error.strerror})") from None
         except UnicodeDecodeError:
@@ -66,12 +66,12 @@ class RecordedSpec:
             raise InputError(f"{path}: `{where}` is not as dfl-launch writes it") from None
 
     @classmethod
-    def of(cls, spec: Spec, path: Path) -> Self:
+    def from_spec(cls, spec: Spec, path: Path) -> Self:
         """As it would be written to `path`."""
-        return cls._of(Document.parse(spec.dump(), path))
+        return cls._from_document(Document.parse(spec.dump(), path))
 
     @classmethod
-    def _of(cls, document: Document) -> Self:
+    def _from_document(cls, document: Document) -> Self:
         keys = Keys.model_validate(document.content)
         return cls(Agreement.from_plain(document.content).content, keys)
 

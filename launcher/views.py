@@ -1,4 +1,4 @@
-"""The views of a run as its peers tell of them: who was a member in which rounds, and what that did to the result."""
+"""The views of a run as its peers report them: the members in each round, and what that did to the result."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -32,12 +32,12 @@ class Views:
 
     @property
     def finishers(self) -> Sequence[str]:
-        """Who is to have finished: the members of the last round that were not lost after it."""
+        """The peers that are to have finished: the members of the last round that were not lost after it."""
         last = [*self.by_number.values()][-1]
         return [id for id in self.ids if self.spans and id in self.spans[-1].view.members and id in last.members]
 
     def members_of(self, number: int) -> tuple[str, ...]:
-        """Nobody is a member of a view of which nobody has told."""
+        """None of a view that was not reported."""
         view = self.by_number.get(number)
         return view.members if view else ()
 
@@ -65,9 +65,9 @@ class Views:
         return found
 
     def changes(self) -> list[tuple[int, str]]:
-        """The rounds from which on others took part, and who."""
-        everybody = View(0, self.ids, first=0)
-        befores = [everybody, *(span.view for span in self.spans)]
+        """The rounds from which on other members took part, and what changed."""
+        all_peers = View(0, self.ids, first=0)
+        befores = [all_peers, *(span.view for span in self.spans)]
         told = [
             (span.first, describe_change(before, span.view)) for before, span in zip(befores, self.spans, strict=False)
         ]
@@ -85,7 +85,7 @@ def view_as_log_line(view: View) -> str:
 
 
 def describe_change(before: View, after: View) -> str:
-    """Who was lost and who is back, in a few words; empty if nobody is."""
+    """Which members were lost and which are back, in a few words; empty if none is."""
     gone = [id for id in before.members if id not in after.members]
     out = [id for id in after.expelled if id not in before.expelled]
     left = [id for id in gone if after.planned and id not in out]

@@ -70,9 +70,9 @@ def _check(config: Path) -> int:
     console, wrong = Console(), False
     marks = {True: ("right", "green"), False: ("WRONG", "bold red"), None: ("-", "dim")}
     for found in check(config):
-        wrong |= found.right is False
-        line = Text.assemble(f"{one_line(found.what):<17}", (f"{marks[found.right][0]:<7}", marks[found.right][1]))
-        console.print(line.append(one_line(found.said)), soft_wrap=True, highlight=False)
+        wrong |= found.ok is False
+        line = Text.assemble(f"{one_line(found.subject):<17}", (f"{marks[found.ok][0]:<7}", marks[found.ok][1]))
+        console.print(line.append(one_line(found.message)), soft_wrap=True, highlight=False)
     return WRONG_INPUT if wrong else DONE
 
 

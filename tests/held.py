@@ -7,7 +7,7 @@ from real_peers import until
 
 from peer.protocols.base import Peer
 from peer.protocols.fibfl import FibFL
-from peer.runtime.local_peer import LocalPeer
+from peer.runtime.rounds.local_peer import LocalPeer
 
 HELD_ROUND = 5
 HOUR = 3600.0

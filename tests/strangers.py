@@ -12,8 +12,8 @@ from peer.network.streams.handshake import Identity
 from peer.network.streams.link import Receiver
 from peer.network.streams.state import NetworkState
 from peer.network.transport.memory import MemoryNetwork, MemoryPipe, OneWay
-from peer.network.wire.frames import Heading, Key, encode_frame, vector_bytes
-from peer.network.wire.manifest import Manifest, PayloadSpec
+from peer.network.wire.frames import Heading, Key, encode_frame
+from peer.network.wire.manifest import Manifest, PayloadSpec, vector_bytes
 from peer.network.wire.messages import VERSION, Hello, Reply
 from peer.telemetry.events import Event
 
@@ -71,7 +71,7 @@ class Door:
         self.reported.append(event)
 
     async def offer(self, data: bytes, sender: str = "left") -> None:
-        await self.receiver.take(sender, data)
+        await self.receiver.receive_frame(sender, data)
 
     @property
     def bytes_held(self) -> int:

@@ -25,7 +25,7 @@ from peer.runtime.dry_run import FLOAT32_BYTES, FLOAT64_BYTES, KNOWN_RECORDS, Dr
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig, check_plaintext
 
-SHOWN = 16
+MAX_PEERS_SHOWN = 16
 """Peers whose traffic is counted and shown; the others of a larger federation are like them."""
 
 
@@ -33,7 +33,7 @@ def check_command(arguments: argparse.Namespace, output: Output) -> int:
     """Show shapes, and each peer's samples, bytes and disk. InputError if the federation cannot run."""
     spec = resolved(arguments)
     made = plan(spec)
-    needs = ResourceEstimate(made, asyncio.run(traffic(made, spec.ids[:SHOWN])), lacking(spec))
+    needs = ResourceEstimate(made, asyncio.run(traffic(made, spec.ids[:MAX_PEERS_SHOWN])), lacking(spec))
     if output.as_json:
         output.document(needs.plain())
     else:
@@ -62,7 +62,7 @@ async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
     figures = [FLOAT64_BYTES * (len(spec.ids) - 1) * spec.may_end_after(number) for number in rounds]
     found, calls = {}, dict[str, Calls]()
     for id in ids:
-        dry_run = DryRun(id, spec.protocol, made.rehearsal(id))
+        dry_run = DryRun(id, spec.protocol, made.dry_run_input(id))
         try:
             setup = await dry_run.set_up(spec.init) + standardising(made)
             found[id] = [
@@ -111,7 +111,7 @@ def _check_kept(protocol: Protocol, dry_run: DryRun) -> None:
 
 
 def _check_alike(protocol: str, calls: Mapping[str, Calls]) -> None:
-    """InputError unless all make the same collective calls: who makes one more would wait for ever.
+    """InputError unless all make the same collective calls: a peer with one more would wait without end.
 
     As far as it can be known: what peers do after a `gather` may rest on what the others told.
     """

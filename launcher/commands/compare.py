@@ -79,7 +79,7 @@ def _spec(directory: Path) -> RecordedSpec:
 
 
 def _training(directory: Path, spec: RecordedSpec) -> tuple[Phase, ...] | None:
-    """One round's training; None where code of somebody's own says it: that is not imported for a look at a run."""
+    """One round's training; None where custom code says it: that is not imported for a look at a run."""
     written = spec.keys.protocol
     like = (written.model_extra or {}).get("like", "")
     if written.name not in PROTOCOLS or (isinstance(like, str) and ":" in like):
@@ -91,7 +91,7 @@ def _training(directory: Path, spec: RecordedSpec) -> tuple[Phase, ...] | None:
 
 
 def _headline(summary: Summary, test: str | None) -> Headline:
-    """As the summary tells it: a task may be code of somebody's own."""
+    """As the summary tells it: a task may be custom code."""
     if any(value is not None for value in summary.mean_accuracy.values()) or not summary.figures:
         return Headline.accuracy(test or "matched")
     name, judged = next(iter(summary.figures.items()))

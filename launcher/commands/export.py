@@ -13,24 +13,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ruamel.yaml import YAML
 
-from launcher.engines.base import IMAGE_WANTED, is_image
+from launcher.certificates import make_certificates
+from launcher.command_spec import resolved
+from launcher.engines.base import IMAGE_WANTED, checked_settings, is_image, parsed_options
 from launcher.engines.docker import DockerSettings, check_ids, in_containers
 from launcher.engines.docker_compose import DOCKERFILE, Composition
 from launcher.engines.kubernetes_objects import ABOUT, CERTIFICATES, IGNORED, tree
 from launcher.engines.preflight import check_certificates
+from launcher.output import Output
 from launcher.run_files import certificate_files
 from peer.errors import InputError
 from peer.files import open_plain, unwritable_reason, write_atomically
 from peer.spec.federation import Spec
 from peer.spec.peer import in_plaintext, refuse_plaintext
-
-if TYPE_CHECKING:
-    from launcher.output import Output
-
 
 COMPOSE_HEADER = """\
 Made by `dfl-launch compose`; edit the federation and make it again.
@@ -61,7 +59,7 @@ class ComposeOptions:
 
 
 def write_compose_file(spec: Spec, options: ComposeOptions) -> None:
-    """Writes the file; InputError where the federation cannot run in containers."""
+    """Write the file; InputError where the federation cannot run in containers."""
     file = options.file
     check_compose_options(options)
     if why := unwritable_reason(file.absolute().parent) or (f"{file} is a directory" if file.is_dir() else None):
@@ -130,7 +128,7 @@ class ManifestOptions:
 
 
 def write_manifest_tree(spec: Spec, options: ManifestOptions) -> None:
-    """Writes the directory; what an earlier call wrote there is replaced. InputError where it cannot be written."""
+    """Write the directory; what an earlier call wrote there is replaced. InputError where it cannot be written."""
     if not is_image(options.image):
         raise InputError(f"--image wants {IMAGE_WANTED} (given: {options.image})")
     files = tree(spec, options.image)
@@ -175,21 +173,14 @@ def copy_certificates(spec: Spec, certs: Path, to: Path) -> None:
             write_atomically(to / file.name, file.read_bytes(), permissions=permissions)
 
 
-def compose_command(arguments: argparse.Namespace, output: "Output") -> int:
-    from launcher.command_spec import resolved
-    from launcher.engines.base import checked_settings, parsed_options
-    from launcher.engines.docker import DockerSettings
-
+def compose_command(arguments: argparse.Namespace, output: Output) -> int:
     chosen = checked_settings(DockerSettings, parsed_options(arguments.options), "--option")
     write_compose_file(resolved(arguments), ComposeOptions(arguments.out, chosen, arguments.certs, arguments.build))
     output.say(f"{arguments.out}: start it with `docker compose -f {arguments.out} up`")
     return 0
 
 
-def certs_command(arguments: argparse.Namespace, output: "Output") -> int:
-    from launcher.certificates import make_certificates
-    from launcher.command_spec import resolved
-
+def certs_command(arguments: argparse.Namespace, output: Output) -> int:
     if not 1 <= arguments.days <= 36_500:
         raise InputError(f"--days {arguments.days}: give a number from 1 to 36500")
     spec = resolved(arguments)
@@ -206,9 +197,7 @@ def certs_command(arguments: argparse.Namespace, output: "Output") -> int:
     return 0
 
 
-def manifests_command(arguments: argparse.Namespace, output: "Output") -> int:
-    from launcher.command_spec import resolved
-
+def manifests_command(arguments: argparse.Namespace, output: Output) -> int:
     write_manifest_tree(resolved(arguments), ManifestOptions(arguments.out, arguments.image, arguments.certs))
     overlay = "overlays/certificates" if arguments.certs else "base"
     output.say(f"{arguments.out}: kubectl apply -k {arguments.out / overlay}")

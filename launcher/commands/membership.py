@@ -157,7 +157,7 @@ async def _consent(ask: Ask, id: str) -> Reply | str:
 
 
 async def _is_quorum(operator: Operator, given: set[str], consenting: Mapping[str, CertificatePaths | None]) -> bool:
-    """Whether these are enough of the present members, by what they themselves say of who is one."""
+    """Whether these are enough of the present members, by what these themselves report."""
     any_certificate = next((found for found in consenting.values() if found), None)
     answers = await operator.statuses(given, any_certificate)
     newest = max(answers, key=lambda one: one.view, default=None)

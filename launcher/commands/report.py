@@ -28,7 +28,7 @@ from peer.telemetry.results import AUDIT
 
 
 def summarise(directories: Sequence[Path], code: Path | None) -> tuple[Collected, Summary]:
-    """The run of which these are the peers, and its summary. InputError, or FailedError if nobody has finished."""
+    """The run of which these are the peers, and its summary. InputError, or FailedError if no peer has finished."""
     collected = Collected.find(directories, code)
     return collected, collected.summarise(_spent(directories))
 
@@ -66,7 +66,7 @@ class ReportOptions:
 
 
 def report(options: ReportOptions) -> list[Path]:
-    """Writes the page, and what else is wanted; the paths of all. InputError before anything is written."""
+    """Write the page, and what else is wanted; return the paths of all. InputError before anything is written."""
     directories = options.directories
     out = options.out or (directories[0] / "report.html" if len(directories) == 1 else Path("report.html"))
     check_installed()
@@ -107,7 +107,7 @@ def _summed_up(place: Path, code: Path | None) -> Summary | None:
     try:
         return summarise([place], code)[1]
     except FailedError:
-        return None  # nobody has finished
+        return None  # no peer has finished
 
 
 def labels(directories: Sequence[Path]) -> list[str]:
@@ -154,7 +154,7 @@ def _folder(out: Path) -> Path:
 
 
 def _check_beside(out: Path) -> None:
-    """InputError where the folder is somebody else's: a run's, say, or a peer's."""
+    """InputError where the folder holds other files: a run's, say, or a peer's."""
     folder = _folder(out)
     kinds = {".csv", *(f".{kind}" for kind in PICTURES)}
     if folder.is_dir() and any(one.suffix not in kinds for one in folder.glob("[!.]*")):

@@ -62,7 +62,7 @@ class RunOutcome:
 
 
 def run(options: RunOptions, output: Output) -> RunOutcome:
-    """Runs the federation. Nothing is created where the exit code is 2, or InputError is raised."""
+    """Run the federation. Nothing is created where the exit code is 2, or InputError is raised."""
     spec = options.engine.with_addresses(options.spec)
     directory = RunDirectory.chosen(spec, options.out)
     try:
@@ -74,7 +74,7 @@ def run(options: RunOptions, output: Output) -> RunOutcome:
                 return ended
             if finished:
                 summary = conclude(run, finished, output, is_written=True)
-                output.say("This run is finished; --fresh runs it again.")
+                output.say("This run is complete; use --fresh to run it again.")
                 return RunOutcome(0, summary)
             return asyncio.run(launch(options.engine, run, directory, output, dashboard))
     finally:
@@ -99,7 +99,7 @@ def train_alone(options: RunOptions, directory: RunDirectory, output: Output) ->
 
 
 def prepare(directory: RunDirectory, run: Run, options: RunOptions) -> Summary | None:
-    """Makes the directory ready for the peers; the summary if the run there is finished already."""
+    """Make the directory ready for the peers; return the summary if the run there is finished already."""
     spec = run.spec
     directory.check()
     if directory.is_run():
@@ -147,7 +147,7 @@ def finish(ended: Supervised, run: Run, directory: RunDirectory, output: Output)
     if ended.stop.asked.is_set():
         hint = "Stopped; the same command resumes the run."
         if ended.stop.detach:
-            hint = f"The peers go on: `dfl-launch attach {run.files.path}` takes them up."
+            hint = f"The peers keep running; reattach with `dfl-launch attach {run.files.path}`."
         output.say(hint)
         return RunOutcome(ended.stop.code, why=hint)
     if ended.failed and not ended.finished:
@@ -181,7 +181,7 @@ def write_report(run: Run, summary: Summary | None, output: Output) -> None:
 
 
 def attach(path: Path, output: Output, at: Address | None = None) -> RunOutcome:
-    """Takes up the peers of the run in that directory and watches them to the end; says how that was, as `run` does.
+    """Take up the peers of the run in that directory and watch them to the end; return how that was, as `run` does.
 
     at: where it is shown as a page, if anywhere.
     """

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from launcher.certificates import Credentials
+from launcher.certificates import AskingBundle, Credentials
 from launcher.command_spec import resolved
 from launcher.dashboard.server import Address, Dashboard, opened
 from launcher.headline import Headline
@@ -26,7 +26,6 @@ from launcher.output import Output
 from launcher.supervision.supervisor import Stop
 from launcher.table import HEAD, quantity
 from peer.network.operator_client import CLOSED_AT_ONCE, PeerStatus, StatusAnswer, StatusClient
-from peer.network.transport.tls import CertificateBundle
 from peer.spec.federation import Spec
 from peer.tasks import background
 from peer.telemetry.events import MAX_NAMED
@@ -49,13 +48,13 @@ def status_command(arguments: argparse.Namespace, output: Output) -> int:
     return int(any(isinstance(answers[member.id], str) for member in spec.ring if member.address))
 
 
-async def ask(spec: Spec, chain: CertificateBundle | None) -> dict[str, StatusAnswer]:
+async def ask(spec: Spec, chain: AskingBundle) -> dict[str, StatusAnswer]:
     async with aclosing(StatusClient(spec.name, spec.addresses, chain)) as peers:
         return await peers.ask_all()
 
 
 def encrypted(answers: Mapping[str, StatusAnswer]) -> str | None:
-    """What may be the matter when peers hang up on whoever asks them without certificates."""
+    """What may be the matter when peers hang up on a caller without certificates."""
     if any(answer in (CLOSED_AT_ONCE, "connection closed", "connection reset") for answer in answers.values()):
         return "Peers that have certificates answer only to certificates: give theirs with --certs or --tls."
     return None
@@ -76,7 +75,7 @@ def status_table(spec: Spec, answers: Mapping[str, StatusAnswer]) -> Table:
     """A row a peer; what is the matter goes on in a next line where there is no room."""
     made = Table(box=HEAD, pad_edge=False)
     made.add_column("peer", overflow="fold", min_width=min(LONG_ID, max(map(len, spec.ids))))
-    for name in ("state", "round", Headline.of(spec).name, "sent"):
+    for name in ("state", "round", Headline.from_spec(spec).name, "sent"):
         made.add_column(name, no_wrap=True, justify="left" if name == "state" else "right")
     made.add_column("trouble", overflow="fold")
     for member in spec.ring:
@@ -107,21 +106,21 @@ POLL_SECONDS = 0.25
 """Seconds between an answer and the next question, and between two pictures."""
 
 
-def watch(spec: Spec, chain: CertificateBundle | None, output: Output, dashboard: Dashboard | None = None) -> int:
-    """Shows the peers until all have finished: 0. 1 if some were lost from sight, 130 after Ctrl-C."""
+def watch(spec: Spec, chain: AskingBundle, output: Output, dashboard: Dashboard | None = None) -> int:
+    """Show the peers until all have finished; return 0, 1 if some were lost from sight, or 130 after Ctrl-C."""
     unasked = [member.id for member in spec.ring if not member.address]
-    federation = PolledFederation(spec.ids, spec.rounds, Headline.of(spec), unasked)
+    federation = PolledFederation(spec.ids, spec.rounds, Headline.from_spec(spec), unasked)
     watching = _watch(federation, spec, chain, output.console)
     code = asyncio.run(_beside(dashboard, spec, federation, output, watching) if dashboard else watching)
     if code is not None:
-        output.say("The peers go on.")
+        output.say("The peers keep running.")
         return code
     output.console.print(render(federation, output.console))
     if outside := federation.outside:
-        output.say(f"Lost, and the others went on without: {', '.join(outside)}.")
+        output.say(f"Excluded from the run: {', '.join(outside)}.")
     if lost := federation.unfinished:
-        said = f"Nobody answers any more. It was not seen that {', '.join(lost)} finished: `dfl-launch summary` tells."
-        output.say(said)
+        unseen = f"No peer answers any more; not seen to finish: {', '.join(lost)}."
+        output.say(f"{unseen} `dfl-launch summary` shows whether they did.")
         return 1
     return 0
 
@@ -139,13 +138,11 @@ async def _beside(
     output.say(f"dashboard: {dashboard.url}")
     async with dashboard.showing(Feed(spec, federation), output.say) as feed:
         code = await watching
-        feed.end("Nobody answers any more, or all have finished." if code is None else "Nobody watches any more.")
+        feed.end("All peers have finished, or none answers any more." if code is None else "No longer watched.")
     return code
 
 
-async def _watch(
-    federation: PolledFederation, spec: Spec, chain: CertificateBundle | None, console: Console
-) -> int | None:
+async def _watch(federation: PolledFederation, spec: Spec, chain: AskingBundle, console: Console) -> int | None:
     """The exit code that a signal asks for; None when there is nothing more to see."""
     async with aclosing(StatusClient(spec.name, spec.addresses, chain)) as peers:
         with Stop().listening() as stop, display(console) as screen:

@@ -1,10 +1,10 @@
-"""What the live page is told: made once for all who watch, and only while somebody does.
+"""What the live page is told: made once for all browsers, and only while one watches.
 
 A snapshot of what all peers do, with an icon, a tone and words for each, so that it is seen without colours, too. A
 document of the run so far, by what its peers have told: nothing is proven of it yet. And the last document, the run as
 its report shows it.
 
-A feed holds the newest state alone, and no queue: a slow browser misses what was in between, and makes nobody wait.
+A feed holds the newest state alone, and no queue: a slow browser misses what was in between, and delays no other.
 """
 
 import asyncio
@@ -13,12 +13,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from launcher.history import SILENT_LINKS, PeerHistory
 from launcher.monitor.federation import ENDED, OUTSIDE, FederationView
 from launcher.page.build import document_of
-from launcher.page.document import PrivacyWords, ReportDocument, as_text
+from launcher.page.document import PrivacyWords, ReportDocument, Row, as_text
 from launcher.page.html import figures_for_page
 from launcher.page.ring import neighbours
 from launcher.page.run_data import RunData
@@ -32,23 +32,23 @@ from peer.text import duration, number, plural, printable
 Tone = Literal["begins", "works", "talks", "waits", "good", "bad", "gone"]
 StatusIcon = tuple[str, Tone, str]
 STATUS_ICONS: dict[str, StatusIcon] = {
-    "starting": ("…", "begins", "starts"),
-    "joining": ("…", "begins", "calls its neighbours"),
-    "ready": ("=", "waits", "is ready for the next round"),
-    "training": ("▲", "works", "trains"),
-    "communicating": ("⇄", "talks", "sends and receives"),
-    "evaluating": ("◆", "works", "tests its model"),
-    "serving": ("✓", "good", "has finished, and keeps its messages until its neighbours have them"),
-    "done": ("✓", "good", "has finished"),
-    "left": ("−", "gone", "has left"),
-    "stopped": ("■", "gone", "was stopped"),
-    "failed": ("✗", "bad", "has failed"),
-    "restarting": ("↻", "bad", "has crashed, and starts again soon"),
-    "no answer": ("?", "bad", "does not answer"),
-    "dials out": ("−", "gone", "cannot be asked, as it only dials out"),
-    "lost": ("✗", "bad", "is lost, and the others go on without it"),
-    "expelled": ("✗", "gone", "was voted out"),
-    "returning": ("↻", "begins", "is on its way back"),
+    "starting": ("…", "begins", "starting"),
+    "joining": ("…", "begins", "joining"),
+    "ready": ("=", "waits", "ready for the next round"),
+    "training": ("▲", "works", "training"),
+    "communicating": ("⇄", "talks", "communicating"),
+    "evaluating": ("◆", "works", "evaluating"),
+    "serving": ("✓", "good", "finished; serving its messages until all neighbours have them"),
+    "done": ("✓", "good", "finished"),
+    "left": ("−", "gone", "left"),
+    "stopped": ("■", "gone", "stopped"),
+    "failed": ("✗", "bad", "failed"),
+    "restarting": ("↻", "bad", "crashed; restarting"),
+    "no answer": ("?", "bad", "no answer"),
+    "dials out": ("−", "gone", "status unavailable: dials out only"),
+    "lost": ("✗", "bad", "excluded; the others continue without it"),
+    "expelled": ("✗", "gone", "expelled"),
+    "returning": ("↻", "begins", "rejoining"),
 }
 MAX_NAMED = 3
 
@@ -58,9 +58,9 @@ def status_icon(federation: FederationView, id: str, doubters: Collection[str]) 
     doing, waiting = federation.status_of(id), federation.peers[id].waiting
     if doing not in (*ENDED, *OUTSIDE):
         if doubters:
-            return "?", "bad", f"is not heard by {named_briefly(doubters)}"
+            return "?", "bad", f"suspected by {named_briefly(doubters)}"
         if waiting:
-            return "=", "waits", f"waits for {named_briefly(waiting)}"
+            return "=", "waits", f"waiting for {named_briefly(waiting)}"
     return STATUS_ICONS.get(doing) or (
         "·",
         "begins",
@@ -74,9 +74,6 @@ def named_briefly(ids: Collection[str]) -> str:
     return ", ".join(first) + (f" and {more} more" if more else "")
 
 
-Row = dict[str, Any]
-
-
 @dataclass(frozen=True)
 class LiveSnapshot:
     """peers: by id what each does. order: as they sit on the ring. broken: neighbours of whom one does not hear the
@@ -88,7 +85,7 @@ class LiveSnapshot:
     said: str = ""
 
     @classmethod
-    def of(cls, federation: FederationView, order: tuple[str, ...], now: float) -> Self:
+    def from_federation(cls, federation: FederationView, order: tuple[str, ...], now: float) -> Self:
         """`now` in unix seconds."""
         doubters = defaultdict[str, list[str]](list)
         for peer in federation.peers.values():
@@ -136,7 +133,7 @@ def _status_line(federation: FederationView, now: float) -> str:
 
 PRIVACY_OPEN = PrivacyWords(
     "open",
-    "Of privacy nothing is proven while the run goes on: what each peer sent is compared at its end.",
+    "Privacy is checked at the end of the run, by comparing what each peer logged as sent and received.",
     (),
     (),
     (),
@@ -147,7 +144,7 @@ def live_document(spec: Spec, views: Views, histories: Mapping[str, PeerHistory]
     """Its tables lack what stands in audits alone: the bytes along each edge."""
     document = document_of(RunData(spec, views, histories, goes_on=True), spec.name)
     [run] = document.runs
-    goes_on = f"Goes on: {run.completed} of {views.rounds} rounds. The figures are those of the rounds so far."
+    goes_on = f"Running: {run.completed} of {views.rounds} rounds completed. Figures cover completed rounds only."
     changes = [f"From round {round} on: {words}" for round, words in views.changes()]
     part = replace(run, state="unfinished", told=goes_on, privacy=PRIVACY_OPEN, notes=changes)
     return replace(document, runs=[part])
@@ -171,9 +168,9 @@ SHARE = 20
 
 
 class Feed:
-    """The newest state alone, and no queue: who is slow misses what was in between, and makes nobody wait.
+    """The newest state alone, and no queue: a slow browser misses what was in between, and delays no other.
 
-    drawings: how many documents there were. written: the newest while somebody watched, with its figures, as JSON.
+    drawings: how many documents there were. written: the newest while a browser watched, with its figures, as JSON.
     following: set when anything is new, and then another.
     """
 
@@ -195,13 +192,13 @@ class Feed:
             await asyncio.sleep(POLL_SECONDS)
 
     def look(self, now: float) -> None:
-        """Takes in what is new. `now` in unix seconds."""
+        """Take in what is new. `now` in unix seconds."""
         before, self.now = self.now, self._now(now)
         if self.now != before:
             self._tell()
 
     async def draw(self, clock: float) -> None:
-        """Makes a document if there is anything new, and it is time for one; where that cannot be, the one before stays
+        """Make a document if there is anything new, and it is time for one; where that cannot be, the one before stays
         and it is said why. clock: a monotonic one, in seconds."""
         if self._drawn_to != self.federation.applied and clock >= self._due:
             self._drawn_to, begun = self.federation.applied, time.monotonic()
@@ -210,7 +207,7 @@ class Feed:
             try:
                 written = await asyncio.to_thread(self._write, self.federation.views, histories)
             except FailedError as error:
-                self._trouble = f"The figures are old: {error}"
+                self._trouble = f"Charts are out of date: {error}"
             else:
                 self._trouble = ""
                 self._show(written)
@@ -220,7 +217,7 @@ class Feed:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """While somebody watches."""
+        """While a browser watches."""
         self._watchers += 1
         try:
             yield
@@ -245,7 +242,7 @@ class Feed:
         return as_json(live_document(self.spec, views, histories))
 
     def _now(self, now: float) -> LiveSnapshot:
-        seen = LiveSnapshot.of(self.federation, self._order(), now)
+        seen = LiveSnapshot.from_federation(self.federation, self._order(), now)
         return replace(seen, said=f"{seen.said} {self._trouble}") if self._trouble else seen
 
     def _order(self) -> tuple[str, ...]:

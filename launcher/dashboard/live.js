@@ -127,15 +127,15 @@ function connect() {
   });
   source.addEventListener("error", () => {
     const over = source.readyState === EventSource.CLOSED;
-    tell(over ? "The launcher does not let this page in: open the whole address that it printed last."
-      : "The connection to the launcher is lost, and what is shown is old. Trying again.", "lost");
+    tell(over ? "Access denied: open the full address that the launcher printed last, token included."
+      : "Connection to the launcher lost. The data shown is stale; reconnecting.", "lost");
     if (over) clearInterval(watchman);
   });
 }
 
 const watchman = setInterval(() => {
   if (Date.now() - heard < SILENCE) return;
-  tell("Nothing was heard from the launcher for a while, and what is shown is old. Trying again.", "lost");
+  tell("No update from the launcher. The data shown may be stale; reconnecting.", "lost");
   heard = Date.now();
   connect();
 }, 5000);

@@ -2,7 +2,7 @@
 
 Its address is one of this machine, and it is taken before anything else begins: a run does not start and then find that
 its page cannot be shown. What goes wrong with the page later ends the page alone, and the run goes on. starlette and
-uvicorn are imported when a page is shown, by nobody else.
+uvicorn are imported only when a page is shown.
 """
 
 import asyncio
@@ -81,15 +81,15 @@ def dashboard_address(*, dashboard: bool, at: str | None, quiet: bool) -> Addres
     return Address.read(at)
 
 
-MOST = 100
+MAX_CONNECTIONS = 100
 """Connections at a time; more are shut."""
-SILENCE = 5
+REQUEST_TIMEOUT_S = 5
 """Seconds in which a connection must have asked for something."""
-LONGEST = 60
+UNTRUSTED_TIMEOUT_S = 60
 """Seconds that a connection may last without the token, whatever it asks for or leaves unread."""
-LAST = 2
+CLOSE_TIMEOUT_S = 2
 """Seconds that browsers have at the end to take what is still to be told."""
-WAY_OUT = "it needs starlette and uvicorn; install them with: pip install -c constraints.txt 'dfl[dashboard]'"
+INSTALL_HINT = "it needs starlette and uvicorn; install them with: pip install -c constraints.txt 'dfl[dashboard]'"
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Dashboard:
 
     @asynccontextmanager
     async def showing(self, feed: "Feed", say: Callable[[str], None]) -> AsyncIterator["Feed"]:
-        """Serves the page beside a block. What goes wrong with it ends the page alone, and is said."""
+        """Serve the page beside a block. What goes wrong with it ends the page alone, and is said."""
         from launcher.dashboard.site import site
 
         server = _server(site(feed, self.charts, self.token, names_of(str(self.address))))
@@ -121,19 +121,19 @@ class Dashboard:
             feeding.cancel()
             feed.end("The launcher has ended.")
             server.should_exit = True
-            await asyncio.wait((serving, feeding), timeout=2 * LAST)
+            await asyncio.wait((serving, feeding), timeout=2 * CLOSE_TIMEOUT_S)
             serving.cancel()
             await asyncio.wait((serving, feeding))
 
 
 @contextmanager
 def opened(address: Address | None) -> Iterator[Dashboard | None]:
-    """Takes the address, if one is wanted. InputError where that, or the page, cannot be."""
+    """Take the address, if one is wanted. InputError where that, or the page, cannot be."""
     if address is None:
         yield None
         return
     if not all(map(find_spec, ("starlette", "uvicorn"))):
-        raise InputError(f"the dashboard: {WAY_OUT}")
+        raise InputError(f"the dashboard: {INSTALL_HINT}")
     charts = vega_script()
     with address.taken() as listening:
         at = replace(address, port=listening.getsockname()[1])
@@ -160,14 +160,14 @@ def _server(app: "ASGIApp") -> "uvicorn.Server":
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=MOST,
-            timeout_graceful_shutdown=LAST,
+            limit_concurrency=MAX_CONNECTIONS,
+            timeout_graceful_shutdown=CLOSE_TIMEOUT_S,
         )
     )
 
 
 def patient_for_a_while() -> "type[asyncio.Protocol]":
-    """uvicorn's own, but who says nothing, or is one too many, does not keep a descriptor of the launcher's."""
+    """uvicorn's own, but a connection that is idle, or one too many, does not keep a descriptor of the launcher's."""
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     from launcher.dashboard.site import WATCHES
@@ -175,11 +175,11 @@ def patient_for_a_while() -> "type[asyncio.Protocol]":
     class ImpatientProtocol(H11Protocol):
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            if len(self.connections) > MOST:
+            if len(self.connections) > MAX_CONNECTIONS:
                 transport.abort()
             self.limits = (
-                self.loop.call_later(SILENCE, lambda: None if self.cycle else transport.abort()),
-                self.loop.call_later(LONGEST, lambda: None if self.watches else transport.abort()),
+                self.loop.call_later(REQUEST_TIMEOUT_S, lambda: None if self.cycle else transport.abort()),
+                self.loop.call_later(UNTRUSTED_TIMEOUT_S, lambda: None if self.watches else transport.abort()),
             )
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -189,7 +189,7 @@ def patient_for_a_while() -> "type[asyncio.Protocol]":
 
         @property
         def watches(self) -> bool:
-            """Whether it is one of those who were let in to the events."""
+            """Whether it was admitted to the events."""
             return bool(self.cycle and self.cycle.scope["state"].get(WATCHES))
 
     return ImpatientProtocol

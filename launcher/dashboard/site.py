@@ -1,6 +1,6 @@
 """The page and its stream of events: all that is answered. Nothing can be sent there.
 
-Who is answered: whoever calls the page by a name that it has. Who is told of the run: whoever has the token.
+Answered is any request that calls the page by a name that it has; of the run it is told only with the token.
 
 A browser gets server-sent events: all of it first, then what has changed since it was told last.
 
@@ -24,8 +24,8 @@ from launcher.dashboard.feed import Feed, LiveSnapshot
 from launcher.page.html import Addition, page
 from peer.telemetry.metrics import called_by
 
-TOKEN_NEEDED = "This needs the page's token: open the whole address that dfl-launch printed.\n"
-WRONG_NAME = "This page is not at that name: open the address that dfl-launch printed.\n"
+TOKEN_NEEDED = "Token needed: open the full address that dfl-launch printed.\n"
+WRONG_NAME = "Unknown host name: open the address that dfl-launch printed.\n"
 OPEN_PATH = "/"
 """The page itself, which holds nothing of the run: the token stands behind the `#` of its address, where no browser
 sends it, and the page has to be there to read it."""

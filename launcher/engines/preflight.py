@@ -75,5 +75,5 @@ def check_resources(spec: Spec, out: Path) -> None:
 def check_room(made: Plan, out: Path) -> None:
     """Check that the disk has room for what all peers together write; a peer itself checks for its own files only."""
     spec, first = made.spec, made.spec.ids[0]
-    needed = disk_needed(spec, made.sizes["model"], dry_run_figures(spec, first, made.rehearsal(first)))
+    needed = disk_needed(spec, made.sizes["model"], dry_run_figures(spec, first, made.dry_run_input(first)))
     check_disk(out, len(spec.ring) * needed)

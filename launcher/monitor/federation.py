@@ -1,4 +1,4 @@
-"""All peers of a run as the launcher sees them: by the events that it hears of them, whoever brings these.
+"""All peers of a run as the launcher sees them: by the events that reach it.
 
     Tail            the lines added to a file that another process writes
     PeerView        one peer as its events show it
@@ -6,7 +6,7 @@
                     peer tells of it
     Federation      the same for a run on this machine, followed through its peers' `events.jsonl`
 
-Peers that somebody else has started are polled instead: `polled_federation.py`.
+Peers that were started elsewhere are polled instead: `polled_federation.py`.
 """
 
 import os
@@ -110,7 +110,7 @@ def last_lines(path: Path, count: int, reach: int = 16384) -> list[str]:
 PATIENCE_SECONDS = 5.0
 """Seconds that a peer may wait for another before a person is told."""
 ENDED = ("done", "left", "failed", "stopped", "restarting", "no answer")
-"""States in which there is no process, or none that anybody can ask."""
+"""States in which there is no process, or none that can be asked."""
 
 
 @dataclass
@@ -124,13 +124,13 @@ class Wait:
     shortage: Shortage | None = None
 
     def after(self, event: Waiting) -> "Wait":
-        """The same wait when somebody is still waited for, else one that begins now."""
+        """The same wait if any of its peers is still waited for, else one that begins now."""
         goes_on = {one.id for one in self.awaited} & {one.id for one in event.awaited}
         since, told = (self.since, self.told) if goes_on else (event.time, frozenset[str]())
         return Wait(event.awaited, since, told, event.shortage)
 
     def tell(self, now: float) -> tuple[Awaited, ...]:
-        """Those of whom a person should be told now: everybody, once the wait is long and nobody of them was named."""
+        """Those of whom a person should be told now: all, once the wait is long and none of them was named."""
         ids = {one.id for one in self.awaited}
         if now - self.since < PATIENCE_SECONDS or ids & self.told:
             return ()
@@ -144,7 +144,7 @@ class PeerView:
 
     state: what the peer last said it does, or what became of its process: "starting",
     "restarting", "failed", "stopped".
-    restarts: as its supervisor counts them; how often a peer that nobody supervises was restarted, its history says.
+    restarts: as its supervisor counts them; of a peer without one, its history says how often it was restarted.
     """
 
     id: str
@@ -278,16 +278,16 @@ class FederationView:
         self._most = rounds
         self.peers = {id: PeerView(id) for id in ids}
         self.applied = 0
-        """How many events were taken in so far: who draws something sees by it whether anything is new."""
+        """How many events were taken in so far: shows whether anything is new."""
         self._later: list[View] = []
-        """The views after the first of which somebody has told."""
+        """The views after the first that were reported."""
         self._remaining = Remaining()
         self._missed = frozenset[str]()
-        """The members of whom was told that a decision waits for them."""
+        """The members that were reported as missing for a decision."""
         self._remind_at = REMIND_SECONDS
 
     def update(self, news: Iterable[News], now: float) -> list[str]:
-        """Takes in what is new of all; what a person should be told of it, and of waits. `now` in unix seconds."""
+        """Take in what is new of all; return what to tell a person of it, and of waits. `now` in unix seconds."""
         told = self.apply(news)
         self._remaining.see(self.round, now)
         works = any(peer.state in ("training", "evaluating") for peer in self.peers.values())
@@ -295,11 +295,11 @@ class FederationView:
         return told + [printable(line) for line in overdue if line]
 
     def apply(self, news: Iterable[News]) -> list[str]:
-        """Takes in some news; what a person should be told of them."""
+        """Take in some news; return what a person should be told of them."""
         news = [(id, event) for id, event in news if self._is_possible(event)]
         self.applied += len(news)
         changes = self._take_views([event for _, event in news if isinstance(event, ViewDecided)])
-        # All are heard before any line is chosen: who has finished may be told later.
+        # All are applied before any line is chosen: that a peer has finished may come later.
         heard = [(id, event, line) for id, event in news if (line := self.peers[id].apply(event))]
         # A refused caller chooses its own words.
         told = [printable(line) for id, event, line in heard if not self._expected(id, event)]
@@ -316,7 +316,7 @@ class FederationView:
 
     @property
     def view(self) -> View:
-        """The last that was decided, as far as anybody has told."""
+        """The last that was decided, as far as it was reported."""
         return self._later[-1] if self._later else View(0, tuple(self.peers), first=0)
 
     @property
@@ -340,14 +340,14 @@ class FederationView:
             if event.number > self.view.number:
                 before = self.view
                 self._later.append(view_of_event(event))
-                what = describe_change(before, self.view) or "what was played of them is void"
+                what = describe_change(before, self.view) or "later rounds rolled back"
                 why = f" ({event.reason})" if event.reason else ""
-                lines.append(printable(f"from round {event.first} on: {what}{why}; view {event.number}"))
+                lines.append(printable(f"view {event.number} from round {event.first}: {what}{why}"))
         return lines
 
     @property
     def shortages(self) -> Sequence[Shortage]:
-        """Of those who wait for members to decide, the one of whom most are here first: a network may be cut in two."""
+        """Decisions that wait for members, the one with most of them here first: a network may be cut in two."""
         found = {peer.shortage for peer in self.present if peer.shortage and peer.state not in ENDED}
         return sorted(found, key=lambda one: (-one.here, -one.seconds))
 
@@ -374,7 +374,7 @@ class FederationView:
         return [printable(str(event)) for event in new[:1]]
 
     def _is_possible(self, event: Event) -> bool:
-        """Whether it can be of this federation: who writes it may have been taken over."""
+        """Whether it can be of this federation: a peer may be compromised."""
         match event:
             case RoundDone():
                 return event.round <= self._most
@@ -430,21 +430,21 @@ class Federation(FederationView):
 
     @classmethod
     def from_spec(cls, spec: Spec, directory: Path) -> Self:
-        return cls(directory, spec.ids, spec.rounds, Headline.of(spec))
+        return cls(directory, spec.ids, spec.rounds, Headline.from_spec(spec))
 
     def look(self, now: float) -> list[str]:
-        """Reads what is new; what a person should be told of it. `now` in unix seconds."""
+        """Read what is new; return what a person should be told of it. `now` in unix seconds."""
         return self.update([one for id in self.peers for one in self._news(id)], now)
 
     def look_at(self, id: str) -> list[str]:
-        """Reads what is new of one peer."""
+        """Read what is new of one peer."""
         return self.apply(self._news(id))
 
     def _news(self, id: str) -> list[News]:
         return [(id, event) for event in read_events(self._tails[id].lines())]
 
     def forget_past(self) -> None:
-        """Takes in what an earlier run left, without telling of it or taking its states for the present."""
+        """Take in what an earlier run left, without telling of it or taking its states for the present."""
         self.look(0.0)
         for peer in self.peers.values():
             peer.start()

@@ -1,4 +1,4 @@
-"""All peers of a run that somebody else has started: by what they answer when they are asked.
+"""All peers of a run that was started elsewhere: by what they answer when they are polled.
 
 What a peer says of itself is turned into the events that it would have written since it was asked last. So the live
 view knows no difference.
@@ -66,7 +66,7 @@ def _waits(status: PeerStatus, before: PeerView, now: float) -> Sequence[Event]:
 
 
 def _rounds(status: PeerStatus, before: PeerView, headline: Headline, now: float) -> Sequence[Event]:
-    """Only the last round: of those in between nobody was asked."""
+    """Only the last round: those in between were not asked for."""
     if not (done := completed(status)):
         return []
     told = RoundDone(round=done, **headline.fields(status.figure), bytes_sent=status.bytes_sent, time=now)
@@ -78,13 +78,13 @@ SILENCE_SECONDS = 10.0
 """Seconds after which peers that have all fallen silent are taken to be gone."""
 OVER = ("done", "failed")
 DIALS_OUT = "dials out"
-"""The state of a peer that nobody can ask, as long as it is not known to be done."""
+"""The state of a peer that cannot be asked, as long as it is not known to be done."""
 
 
 class PolledFederation(FederationView):
     """All peers of a run, followed by their own words.
 
-    A peer that has finished goes, and answers nobody. It is done if it was last seen serving, or a neighbour has heard
+    A peer that has finished answers no more. It is done if it was last seen serving, or a neighbour has heard
     from it that the last round is on its disk.
 
     unasked: peers that only dial out. Of these their neighbours tell the last round that is on their disks.
@@ -99,10 +99,10 @@ class PolledFederation(FederationView):
         """By id, why a peer does not answer."""
         self._durable = dict.fromkeys(ids, -1)
         self._heard: float | None = None
-        """When somebody answered last, in unix seconds."""
+        """When any peer answered last, in unix seconds."""
 
     def record(self, answers: Mapping[str, StatusAnswer], now: float) -> list[str]:
-        """Takes in some peers' answers; what a person should be told of them. `now` in unix seconds."""
+        """Take in some peers' answers; return what a person should be told of them. `now` in unix seconds."""
         said = {id: answer for id, answer in answers.items() if isinstance(answer, PeerStatus)}
         lines = [self._met(id) for id in said if self._silent.pop(id, None)]
         if said:
@@ -123,17 +123,17 @@ class PolledFederation(FederationView):
         return lines
 
     def is_over(self, id: str) -> bool:
-        """Whether a peer has ended for good, as far as anybody can tell."""
+        """Whether a peer has ended for good, as far as is known."""
         return self.peers[id].state in OVER
 
     def all_unreachable(self, now: float) -> bool:
-        """Whether everybody has ended, or nobody has answered for a while."""
+        """Whether all have ended, or none has answered for a while."""
         silent = self._heard is not None and now - self._heard > SILENCE_SECONDS
         return silent or all(self.is_over(peer.id) for peer in self.present)
 
     @property
     def any_answered(self) -> bool:
-        """Whether anybody has ever answered."""
+        """Whether any peer has ever answered."""
         return self._heard is not None
 
     @property
@@ -142,7 +142,7 @@ class PolledFederation(FederationView):
 
     @property
     def outside(self) -> list[str]:
-        """Who was lost, and the others have gone on without."""
+        """Peers that are not in the view."""
         return [id for id in self.peers if id not in self.view.members]
 
     @property
@@ -151,7 +151,7 @@ class PolledFederation(FederationView):
         return min((peer.round if peer.id in self.unasked else peer.completed for peer in self.present), default=0)
 
     def rounds_after(self, last: int) -> Sequence[int]:
-        """Nobody was asked in each round: only the newest."""
+        """Only the newest: peers are not asked in each round."""
         return [self.round] if self.round > last else []
 
     def mean_figure(self, round: int) -> float | None:
@@ -167,7 +167,7 @@ class PolledFederation(FederationView):
                 self._durable[link.id] = max(self._durable[link.id], link.durable)
 
     def _events(self, id: str, status: PeerStatus, now: float) -> Sequence[Event]:
-        """Of a view it is told who is not in it; whether it was planned, and why, nobody says here."""
+        """Of a view it is told who is not in it; not whether it was planned, nor why."""
         if status.view <= self.peers[id].history.view:
             return events(status, self.peers[id], self.headline, now)
         told = events(status, PeerView(id), self.headline, now)
@@ -188,7 +188,7 @@ class PolledFederation(FederationView):
         ]
 
     def _apply_durable(self, id: str) -> None:
-        """What the neighbours of a peer that nobody can ask tell of it."""
+        """Apply what the neighbours of a peer that cannot be asked tell of it."""
         peer = self.peers[id]
         peer.round = max(0, self._durable[id])
         if peer.round >= self.rounds:

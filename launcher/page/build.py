@@ -15,17 +15,21 @@ from launcher.page.learning_curves import peer_round_rows, round_rows
 from launcher.page.ring import edge_rows, line_rows, mixes, sector_rows
 from launcher.page.run_data import RunData
 from launcher.page.timeline import activity_rows, event_rows, peer_rows
-from launcher.reports.privacy import HOLDS
+from launcher.reports.privacy import HOLDS, violation_line
 from launcher.reports.summary_json import Privacy, Summary
-from launcher.reports.summary_text import view_changes
+from launcher.reports.summary_text import adversary_lines, caveats, view_changes
 from launcher.reports.worth import worth_lines
 from launcher.table import quantity
 from peer.errors import FailedError
 from peer.plugins import describe_error
 from peer.text import duration, number, one_line, plural
 
-MOST_VIOLATIONS = 50
-DEFINITION_NAMES = {"3.1": "No head leaves its peer", "3.2": "Nobody is a server", "3.3": "Neighbours on the ring only"}
+MAX_VIOLATIONS = 50
+DEFINITION_NAMES = {
+    "3.1": "No head leaves its peer",
+    "3.2": "No peer is a server",
+    "3.3": "Neighbours on the ring only",
+}
 
 
 def cards(summary: Summary, headline: Headline) -> Iterator[Card]:
@@ -62,9 +66,10 @@ def _other_cards(summary: Summary, headline: Headline) -> Iterator[Card]:
             yield Card(f"figure {name}", f"Mean {name}", judged["mean"], number(judged["mean"]), note, judged["better"])
 
 
-def cards_so_far(rounds: list[Row], sent: int, headline: Headline) -> Iterator[Card]:
+def cards_so_far(data: RunData, tables: Mapping[str, list[Row]]) -> Iterator[Card]:
     """The same of a run that is not over, as far as its peers have told."""
-    last = rounds[-1] if rounds else {}
+    headline, sent = data.headline, sum(row["bytes_sent"] for row in tables["peers"])
+    last = tables["rounds"][-1] if tables["rounds"] else {}
     after, better = f"after round {last.get('round', '–')}", headline.figure.better
     yield Card("mean", f"Mean {headline.words}", last.get("mean"), number(last.get("mean")), after, better)
     yield Card("worst", "Worst peer", last.get("worst"), number(last.get("worst")), after, better)
@@ -78,26 +83,19 @@ def in_plain_words(proof: Privacy, edges: Iterable[Row]) -> PrivacyWords:
     violations, met = proof["violations"], proof["definitions"]
     verdict: Verdict = "broken" if violations else "kept" if all(met.values()) else "open"
     titles = {
-        "kept": "Heads stayed with their peers, nobody was a server, and each peer exchanged with neighbours on the "
-        "ring only.",
-        "open": "As far as is known nothing left against the protocol's declaration; not all records are here."
+        "kept": "No head left its peer, no peer acted as a server, and peers exchanged with ring neighbours only.",
+        "open": "No violation found; some audit logs are missing."
         if proof.get("unknown")
         else f"Nothing left against the protocol's declaration. {_lacking(met)}.",
-        "broken": "Something left against the protocol's declaration, or the records contradict each other.",
+        "broken": "Violation: undeclared data left a peer, or the audit logs contradict each other.",
     }
-    lines = [
-        f"round {one['round']}, {one['from']} to {one['to']}: {one['reason']}"
-        if one["round"] is not None
-        else one["reason"]
-        for one in violations
-    ]
-    more = [f"and {len(lines) - MOST_VIOLATIONS} more"] if len(lines) > MOST_VIOLATIONS else []
+    more = [f"and {len(violations) - MAX_VIOLATIONS} more"] if len(violations) > MAX_VIOLATIONS else []
     return PrivacyWords(
         verdict,
         titles[verdict],
         [*_sentences(proof, list(edges))],
         [_definition(name, proof) for name in met],
-        [one_line(line) for line in lines[:MOST_VIOLATIONS]] + more,
+        [one_line(violation_line(one)) for one in violations[:MAX_VIOLATIONS]] + more,
     )
 
 
@@ -118,7 +116,7 @@ def _definition(name: str, proof: Privacy) -> Definition:
 def _sentences(proof: Privacy, edges: list[Row]) -> Iterator[str]:
     used = len(proof["edges_used"])
     yield (
-        f"Each peer wrote down what it sent and received; these records were compared. {plural(used, 'directed edge')} "
+        f"Each peer logged what it sent and received; the logs were compared. {plural(used, 'directed edge')} "
         f"{'was' if used == 1 else 'were'} used."
     )
     travelled: dict[str, int] = {}
@@ -126,18 +124,18 @@ def _sentences(proof: Privacy, edges: list[Row]) -> Iterator[str]:
         travelled[edge["vector"]] = travelled.get(edge["vector"], 0) + edge["bytes"] + edge["number_bytes"]
     if travelled:
         named = (f"{one_line(name)} ({quantity(size)})" for name, size in travelled.items())
-        yield f"What travelled: {', '.join(named)}."
+        yield f"Sent in total: {', '.join(named)}."
         yield (
-            "Whoever was sent something could read it, unless the protocol encrypts it. What can be inferred from it "
-            "is not bounded by the three definitions."
+            "Receivers can read what they were sent unless the protocol encrypts it. The three definitions do not "
+            "bound what can be inferred from it."
         )
     for one in proof["on_trust"]:
-        yield f"On trust: {one_line(one['vector'])} ({quantity(one['bytes'])}), {one['why']}."
+        yield f"Not verifiable: {one_line(one['vector'])} ({quantity(one['bytes'])}), {one['why']}."
     if unknown := proof.get("unknown"):
-        yield f"Without the whole records of {', '.join(unknown)}, nothing is proven of them."
+        yield f"Nothing is proven of {', '.join(unknown)}: their audit logs are missing or incomplete."
 
 
-MOST_MOMENTS = 3000
+MAX_EVENTS = 3000
 EVENTS_BY_WEIGHT: tuple[EventKind, ...] = (
     "failure",
     "change of view",
@@ -150,38 +148,38 @@ EVENTS_BY_WEIGHT: tuple[EventKind, ...] = (
 """Which of very many moments are shown rather than others."""
 
 
-def document_of(told: RunData, label: str) -> ReportDocument:
+def document_of(data: RunData, label: str) -> ReportDocument:
     """`label` names the run in tables and legends. FailedError where what a peer has told cannot be shown."""
     try:
-        return _build(told, label)
+        return _build(data, label)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise FailedError(f"what the peers have told cannot be shown: {one_line(describe_error(error))}") from error
 
 
-def _build(told: RunData, label: str) -> ReportDocument:
+def _build(data: RunData, label: str) -> ReportDocument:
     tables: dict[str, Iterable[Row]] = {
         "rounds": (
-            {"protocol": told.spec.protocol.name, "seed": told.spec.seed, **row}
-            for row in round_rows(told.histories, told.views, told.judged, told.headline)
+            {"protocol": data.spec.protocol.name, "seed": data.spec.seed, **row}
+            for row in round_rows(data.histories, data.views, data.counted, data.headline)
         ),
-        "peer_rounds": peer_round_rows(told.histories, told.headline),
-        "peers": peer_rows(told),
-        "seconds": activity_rows(told),
-        "edges": edge_rows(told),
-        "moments": event_rows(told.histories, told.views),
-        "ring": sector_rows(told),
-        "neighbours": line_rows(told),
+        "peer_rounds": peer_round_rows(data.histories, data.headline),
+        "peers": peer_rows(data),
+        "seconds": activity_rows(data),
+        "edges": edge_rows(data),
+        "moments": event_rows(data.histories, data.views),
+        "ring": sector_rows(data),
+        "neighbours": line_rows(data),
     }
     made = {name: [_finite({"run": label} | row | {"run": label}) for row in rows] for name, rows in tables.items()}
     happened = made["moments"]
     made["moments"] = _foremost(happened)
-    return ReportDocument(told.spec.name, [_run_part(told, label, made, len(happened) - len(made["moments"]))], made)
+    return ReportDocument(data.spec.name, [_run_part(data, label, made, len(happened) - len(made["moments"]))], made)
 
 
 def _foremost(happened: list[Row]) -> list[Row]:
     """As many as are shown, in their order: of very many those that come first in `FOREMOST`, and of each the first."""
     by_weight = sorted(range(len(happened)), key=lambda at: EVENTS_BY_WEIGHT.index(happened[at]["kind"]))
-    return [happened[at] for at in sorted(by_weight[:MOST_MOMENTS])]
+    return [happened[at] for at in sorted(by_weight[:MAX_EVENTS])]
 
 
 def _finite(row: Row) -> Row:
@@ -189,9 +187,9 @@ def _finite(row: Row) -> Row:
     return {key: None if isinstance(value, float) and not isfinite(value) else value for key, value in row.items()}
 
 
-def _run_part(told: RunData, label: str, tables: Mapping[str, list[Row]], left_out: int) -> RunPart:
-    spec = told.spec
-    state, said = _state(told)
+def _run_part(data: RunData, label: str, tables: Mapping[str, list[Row]], left_out: int) -> RunPart:
+    spec = data.spec
+    state, said = _state(data)
     return RunPart(
         label=label,
         name=spec.name,
@@ -199,54 +197,40 @@ def _run_part(told: RunData, label: str, tables: Mapping[str, list[Row]], left_o
         seed=spec.seed,
         peers=len(spec.ids),
         rounds=spec.rounds,
-        completed=told.completed,
+        completed=data.completed,
         state=state,
         told=said,
-        figure=told.headline.words,
-        better=told.headline.figure.better,
-        cards=[*_cards(told, tables)],
-        privacy=_privacy(told, tables["edges"]),
-        notes=[_as_sentence(note) for note in _notes(told)],
-        ring_cost=told.ring_cost,
+        figure=data.headline.words,
+        better=data.headline.figure.better,
+        cards=[*(cards(data.summary, data.headline) if data.summary else cards_so_far(data, tables))],
+        privacy=in_plain_words(data.proof, tables["edges"]) if data.proof else None,
+        notes=[_as_sentence(note) for note in _notes(data)],
+        ring_cost=data.ring_cost,
         moments_left_out=left_out,
-        classes=[*next(iter(mixes(told).values()), {})],
+        classes=[*next(iter(mixes(data).values()), {})],
     )
 
 
-def _cards(told: RunData, tables: Mapping[str, list[Row]]) -> Iterator[Card]:
-    if told.summary:
-        return cards(told.summary, told.headline)
-    return cards_so_far(tables["rounds"], sum(row["bytes_sent"] for row in tables["peers"]), told.headline)
-
-
-def _privacy(told: RunData, found: list[Row]) -> PrivacyWords | None:
-    return in_plain_words(told.proof, found) if told.proof else None
-
-
-def _state(told: RunData) -> tuple[State, str]:
+def _state(data: RunData) -> tuple[State, str]:
     """What became of the run, for programs and in a sentence."""
-    failed = [f"{id}: {one.failure}" for id, one in told.histories.items() if one.failure]
-    if told.whole:
-        early = ", ended early as all peers agreed" if told.summary and told.summary.stopped_early else ""
-        return "finished", f"Finished: {plural(told.completed, 'round')}{early}."
-    came = f"{told.completed} of {told.spec.rounds} rounds"
+    failed = [f"{id}: {one.failure}" for id, one in data.histories.items() if one.failure]
+    if data.is_complete:
+        early = ", ended early as all peers agreed" if data.summary and data.summary.stopped_early else ""
+        return "finished", f"Finished: {plural(data.completed, 'round')}{early}."
+    came = f"{data.completed} of {data.spec.rounds} rounds"
     if failed:
         return "failed", one_line(f"Failed after {came}. {'; '.join(failed[:3])}")
-    return "unfinished", f"Not finished: {came}. The figures are those of the rounds so far."
+    return "unfinished", f"Incomplete: {came}. Figures cover completed rounds only."
 
 
-def _notes(told: RunData) -> Iterator[str]:
-    if summary := told.summary:
+def _notes(data: RunData) -> Iterator[str]:
+    if summary := data.summary:
         yield from worth_lines(summary.worth) if summary.worth else []
-        yield from view_changes(summary, told.spec)
-        if summary.behaviour:
-            who = "; ".join(f"{id} ({how})" for id, how in summary.behaviour.items())
-            yield f"misbehaving by the settings: {who}; the others: mean {number(summary.honest_accuracy)}"
-        yield from (f"missing, and in no figure: {id} ({why})" for id, why in summary.missing.items())
-        if differing := [name for name, same in summary.replicated.items() if not same]:
-            yield f"the peers' {', '.join(differing)} differ at the end, and the protocol says that they are equal"
-    if absent := [id for id in told.spec.ids if id not in told.histories]:
-        yield f"nothing is known of {', '.join(absent)}: no directory of theirs was given"
+        yield from view_changes(summary, data.spec)
+        yield from adversary_lines(summary)
+        yield from caveats(summary)
+    if absent := [id for id in data.spec.ids if id not in data.histories]:
+        yield f"no data for {', '.join(absent)}: their directories were not given"
 
 
 def _as_sentence(note: str) -> str:

@@ -11,7 +11,7 @@ their own words.
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from peer.errors import FailedError
 from peer.text import one_line
 
 VERSION = 1
-MOST_POINTS = 20_000
+MAX_POINTS = 20_000
 """Rows of `peer_rounds` in a page."""
 Row = dict[str, Any]
 """Values of one line of a table by column: numbers, texts, None."""
@@ -104,7 +104,7 @@ class ReportDocument:
     def thinned(self) -> "ReportDocument":
         """With no more than is drawn: of very many rounds of peers every second or third one, and the last."""
         rows = self.tables["peer_rounds"]
-        every = ceil(len(rows) / MOST_POINTS)
+        every = ceil(len(rows) / MAX_POINTS)
         last = max((row["round"] for row in rows), default=0)
         kept = [row for row in rows if row["round"] % every == 0 or row["round"] in (1, last)] if every > 1 else rows
         peers = [{name: value for name, value in row.items() if name != "classes"} for row in self.tables["peers"]]
@@ -112,7 +112,7 @@ class ReportDocument:
 
 
 def as_text(content: object) -> str:
-    """JSON that may stand within a page: no text in it can end the element, whoever has chosen it.
+    """JSON that may stand within a page: no text in it can end the element, wherever it comes from.
 
     FailedError for a number that is none.
     """
@@ -148,9 +148,14 @@ def _csv(rows: Sequence[Row]) -> str:
     ordered = [name for name in LEADING_COLUMNS if name in names] + [
         name for name in names if name not in LEADING_COLUMNS
     ]
+    return csv_text(ordered, rows)
+
+
+def csv_text(names: Sequence[str], rows: Iterable[Row]) -> str:
+    """Rows of a table, with an empty field for what is not known."""
     file = io.StringIO(newline="")
-    writer = csv.DictWriter(file, ordered, lineterminator="\n")
-    writer.writerow({name: as_cell(name) for name in ordered})
+    writer = csv.DictWriter(file, names, lineterminator="\n")
+    writer.writerow({name: as_cell(name) for name in names})
     writer.writerows({name: as_cell(value) for name, value in row.items()} for row in rows)
     return file.getvalue()
 
@@ -167,5 +172,5 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def as_cell(value: Any) -> Any:
-    """A text of somebody's that a spreadsheet would take for a formula becomes a plain one."""
+    """Make a text plain that a spreadsheet would take for a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_STARTS) else value

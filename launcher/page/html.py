@@ -66,19 +66,7 @@ def page(document: ReportDocument | None, library: str, more: Addition = NO_ADDI
 
 def figures_for_page(document: ReportDocument) -> list[dict[str, Any]]:
     """The document's figures as the page takes them."""
-    return [*map(_figure_for_page, figures(document))]
-
-
-def _figure_for_page(figure: ReportFigure) -> dict[str, Any]:
-    return {
-        "name": figure.name,
-        "title": figure.title,
-        "caption": figure.caption,
-        "tables": figure.tables,
-        "chart": figure.chart,
-        "wide": figure.wide,
-        "late": figure.name in LATE_FIGURES,
-    }
+    return [vars(figure) | {"late": figure.name in LATE_FIGURES} for figure in figures(document)]
 
 
 def _hash(script: str) -> str:

@@ -12,7 +12,7 @@ from launcher.headline import Headline, mean
 from launcher.history import PeerHistory
 from launcher.page.charts import MAX_NAMED_PEERS, Chart, ReportFigure, nominal, quantitative, rounds_axis, tip, titled
 from launcher.page.document import ReportDocument, Row
-from launcher.reports.summary import TESTS
+from launcher.reports.summary import TESTS, evaluated_rounds
 from launcher.views import Views
 from peer.learning.training import metrics
 
@@ -23,22 +23,15 @@ def round_rows(
     histories: Mapping[str, PeerHistory], views: Views, judged: Collection[str], headline: Headline
 ) -> Iterator[Row]:
     """A row for every round after which all its members among `judged` were evaluated, as in summary.json."""
-    evaluated = {
-        id: {number: one for number, one in history.rounds.items() if one.evaluated}
-        for id, history in histories.items()
-        if id in judged
-    }
-    for number in sorted(set().union(*evaluated.values())):
-        members = [evaluated[id] for id in views.members(number) if id in evaluated]
-        if members and all(number in one for one in members):
-            told = [one[number] for one in members]
-            yield {
-                "round": number,
-                **spread([value for one in told if (value := headline.value(one)) is not None], headline),
-                "train_loss": mean(one.loss for one in told),
-                "test_loss": mean(one.test_loss for one in told),
-                "peers": len(told),
-            }
+    by_peer = {id: history.rounds for id, history in histories.items() if id in judged}
+    for number, done in evaluated_rounds(by_peer, views):
+        yield {
+            "round": number,
+            **spread([value for one in done if (value := headline.value(one)) is not None], headline),
+            "train_loss": mean(one.loss for one in done),
+            "test_loss": mean(one.test_loss for one in done),
+            "peers": len(done),
+        }
 
 
 def spread(values: list[float], headline: Headline) -> Row:

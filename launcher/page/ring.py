@@ -1,4 +1,4 @@
-"""The ring: who sat where before and after it was ordered, of what classes, who sent to whom, and how much.
+"""The ring: its order before and after ordering, the peers' classes, and the bytes along each edge.
 
 Tables `ring`, `neighbours` and `edges`, and their figures: the ring as it is drawn, with a sector for each peer and in
 it its classes from the inside out, and a heat map of the bytes along each edge.
@@ -23,14 +23,14 @@ from peer.text import number
 INNER, OUTER = 0.46, 0.86
 LABEL_RADIUS = 0.92
 """Where the names stand."""
-MOST_LABELS = 24
+MAX_LABELS = 24
 UNKNOWN = "not told"
 """In place of a class, where a peer has not told of its data, or a task has no classes."""
 
 
 def sectors(order: Sequence[str], mixes: Mapping[str, Mapping[str, float]]) -> Iterator[Row]:
     """A row a peer and class. label: the peer's name, where there is room for it, on one row each."""
-    width, every = 2 * pi / len(order), ceil(len(order) / MOST_LABELS)
+    width, every = 2 * pi / len(order), ceil(len(order) / MAX_LABELS)
     gap = min(0.02, 0.1 * width)
     for seat, id in enumerate(order):
         shares = {name: share for name, share in mixes.get(id, {}).items() if share > 0} or {UNKNOWN: 1.0}
@@ -59,7 +59,7 @@ def lines(order: Sequence[str], pairs: Iterable[tuple[str, str]]) -> Iterator[Ro
 
 
 def neighbours(order: Sequence[str]) -> list[tuple[str, str]]:
-    """Who sits next to whom."""
+    """The pairs that are next to each other."""
     return [*pairwise(order), (order[-1], order[0])] if len(order) > 1 else []
 
 
@@ -71,31 +71,31 @@ def _point_on_rim(angle: float) -> tuple[float, float]:
     return round((INNER - 0.02) * sin(angle), 5), round((INNER - 0.02) * cos(angle), 5)
 
 
-MOST_CLASSES = 20
+MAX_CLASSES = 20
 DrawnOrder = tuple[str, tuple[str, ...], Iterable[tuple[str, str]]]
-"""When ("before", "after"), in which order, and who is joined by a line."""
+"""When ("before", "after"), in which order, and the pairs joined by a line."""
 
 
-def sector_rows(told: RunData) -> Iterator[Row]:
+def sector_rows(data: RunData) -> Iterator[Row]:
     """The rows of `sectors`, with when they held."""
-    mixed = mixes(told)
-    return ({"when": when, **row} for when, order, _ in orders(told) for row in sectors(order, mixed))
+    mixed = mixes(data)
+    return ({"when": when, **row} for when, order, _ in orders(data) for row in sectors(order, mixed))
 
 
-def line_rows(told: RunData) -> Iterator[Row]:
+def line_rows(data: RunData) -> Iterator[Row]:
     """The rows of `lines`, with when they held, and whether it was in the ring's last order."""
-    for when, order, pairs in orders(told):
+    for when, order, pairs in orders(data):
         for row in lines(order, pairs):
             pair = row["peer"], row["other"]
-            last = when == "before" or not told.audits or {pair, pair[::-1]} & told.talked - told.earlier_edges
+            last = when == "before" or not data.audits or {pair, pair[::-1]} & data.used_edges - data.earlier_edges
             yield {"when": when, "ring": "last" if last else "earlier", **row}
 
 
-def mixes(told: RunData) -> dict[str, Mapping[str, float]]:
+def mixes(data: RunData) -> dict[str, Mapping[str, float]]:
     """Each peer's classes as it first held them, in the same order everywhere; of very many, neighbours together."""
-    held = {id: one.data[0].classes for id, one in told.histories.items() if one.data}
+    held = {id: one.data[0].classes for id, one in data.histories.items() if one.data}
     names = list(dict.fromkeys(name for classes in held.values() for name in classes))
-    every = ceil(len(names) / MOST_CLASSES) or 1
+    every = ceil(len(names) / MAX_CLASSES) or 1
     groups = {f"{one[0]} to {one[-1]}" if every > 1 else one[0]: one for one in _groups(names, every)}
     return {
         id: {group: sum(classes.get(name, 0.0) for name in members) for group, members in groups.items()}
@@ -107,32 +107,32 @@ def _groups(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
     return (names[at : at + size] for at in range(0, len(names), size))
 
 
-def orders(told: RunData) -> Iterator[DrawnOrder]:
-    """Before and after; where nobody has ordered it, the one there is as "after"."""
-    first, orders = told.spec.ids, told.orders
-    last = told.summary.ring if told.summary else orders[-1].order if orders else first
+def orders(data: RunData) -> Iterator[DrawnOrder]:
+    """Before and after; of a ring that was not ordered, the one there is as "after"."""
+    first, orders = data.spec.ids, data.orders
+    last = data.summary.ring if data.summary else orders[-1].order if orders else first
     last = tuple(last) if sorted(last) == sorted(first) else first  # each peer tells its own, whatever it likes
     if orders:
         yield "before", first, neighbours(first)
-    yield "after", last, told.talked if told.audits else neighbours(last)
+    yield "after", last, data.used_edges if data.audits else neighbours(last)
 
 
-def edge_rows(told: RunData) -> Iterator[Row]:
+def edge_rows(data: RunData) -> Iterator[Row]:
     """A row for every vector along every edge, as its sender wrote down, or its receiver where that was lost before.
 
     bytes: of the vector; number_bytes: of the numbers beside it, or in a record; ring: "last", or "earlier" of an edge
     that was used in earlier orders of the ring only.
     """
     sizes: dict[tuple[str, str, str], tuple[int, int]] = {}
-    for one in told.sent:
+    for one in data.sent_vectors:
         size, beside = sizes.get(known := (*one.edge, one.vector), (0, 0))
         sizes[known] = size + one.bytes, beside + one.number_bytes
-    place = {id: at for at, id in enumerate(told.views.ids)}
+    place = {id: at for at, id in enumerate(data.views.ids)}
     for source, target, vector in sorted(
         sizes, key=lambda edge: (place.get(edge[0], -1), place.get(edge[1], -1), edge[2])
     ):
         size, beside = sizes[source, target, vector]
-        ring, shown = "earlier" if (source, target) in told.earlier_edges else "last", quantity(size + beside)
+        ring, shown = "earlier" if (source, target) in data.earlier_edges else "last", quantity(size + beside)
         yield {
             "from": source, "to": target, "vector": vector, "bytes": size, "number_bytes": beside, "ring": ring,
             "shown": shown,
@@ -153,7 +153,7 @@ CLASS_COLOURS = (
 )
 """Tol's muted scheme."""
 ORDERED_COLOURS = ("#fde725", "#a0da39", "#4ac16d", "#1fa187", "#277f8e", "#365c8d", "#46327e", "#440154")
-"""For more classes than anybody can tell apart: near numbers have near colours (viridis)."""
+"""For more classes than can be told apart: near numbers have near colours (viridis)."""
 
 
 def class_colours(names: Sequence[str]) -> list[str]:
@@ -171,14 +171,14 @@ SIDE = "sin(datum.middle) > 0.2 ? 'left' : sin(datum.middle) < -0.2 ? 'right' : 
 
 
 def ring_figures(document: ReportDocument) -> list[ReportFigure]:
-    """Before and after; one alone where nobody has ordered it."""
+    """Before and after; one alone of a ring that was not ordered."""
     kinds = {row["when"] for row in document.tables["ring"]}
     before, after = document.runs[0].ring_cost
     lines = "who sent to whom" if document.tables["edges"] else "neighbours"
     if "before" not in kinds:
-        said = f"Each sector is a peer, its colours are its classes. Lines: {lines}."
+        said = f"Each sector is a peer, coloured by its class mix. Lines: {lines}."
         return [replace(_ring_figure("after", "The ring", said, document), wide=True)]
-    said = "Each sector is a peer, its colours are its classes. Cost {}: the less alike the neighbours, the lower."
+    said = "Each sector is a peer, coloured by its class mix. Cost {}; lower means more dissimilar neighbours."
     return [
         _ring_figure("before", "The ring before ordering", said.format(number(before)), document),
         _ring_figure("after", "The ring after ordering", f"Cost {number(after)}. Lines: {lines}.", document),

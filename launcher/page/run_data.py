@@ -50,26 +50,26 @@ class RunData:
 
     @cached_property
     def headline(self) -> Headline:
-        return Headline.of(self.spec)
+        return Headline.from_spec(self.spec)
 
     @cached_property
-    def sent(self) -> list[SentVector]:
+    def sent_vectors(self) -> list[SentVector]:
         """What went along which edge."""
         return sent_vectors(self.views, self.audits)
 
     @cached_property
-    def talked(self) -> set[Edge]:
-        """Who sent to whom in the rounds themselves, and not when the ring was set up."""
-        return {one.edge for one in self.sent if one.round > 0}
+    def used_edges(self) -> set[Edge]:
+        """The edges used in the rounds themselves, and not when the ring was set up."""
+        return {one.edge for one in self.sent_vectors if one.round > 0}
 
     @cached_property
     def earlier_edges(self) -> set[Edge]:
         """Those used only before the ring was put in its last order."""
-        return earlier_edges(ring_periods(self.views, self.sent))
+        return earlier_edges(ring_periods(self.views, self.sent_vectors))
 
     @property
-    def judged(self) -> list[str]:
-        """Who counts in means: all who have finished, or all."""
+    def counted(self) -> list[str]:
+        """The peers that count in means: all that have finished, or all."""
         return [one.id for one in self.summary.per_peer] if self.summary else [*self.spec.ids]
 
     @property
@@ -86,13 +86,13 @@ class RunData:
 
     @property
     def ring_cost(self) -> tuple[float | None, float | None]:
-        """Before and after ordering; None where nobody has ordered it."""
+        """Before and after ordering; None where the ring was not ordered."""
         if self.summary:
             return self.summary.ring_cost.get("before"), self.summary.ring_cost.get("after")
         return (self.orders[0].cost_before, self.orders[-1].cost_after) if self.orders else (None, None)
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         return self.summary is not None and not self.summary.missing
 
     @property

@@ -1,4 +1,4 @@
-"""Where each peer's time went, and what happened when: who ran, who waited for whom, what failed, what recovered.
+"""Where each peer's time went, and what happened when: runs, waits, failures and recoveries.
 
 Tables `moments`, `peers` and `seconds`, and their figures. All times are on one clock: seconds since the run began,
 without the times in which no peer ran, as a run may pause for days.
@@ -70,7 +70,7 @@ def clock_of(histories: Mapping[str, PeerHistory]) -> Clock:
 
 
 def event_rows(histories: Mapping[str, PeerHistory], views: Views) -> list[Row]:
-    """A row each, in order of time. peer: whose events tell of it, or `EVERYBODY`. begin, end: seconds of the run."""
+    """A row each, in order of time. peer: the one that reported it, or `ALL_PEERS`. begin, end: seconds of the run."""
     clock = clock_of(histories)
     rows = [
         _event_row(id, moment, clock)
@@ -80,7 +80,7 @@ def event_rows(histories: Mapping[str, PeerHistory], views: Views) -> list[Row]:
     ]
     rows += [_event_row(ALL_PEERS, moment, clock) for moment in _changes(histories, views)]
     for at in clock.pauses:
-        rows.append({"peer": ALL_PEERS, "kind": "note", "begin": at, "end": at, "text": "the run was started again"})
+        rows.append({"peer": ALL_PEERS, "kind": "note", "begin": at, "end": at, "text": "the run was restarted"})
     return sorted(rows, key=lambda row: row["begin"])
 
 
@@ -105,24 +105,24 @@ def _changes(histories: Mapping[str, PeerHistory], views: Views) -> Iterator[Tim
     for view in views.later:
         times = [one.views[view.number].time for one in histories.values() if view.number in one.views]
         if times:
-            said = describe_change(before, view) or "what was played of some rounds is void"
+            said = describe_change(before, view) or "later rounds rolled back"
             why = f" ({view.reason})" if view.reason else ""
             yield TimelineEvent(
-                "change of view", min(times), f"view {view.number} from round {view.first} on: {said}{why}"
+                "change of view", min(times), f"view {view.number} from round {view.first}: {said}{why}"
             )
         before = view
 
 
-def peer_rows(told: RunData) -> Iterator[Row]:
+def peer_rows(data: RunData) -> Iterator[Row]:
     """A row a peer: its figures at the end, or after the last round of which it tells."""
-    results = {one.id: one for one in told.summary.per_peer} if told.summary else {}
-    for id, history in told.histories.items():
+    results = {one.id: one for one in data.summary.per_peer} if data.summary else {}
+    for id, history in data.histories.items():
         result, last = results.get(id), history.rounds.get(history.completed)
         held, judged = history.data[-1] if history.data else None, result or last
         yield {
             "peer": id,
             "samples": result.samples if result else held and held.samples,
-            "value": told.headline.value(judged) if judged else None,
+            "value": data.headline.value(judged) if judged else None,
             "rounds": history.completed,
             "bytes_sent": judged.bytes_sent if judged else 0,
             "bytes_received": judged.bytes_received if judged else 0,
@@ -133,10 +133,10 @@ def peer_rows(told: RunData) -> Iterator[Row]:
         }
 
 
-def activity_rows(told: RunData) -> Iterator[Row]:
+def activity_rows(data: RunData) -> Iterator[Row]:
     """A row a peer and activity; `other` is what its processes took besides: starting, waiting for a round, saving."""
-    clock = clock_of(told.histories)
-    for id, history in told.histories.items():
+    clock = clock_of(data.histories)
+    for id, history in data.histories.items():
         spent = {name: history.seconds(name) for name in ACTIVITIES}
         alive = sum(clock.seconds(run.end or run.start) - clock.seconds(run.start) for run in history.runs)
         spent["other"] = max(0.0, alive - sum(spent.values()))
@@ -216,8 +216,8 @@ def timeline_figure(document: ReportDocument) -> ReportFigure:
     return ReportFigure(
         "timeline",
         "What happened when",
-        "Grey: the peer runs. A gap: it did not. Dashed line: another view, or the run was started again. Times when "
-        "no peer ran are left out.",
+        "Grey: running. Gap: not running. Dashed line: view change or restart of the run. Idle periods of the whole "
+        "run are cut out.",
         ("moments",),
         {
             "data": {"name": "moments"},

@@ -15,8 +15,7 @@ from pydantic import ValidationError
 
 from launcher.history import PeerHistory
 from launcher.recorded_spec import Keys
-from launcher.reports.peer_files import decided_views
-from launcher.reports.summary import PeerResults, Places, TimeSpent, is_of_the_end, longest, summary_of
+from launcher.reports.summary import PeerResults, Places, TimeSpent, summary_of
 from launcher.reports.summary_json import Summary
 from peer.errors import FailedError, InputError
 from peer.learning.tasks import TASKS
@@ -25,7 +24,7 @@ from peer.protocols.registry import PROTOCOLS
 from peer.spec.agreement import Agreement, differing
 from peer.spec.federation import Spec
 from peer.spec.recordings import RUN, RunIdentity
-from peer.telemetry.results import RESULT, Result, read_result
+from peer.telemetry.results import RESULT
 
 
 @dataclass(frozen=True)
@@ -54,20 +53,13 @@ class Collected:
         return cls(spec, {id: places[id] for id in spec.ids if id in places})
 
     def summarise(self, spent: TimeSpent | None = None) -> Summary:
-        """Of all that have finished; FailedError if nobody has. spent: None if only the peers' events tell it."""
-        found = {id: result for id, place in self.places.items() if (result := self._result(id, place))}
-        views = decided_views(self.spec, self.places, longest(found, self.spec))
-        found = {id: result for id, result in found.items() if is_of_the_end(result, views)}
-        missing = {id: self._why(id) for id in views.finishers if id not in found}
-        if not found:
+        """Of all that have finished; FailedError if none has. spent: None if only the peers' events tell it."""
+        found = PeerResults.find(self.spec, self.places)
+        missing = {id: self._why(id) for id in found.without}
+        if not found.results:
             named = ", ".join(f"{id} ({why})" for id, why in missing.items())
             raise FailedError(f"no peer has finished, so there is nothing to sum up: {named}")
-        return summary_of(self.spec, PeerResults(self.places, found, views, missing), spent or self._spent())
-
-    def _result(self, id: str, place: Path) -> Result | None:
-        """Its own result, of this run's length."""
-        result = read_result(place)
-        return result if result and result.id == id and result.is_of(self.spec.rounds) else None
+        return summary_of(self.spec, found, spent or self._spent(), missing)
 
     def _why(self, id: str) -> str:
         if id not in self.places:
@@ -160,7 +152,7 @@ def _spec(runs: Mapping[Path, RunIdentity], code: Path | None) -> Spec:
 
 
 def _harmless(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Without data and training, which matter to nobody here and may name code, too."""
+    """Without data and training, which do not matter here and may name code, too."""
     ring = [{key: value for key, value in member.items() if key != "data"} for member in content["ring"]]
     return {**content, "data": {"name": "digits"}, "training": {}, "ring": ring}
 

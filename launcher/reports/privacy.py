@@ -159,7 +159,7 @@ def sum_flows(audits: Audits, kind: SizeKind) -> tuple[Counter[Flow], Counter[Fl
 
 
 K = TypeVar("K")
-MOST_NAMED = 5
+MAX_NAMED = 5
 """Of more peers or vectors than this the others are counted."""
 HOLDS = {True: "met", False: "not met", None: "neither proven nor denied"}
 
@@ -226,7 +226,7 @@ def no_head_left(
 
 
 def no_server(orders: Sequence[RingPeriod]) -> DefinitionFinding:
-    """Definition 3.2: members only, and nobody through whom all others talk, be it over several rounds or in one."""
+    """Definition 3.2: members only, and none through which all others talk, be it over several rounds or in one."""
     if stranger := _stranger(orders):
         return DefinitionFinding(False, stranger)
     for one in orders:
@@ -267,7 +267,7 @@ def neighbours_only(orders: Sequence[RingPeriod]) -> DefinitionFinding:
 
 
 def neighbourhoods(edges: Iterable[Edge]) -> dict[str, set[str]]:
-    """With whom each peer exchanged anything, in either direction."""
+    """The peers with which each exchanged anything, in either direction."""
     found: dict[str, set[str]] = {}
     for source, target in edges:
         found.setdefault(source, set()).add(target)
@@ -353,8 +353,8 @@ def _rounds(rounds: Iterable[int]) -> str:
 
 
 def _named(names: Sequence[str]) -> str:
-    if len(names) > MOST_NAMED:
-        return f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED} more"
+    if len(names) > MAX_NAMED:
+        return f"{', '.join(names[:MAX_NAMED])} and {len(names) - MAX_NAMED} more"
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
@@ -455,6 +455,15 @@ def violation(flow: Flow | tuple[None, str], size: int, reason: str) -> Violatio
     return {**found, "view": view} if view else found
 
 
+def violation_line(one: Violation) -> str:
+    """For a person."""
+    return (
+        one["reason"]
+        if one["round"] is None
+        else f"round {one['round']}, {one['from']} to {one['to']}: {one['reason']}"
+    )
+
+
 DOUBLE_BYTES = 8
 """Bytes of a number."""
 
@@ -467,7 +476,7 @@ class PrivacyDeclaration:
     own_code: Sequence[str] = ()
 
     def on_trust(self, audits: Audits) -> list[UnverifiedBytes]:
-        """{vector, why, bytes} of each vector whose content nobody can check, by name; bytes of all peers."""
+        """{vector, why, bytes} of each vector whose content cannot be verified, by name; bytes of all peers."""
         sent: Counter[tuple[str, str]] = Counter()
         for _, record, entry in sent_entries(audits):
             share = self._share(entry.vector, record.round)
@@ -522,7 +531,7 @@ def privacy_declaration(spec: Spec, audits: Audits) -> PrivacyDeclaration:
     )
 
 
-def privacy(views: Views, audits: Audits, promise: PrivacyDeclaration, unfinished: Collection[str] = ()) -> Privacy:
+def privacy(views: Views, audits: Audits, declaration: PrivacyDeclaration, unfinished: Collection[str] = ()) -> Privacy:
     """The `privacy` block of summary.json from every peer's audit of a run.
 
     unfinished: members whose audits may lack rounds; nothing is said against them, nor against those without an audit.
@@ -533,11 +542,11 @@ def privacy(views: Views, audits: Audits, promise: PrivacyDeclaration, unfinishe
     or, of 3.1, something is on trust), with `counted`, a sentence on each. unknown has the members without a whole
     audit, if there are any.
     """
-    private = promise.declared.heads_stay
-    on_trust = promise.on_trust(audits)
+    private = declaration.declared.heads_stay
+    on_trust = declaration.on_trust(audits)
     sent = sent_vectors(views, audits)
     orders = ring_periods(views, sent)
-    unseen_heads = any(one.unwritten and promise.holds_head(one.vector, one.round) for one in sent)
+    unseen_heads = any(one.unwritten and declaration.holds_head(one.vector, one.round) for one in sent)
     unknown = [id for id in views.ids if id in unfinished or id not in audits]
     violations = [
         *(gaps := list(missing_rounds(views, {id: audit for id, audit in audits.items() if id not in unknown}))),
@@ -555,7 +564,7 @@ def privacy(views: Views, audits: Audits, promise: PrivacyDeclaration, unfinishe
         key=lambda edge: [(place.get(id, len(place)), id) for id in edge],
     )
     found = {
-        "3.1": no_head_left(+heads, sent, on_trust, promise.whose_code),
+        "3.1": no_head_left(+heads, sent, on_trust, declaration.whose_code),
         "3.2": no_server(orders),
         "3.3": neighbours_only(orders),
     }

@@ -47,9 +47,9 @@ class ResourceEstimate:
     def disk(self) -> int:
         """Bytes on disk that a peer needs at most, by estimate."""
         made = self.made
-        rehearsed = dry_run_figures(made.spec, made.spec.ids[0], made.rehearsal(made.spec.ids[0]))
+        figures = dry_run_figures(made.spec, made.spec.ids[0], made.dry_run_input(made.spec.ids[0]))
         busiest = max(max(counts) for counts in self.sent.values())
-        return disk_needed(made.spec, made.sizes["model"], rehearsed._replace(busiest=busiest))
+        return disk_needed(made.spec, made.sizes["model"], figures._replace(busiest=busiest))
 
     def plain(self) -> dict[str, Any]:
         """For programs: the model in values, all else in bytes."""
@@ -114,7 +114,7 @@ def heading(needs: ResourceEstimate) -> list[str]:
 
 
 def of_whom(made: Plan) -> str:
-    """Which data set is split and how; who has data of its own."""
+    """Which data set is split and how; which peers have data of their own."""
     data, own = (
         made.spec.data,
         ", ".join(made.own[:MAX_NAMED_PEERS]) + (", ..." if len(made.own) > MAX_NAMED_PEERS else ""),
@@ -164,9 +164,8 @@ def training(spec: Spec) -> list[str]:
         words = value.pop("name", "") if isinstance(value, dict) else str(value)
         rest = ", ".join(f"{name} {one}" for name, one in value.items()) if isinstance(value, dict) else ""
         said.append(f"{key} {words}{' ' if words and rest else ''}{f'({rest})' if words and rest else rest}")
-    clock = (
-        "" if how.same_bits else "; how many steps that is differs from run to run, so two runs differ in their bits"
-    )
+    reason = "; how many steps that is differs from run to run, so two runs differ in their bits"
+    clock = "" if how.is_reproducible else reason
     return [f"training: {'; '.join(said)}{clock}"]
 
 

@@ -2,10 +2,10 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import safetensors
@@ -57,61 +57,48 @@ Places = Mapping[str, Path]
 """Each peer's directory, by id."""
 
 
-def results(places: Places, rounds: int) -> dict[str, Result]:
-    """By id, the results that can be read of a run of so many rounds; one of another length is stale."""
-    read = {id: read_result(place) for id, place in places.items()}
-    return {id: result for id, result in read.items() if result and result.is_of(rounds)}
-
-
-def summarise(spec: Spec, directory: Path, spent: TimeSpent) -> Summary:
-    """The summary of a run that all peers have finished; FailedError names those without a result."""
-    places = {id: directory / id for id in spec.ids}
-    found = results(places, spec.rounds)
-    views = decided_views(spec, places, longest(found, spec))
-    found = {id: result for id, result in found.items() if is_of_the_end(result, views)}
-    without = [id for id in views.finishers if id not in found]
-    if without:
-        raise FailedError(f"There is no result of {', '.join(without)}; run again to let them finish.")
-    return summary_of(spec, PeerResults(places, found, views), spent)
-
-
-def view_as_json(view: View) -> DecidedView:
-    return {
-        "number": view.number,
-        "members": [*view.members],
-        "first": view.first,
-        "planned": view.planned,
-        "entrants": [*view.entrants],
-        "reason": view.reason,
-        "expelled": [*view.expelled],
-    }
-
-
 class PeerResults(NamedTuple):
-    """What is there of a run: directories, results of those who have finished, one at least, and the views. missing:
-    who should have a result, and why each has none."""
+    """What is there of a run: its peers' directories, the results of those that finished, and the views."""
 
     places: Places
     results: Mapping[str, Result]
     views: Views
-    missing: Mapping[str, str] = {}
+
+    @classmethod
+    def find(cls, spec: Spec, places: Places) -> Self:
+        """A result counts if it is its peer's own, of a run of this length, and of a member of the last view."""
+        read = {id: read_result(place) for id, place in places.items()}
+        found = {id: one for id, one in read.items() if one and one.id == id and one.is_of(spec.rounds)}
+        # Fewer rounds than the spec's, if all have agreed on that.
+        views = decided_views(spec, places, max((one.rounds for one in found.values()), default=spec.rounds))
+        last = sorted(views.spans[-1].view.members) if views.spans else None
+        return cls(places, {id: one for id, one in found.items() if sorted(one.ring) == last}, views)
+
+    @property
+    def without(self) -> list[str]:
+        """Those that should have a result, and have none."""
+        return [id for id in self.views.finishers if id not in self.results]
 
 
-def longest(results: Mapping[str, Result], spec: Spec) -> int:
-    """The rounds of the run: fewer than the spec's if all have agreed on that."""
-    return max((result.rounds for result in results.values()), default=spec.rounds)
+def summarise(spec: Spec, directory: Path, spent: TimeSpent) -> Summary:
+    """The summary of a run that all peers have finished; FailedError names those without a result."""
+    found = PeerResults.find(spec, {id: directory / id for id in spec.ids})
+    if found.without:
+        raise FailedError(f"There is no result of {', '.join(found.without)}; run again to let them finish.")
+    return summary_of(spec, found, spent)
 
 
-def is_of_the_end(result: Result, views: Views) -> bool:
-    """Whether it was written by a member of the last view in which a round was played."""
-    return bool(views.spans) and sorted(result.ring) == sorted(views.spans[-1].view.members)
+def view_as_json(view: View) -> DecidedView:
+    """As it is when it is read back: with lists."""
+    lists = {"members": [*view.members], "entrants": [*view.entrants], "expelled": [*view.expelled]}
+    return cast(DecidedView, view.as_json() | lists)
 
 
-def summary_of(spec: Spec, there: PeerResults, spent: TimeSpent) -> Summary:
-    """The summary of the peers that have a result."""
-    places, found, views, missing = there
+def summary_of(spec: Spec, there: PeerResults, spent: TimeSpent, missing: Mapping[str, str] = {}) -> Summary:
+    """The summary of the peers that have a result, one at least; missing: why those without one have none."""
+    places, found, views = there
     per_peer = [found[id] for id in spec.ids if id in found]
-    headline = Headline.of(spec)
+    headline = Headline.from_spec(spec)
     known = {id: places[id] for id in spec.ids if id in places}
     audited = audits(known)
     return Summary(
@@ -129,7 +116,7 @@ def summary_of(spec: Spec, there: PeerResults, spent: TimeSpent) -> Summary:
         **course(history(per_peer, spec.task, views), headline),
         ring_cost=per_peer[0].ring_cost,
         restarts=spent.restarts,
-        per_peer=tuple(map(PeerSummary.of, per_peer)),
+        per_peer=tuple(map(PeerSummary.from_result, per_peer)),
         privacy=privacy(views, audited, privacy_declaration(spec, audited), missing),
         replicated={
             name: len({result.replicated.get(name) for result in per_peer}) == 1 for name in spec.protocol.replicated
@@ -144,7 +131,7 @@ def summary_of(spec: Spec, there: PeerResults, spent: TimeSpent) -> Summary:
 
 
 def honest_mean(results: Sequence[Result], spec: Spec, headline: Headline) -> float | None:
-    """The mean headline figure of those who do not misbehave by the settings; None without any."""
+    """The mean headline figure of the honest peers; None without any."""
     return mean(headline.value(result) for result in results if result.id not in spec.behaviour)
 
 
@@ -177,13 +164,19 @@ def accuracies(results: Sequence[Result], headline: Headline) -> dict[str, Any]:
 def history(results: Sequence[Result], task: Task, views: Views) -> list[dict[str, float | None]]:
     """The means after every round that all its members have in their history, and after which they evaluated: of
     accuracies, or of the task's figures."""
-    by_peer = {result.id: {event.round: event for event in result.history if event.evaluated} for result in results}
-    told = []
-    for round in sorted(set().union(*by_peer.values())):
-        members = [by_peer[id] for id in views.members(round) if id in by_peer]
-        if members and all(round in one for one in members):
-            told.append({"round": round, **_means([one[round] for one in members], task)})
-    return told
+    by_peer = {result.id: {event.round: event for event in result.history} for result in results}
+    return [{"round": round, **_means(done, task)} for round, done in evaluated_rounds(by_peer, views)]
+
+
+def evaluated_rounds(
+    by_peer: Mapping[str, Mapping[int, RoundDone]], views: Views
+) -> Iterator[tuple[int, list[RoundDone]]]:
+    """Each round after which all its members among these peers evaluated, with what they told of it."""
+    known = {id: {number: one for number, one in rounds.items() if one.evaluated} for id, rounds in by_peer.items()}
+    for number in sorted(set().union(*known.values())):
+        members = [known[id] for id in views.members(number) if id in known]
+        if members and all(number in one for one in members):
+            yield number, [one[number] for one in members]
 
 
 def _means(told: Sequence[RoundDone], task: Task) -> dict[str, float | None]:

@@ -36,11 +36,11 @@ class DecidedView(TypedDict):
     entrants: list[tuple[str, int]]
     reason: str
     expelled: NotRequired[list[str]]
-    """Who was voted out, in it or before; not in summaries of earlier versions."""
+    """Peers voted out, in it or before; not in summaries of earlier versions."""
 
 
 class UnverifiedBytes(TypedDict):
-    """Bytes of one vector that rest on somebody's word."""
+    """Bytes of one vector whose content cannot be verified."""
 
     vector: str
     why: str
@@ -95,7 +95,7 @@ class PeerSummary(Figures):
     notes: tuple[dict[str, Any], ...] = ()
 
     @classmethod
-    def of(cls, result: Result) -> Self:
+    def from_result(cls, result: Result) -> Self:
         return cls(**{one.name: getattr(result, one.name) for one in fields(Figures)}, notes=result.notes)
 
 
@@ -142,7 +142,7 @@ class Summary:
     views: tuple[DecidedView, ...] = ()
     """All after the first, which has all peers; written, like the next two, if there was any."""
     exact: bool = True
-    """Whether the result is that of a run in which nobody was ever lost."""
+    """Whether the result is that of a run in which no peer was ever lost."""
     absences: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """By id: the first and last of the rounds in which a peer's data took no part."""
 
@@ -151,7 +151,7 @@ class Summary:
 
     @property
     def outside(self) -> list[str]:
-        """Who was lost and not taken in again: in no figure, and not missing."""
+        """Peers excluded and not admitted again: in no figure, and not missing."""
         known = {peer.id for peer in self.per_peer} | self.missing.keys()
         return [id for id in self.absences if id not in known]
 
@@ -170,11 +170,8 @@ def read(path: Path) -> Summary | None:
 
 def dump(summary: Summary) -> str:
     """As it stands in the file."""
-    unused = set() if summary.replicated else {"replicated"}
+    unused = {name for name in ("replicated", "missing", "stopped_early", "worth") if not getattr(summary, name)}
     unused |= set() if summary.behaviour else {"behaviour", "honest_accuracy"}
-    unused |= set() if summary.missing else {"missing"}
-    unused |= set() if summary.stopped_early else {"stopped_early"}
-    unused |= set() if summary.worth else {"worth"}
     unused |= set() if summary.views else {"views", "exact", "absences"}
     content = SUMMARIES.dump_python(summary, warnings=False, exclude=unused)
     for one, written in zip(summary.per_peer, content["per_peer"], strict=True):

@@ -1,5 +1,4 @@
-"""The end of a run in words: how good, how fair, how private, who was lost and what that did, and where the models
-are."""
+"""The end of a run in words: how good, how fair, how private, what was lost, and where the models are."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -8,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launcher.headline import Headline
-from launcher.reports.privacy import HOLDS
+from launcher.reports.privacy import HOLDS, violation_line
 from launcher.reports.summary_json import Privacy, Summary
 from launcher.reports.worth import worth_lines
 from launcher.table import fitting, quantity
@@ -26,14 +25,14 @@ def view_changes(summary: Summary, spec: Spec) -> list[str]:
     if not summary.views:
         return []
     views = Views(spec.ids, summary.rounds, tuple(View.from_json(dict(view)) for view in summary.views))
-    told = [exactness(views), *whose_data(summary), *means_by_view(summary, Headline.of(spec), views)]
+    told = [exactness(views), *whose_data(summary), *means_by_view(summary, Headline.from_spec(spec), views)]
     return [told[0], *(f"  {line}" for line in told[1:])]
 
 
 def exactness(views: Views) -> str:
-    """Whether the result is that of a run in which nobody was lost."""
+    """Whether the result is that of a run in which no peer was lost."""
     if views.exact:
-        return "exact: after a change of view all peers played the rounds again that had become void"
+        return "exact: all peers replayed the rounds that a view change had rolled back"
     changed = views.changes()
     rounds = [str(round) for round, _ in changed]
     listed = f"rounds {', '.join(rounds[:-1])} and {rounds[-1]}" if len(rounds) > 1 else f"round {rounds[0]}"
@@ -41,7 +40,7 @@ def exactness(views: Views) -> str:
 
 
 def whose_data(summary: Summary) -> list[str]:
-    """Of whom, and in which rounds, no data took part."""
+    """The peers, and the rounds, whose data took no part."""
     told = []
     for id, absent in summary.absences.items():
         rounds = ", ".join(f"{first} to {last}" if first < last else str(first) for first, last in absent)
@@ -51,7 +50,7 @@ def whose_data(summary: Summary) -> list[str]:
 
 
 def means_by_view(summary: Summary, headline: Headline, views: Views) -> list[str]:
-    """The mean figure of those who have finished, at the end of each view that changed who took part."""
+    """The mean figure of the peers that finished, at the end of each view that changed the members."""
     known = {int(one["round"] or 0): headline.of_means(one) for one in summary.history}
     told = []
     for span in views.spans:
@@ -65,14 +64,14 @@ ACTIVITIES = ("train", "communicate", "evaluate")
 
 
 def show(summary: Summary, spec: Spec, directory: Path, console: Console) -> None:
-    """Prints the summary of a finished run."""
+    """Print the summary of a finished run."""
     report(summary, spec, console)
     say(where_models_are(summary, spec, directory), console)
 
 
 def report(summary: Summary, spec: Spec, console: Console) -> None:
-    """Prints what it says, and not where anything lies."""
-    console.print(per_peer(summary, Headline.of(spec), console))
+    """Print what it says, and not where anything lies."""
+    console.print(per_peer(summary, Headline.from_spec(spec), console))
     say(summary_lines(summary, spec), console)
 
 
@@ -102,12 +101,10 @@ def summary_lines(summary: Summary, spec: Spec) -> list[str]:
     said = [
         f"{summary.name}: {summary.protocol}, {summary.peers} peers, {summary.rounds} rounds{early} "
         f"in {duration(summary.wall_seconds)}{restarts}",
-        *quality(summary, Headline.of(spec)),
+        *quality(summary, Headline.from_spec(spec)),
         *view_changes(summary, spec),
     ]
-    if summary.behaviour:
-        who = "; ".join(f"{id} ({how})" for id, how in summary.behaviour.items())
-        said.append(f"misbehaving by the settings: {who}; the others: mean {number(summary.honest_accuracy)}")
+    said += adversary_lines(summary)
     if bests := [f"{peer.id} {peer.best.round} ({number(peer.best.figure)})" for peer in summary.per_peer if peer.best]:
         said.append(f"best rounds on the samples held back: {', '.join(bests)}; see model.best.safetensors")
     said += worth_lines(summary.worth) if summary.worth else []
@@ -115,10 +112,21 @@ def summary_lines(summary: Summary, spec: Spec) -> list[str]:
     if before is not None:
         said.append(f"ring cost: {number(before)} before, {number(after)} after ordering")
     said += privacy_lines(summary.privacy)
-    if differing := [name for name, same in summary.replicated.items() if not same]:
-        said.append(f"the peers' {', '.join(differing)} differ at the end, and the protocol says that they are equal")
-    said += [f"missing, and in no figure: {id} ({why})" for id, why in summary.missing.items()]
-    return said
+    return said + caveats(summary)
+
+
+def adversary_lines(summary: Summary) -> list[str]:
+    """Which peers misbehave because the settings say so, and how good the others are."""
+    who = "; ".join(f"{id} ({how})" for id, how in summary.behaviour.items())
+    mean = number(summary.honest_accuracy)
+    return [f"simulated adversaries: {who}; mean of the honest peers: {mean}"] if who else []
+
+
+def caveats(summary: Summary) -> list[str]:
+    """What is missing from the figures, and what is not as the protocol says."""
+    differing = ", ".join(name for name, same in summary.replicated.items() if not same)
+    said = [f"replicas differ at the end: {differing} (the protocol declares them equal)"] if differing else []
+    return said + [f"not included in any figure: {id} ({why})" for id, why in summary.missing.items()]
 
 
 def quality(summary: Summary, headline: Headline) -> list[str]:
@@ -172,12 +180,7 @@ def privacy_lines(privacy: Privacy) -> list[str]:
         said += f"; not known without the whole audits of {', '.join(unknown)}: {undecided}"
     elif undecided:
         said += f"; {undecided} can neither be proven nor denied"
-    shown = [
-        f"  {one['reason']}"
-        if one["round"] is None
-        else f"  round {one['round']}, {one['from']} to {one['to']}: {one['reason']}"
-        for one in violations[:10]
-    ]
+    shown = [f"  {violation_line(one)}" for one in violations[:10]]
     counted = [
         f"  {name} {HOLDS[privacy['definitions'].get(name)]}: {told}"
         for name, told in privacy.get("counted", {}).items()

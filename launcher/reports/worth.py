@@ -84,7 +84,7 @@ def solo_spec(spec: Spec) -> Spec:
     content["protocol"] = {"name": "solo", "like": plain["protocol"]}
     if spec.data.standardize:
         content["data"]["standardize"] = "own"
-    # Wrong labels are wrong data; whoever sends nothing can misbehave in no other way.
+    # Wrong labels are wrong data; a peer that sends nothing can misbehave in no other way.
     content["behaviour"] = {id: how for id, how in plain["behaviour"].items() if how["kind"] == "label-flip"}
     try:
         return Spec.model_validate_json(json.dumps(content), strict=True)
@@ -99,7 +99,7 @@ def with_worth(summary: Summary, spec: Spec, directory: Path) -> Summary:
     theirs = summary_json.read(files.summary)
     if theirs is None or spec.protocol.name == "solo" or not _is_of(files, spec):
         return summary
-    headline = Headline.of(spec)
+    headline = Headline.from_spec(spec)
     ours, solo = ({one.id: headline.value(one) for one in of.per_peer} for of in (summary, theirs))
     together = {id: value for id, value in ours.items() if value is not None and solo.get(id) is not None}
     figures = {id: value for id, value in solo.items() if id in together and value is not None}
@@ -115,8 +115,10 @@ def with_worth(summary: Summary, spec: Spec, directory: Path) -> Summary:
 
 
 def _is_of(files: RunFiles, spec: Spec) -> bool:
-    """Whether the run there is of these peers alone, with these settings; it may be anybody's."""
+    """Whether the run there is of these peers alone, with these settings; it may be of any other run."""
     try:
-        return not RecordedSpec.read(files.federation).differing(RecordedSpec.of(solo_spec(spec), files.federation))
+        return not RecordedSpec.read(files.federation).differing(
+            RecordedSpec.from_spec(solo_spec(spec), files.federation)
+        )
     except InputError:
         return False

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -35,8 +35,8 @@ STUDY_FILE = "study.yaml"
 def check_packages(extra: str) -> None:
     needed = (*NEEDED_PACKAGES, "distributed") if extra == "dask" else NEEDED_PACKAGES
     if missing := [name for name in needed if find_spec(name) is None]:
-        way_out = f"install them with: pip install -c constraints.txt 'dfl[{extra}]'"
-        raise InputError(f"studies need packages that are missing here ({', '.join(missing)}); {way_out}")
+        hint = f"install them with: pip install -c constraints.txt 'dfl[{extra}]'"
+        raise InputError(f"studies need packages that are missing here ({', '.join(missing)}); {hint}")
 
 
 def check_directory(directory: Path, name: str) -> None:
@@ -57,7 +57,7 @@ def name_of_study_in(directory: Path) -> str | None:
 
 
 def check_data(cells: Sequence[Cell]) -> None:
-    """Opens the data of one cell of each kind and builds its model; InputError where its peers would refuse them."""
+    """Open the data of one cell of each kind and build its model; InputError where its peers would refuse them."""
     kinds = {}
     for cell in cells:
         # Whole, as it has the places of files, which the peers need not agree on.
@@ -88,15 +88,14 @@ class ProgressBar:
         elif not self._output.console.is_terminal:
             self._output.say(printable(f"{self._done} of {self._total}: {ended.cell.name}"))
 
-    @classmethod
-    @contextmanager
-    def on(cls, output: Output, total: int, kept: int) -> Iterator["ProgressBar"]:
-        shown = cls(output, total, kept)
-        if not output.console.is_terminal:
-            yield shown
-            return
-        with shown._bar:
-            yield shown
+    def __enter__(self) -> Self:
+        if self._output.console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._output.console.is_terminal:
+            self._bar.stop()
 
 
 FIGURE_KINDS = ("rounds", "fairness", "bytes", "axis", "ring", "reputation")
@@ -145,7 +144,7 @@ class StudyOptions:
 
 
 def study(options: StudyOptions, output: Output) -> int:
-    """Computes what is missing and writes the results; the exit code. Nothing is created where InputError is raised."""
+    """Compute what is missing and write the results; return the exit code. InputError before anything is created."""
     check_packages("dask" if options.dask else "study")
     if options.at_once is not None and options.at_once < 1:
         raise InputError(f"--at-once {options.at_once}: give a number from 1 on")
@@ -190,7 +189,7 @@ def run_cells(made: Sequence[Cell], missing: Sequence[Cell], where: Backend, out
     output.say(f"{plural(len(made), 'cell')}, {kept} of them finished already, {where.words}, in {directory}")
     with StopSignal.listening() as stopping:
         everything = closing(where.computed(stopping))
-        with ProgressBar.on(output, len(made), kept) as shown, everything as computing:
+        with ProgressBar(output, len(made), kept) as shown, everything as computing:
             for ended in computing:
                 shown.tell(ended)
                 if ended.failure:
@@ -215,6 +214,6 @@ def sole_use_of(directory: Path) -> Iterator[None]:
         try:
             held.enter_context(sole_use(directory / "cells"))
         except InputError:
-            way_out = "wait for it or choose another --out"
-            raise InputError(f"another dfl-launch is at work in {directory}; {way_out}") from None
+            hint = "wait for it or choose another --out"
+            raise InputError(f"another dfl-launch is at work in {directory}; {hint}") from None
         yield

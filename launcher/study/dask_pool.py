@@ -23,7 +23,7 @@ from peer.plugins import describe_error
 from peer.spec.agreement import user_code
 from peer.text import one_line
 
-CONNECT, APPEAR, ANSWER = 15.0, 30.0, 10.0
+CONNECT_TIMEOUT_S, WORKER_TIMEOUT_S, ANSWER_TIMEOUT_S = 15.0, 30.0, 10.0
 """Seconds for the scheduler to answer, for the first worker to be there, and for workers to say what they have."""
 
 
@@ -51,9 +51,9 @@ class DaskScheduler:
 
     def check(self) -> None:
         try:
-            self.client.wait_for_workers(1, timeout=APPEAR)
+            self.client.wait_for_workers(1, timeout=WORKER_TIMEOUT_S)
         except TimeoutError:
-            raise InputError(f"no worker is connected to the scheduler at {self.address}; {self.way_out}") from None
+            raise InputError(f"no worker is connected to the scheduler at {self.address}; {self.hint}") from None
         try:
             self.client.run_on_scheduler(who)
         except (ImportError, AttributeError) as error:
@@ -71,7 +71,7 @@ class DaskScheduler:
                 del self.refused[gone]
             if new := [worker for worker in threads if worker not in self.refused]:
                 with suppress(TimeoutError):  # one that is as slow as that is asked again at the next look
-                    self._hear(self.client.run(who, workers=new, on_error="return", callback_timeout=ANSWER))
+                    self._hear(self.client.run(who, workers=new, on_error="return", callback_timeout=ANSWER_TIMEOUT_S))
         except OSError:
             raise self.gone() from None
         return {worker: count for worker, count in threads.items() if self.refused.get(worker) == ""}
@@ -91,7 +91,7 @@ class DaskScheduler:
         self.refused[worker] = _other_code(worker, other)
 
     @property
-    def way_out(self) -> str:
+    def hint(self) -> str:
         return f"start one in an environment that has dfl: dask worker {self.address}"
 
     def gone(self) -> FailedError:
@@ -110,18 +110,21 @@ def _connect(address: str) -> Any:
         if there != __version__:  # between which Dask promises nothing
             versions = f"Dask {there} and this machine has {__version__}"
             raise InputError(f"the scheduler at {address} has {versions}; install one version on all")
-        return Client(address, timeout=CONNECT, set_as_default=False)
+        return Client(address, timeout=CONNECT_TIMEOUT_S, set_as_default=False)
     except (OSError, ValueError, TypeError, RuntimeError) as error:
-        way_out = "give the address that `dask scheduler` prints, such as tcp://host:8786"
-        why = one_line(error) or f"nothing within {CONNECT:.0f} s"
-        raise InputError(f"--dask {address}: no Dask scheduler answers there ({why}); {way_out}") from None
+        hint = "give the address that `dask scheduler` prints, such as tcp://host:8786"
+        why = one_line(error) or f"nothing within {CONNECT_TIMEOUT_S:.0f} s"
+        raise InputError(f"--dask {address}: no Dask scheduler answers there ({why}); {hint}") from None
 
 
 async def _scheduler_version(address: str) -> str:
     from distributed import Security, rpc
 
     secured = Security().get_connection_args("client")
-    async with asyncio.timeout(CONNECT), rpc(address, connection_args=secured, timeout=CONNECT) as scheduler:
+    async with (
+        asyncio.timeout(CONNECT_TIMEOUT_S),
+        rpc(address, connection_args=secured, timeout=CONNECT_TIMEOUT_S) as scheduler,
+    ):
         told: str = (await scheduler.versions())["packages"]["distributed"]
         return told
 
@@ -172,9 +175,9 @@ class DaskPool:
                 self.cluster.client.cancel([*self._running], force=True)
 
     def _tell(self, workers: Collection[str]) -> None:
-        """Who is given no cell, each once; and that nobody is there, once each time."""
+        """Report workers that are given no cell, each once; and that none is left, once each time."""
         said = {f"{why}: it is given no cell" for why in self.cluster.refused.values() if why}
-        said |= set() if workers else {f"No worker is left; {self.cluster.way_out}"}
+        said |= set() if workers else {f"No worker is left; {self.cluster.hint}"}
         for line in sorted(said - self._said):
             self.say(line)
         self._said = said
@@ -188,7 +191,7 @@ class DaskPool:
             "code": self.cluster.code,
         }
         # A key of its own: what an earlier launcher asked for may just be being given up.
-        # Named only where others must not have it: who waits for named workers waits on when they are gone.
+        # Named only where others must not have it: a task for named workers waits on when they are gone.
         named = {"workers": workers, "allow_other_workers": True} if any(self.cluster.refused.values()) else {}
         future = self.cluster.client.submit(compute, task, key=f"cell-{uuid4()}", pure=False, **named)
         self._running[future] = cell

@@ -161,7 +161,7 @@ def _run_process(worker: Any, arguments: list[str]) -> int:
 
 
 def _wanted(worker: Any) -> bool:
-    """Whether somebody still waits for the task of this thread: Dask ends no thread, and tells it nothing."""
+    """Whether the task of this thread is still wanted: Dask ends no thread, and tells it nothing."""
     task = worker.state.tasks.get(worker.get_current_task())
     return task is not None and task.state != "cancelled"
 

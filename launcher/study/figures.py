@@ -11,15 +11,15 @@ from itertools import chain, count
 from statistics import fmean, stdev
 from typing import Any
 
-from launcher.page.charts import NAMES_AXIS, nominal, quantitative, rounds_axis, tip, titled
+from launcher.page.charts import NAMES_AXIS, Chart, nominal, quantitative, rounds_axis, tip, titled
+from launcher.page.document import Row
 from launcher.page.ring import UNKNOWN, lines, ring_chart, sectors
 from launcher.reports import summary_json
 from launcher.study.grid import Cell
-from launcher.study.results import Row, cell_columns, cell_details
+from launcher.study.results import cell_columns, cell_details
 from launcher.study.tables import other_axes, place_in_grid
 from peer.text import number
 
-Chart = dict[str, Any]
 SIZE: Chart = {"width": 260, "height": 200}
 COLOUR_LEGEND: Chart = {"labelLimit": 0, "columns": 1, "orient": "right", "symbolOpacity": 1}
 POINT_COLUMNS = ("protocol", "seed", "mean", "gini", "tensor_bytes_sent")

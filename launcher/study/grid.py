@@ -140,7 +140,7 @@ class Cell:
 
     @property
     def command(self) -> str:
-        """Runs it once more, as real peers."""
+        """Run it once more, as real peers."""
         out = f"runs/{self.spec.name}-{self.key[:12]}"
         return shlex.join(["dfl-launch", "run", str(self.files.federation), "--out", out, "--device", "cpu"])
 
@@ -239,8 +239,8 @@ def check_keys(settings: StudySettings, document: Document) -> None:
             first, dot, rest = key.partition(".")
             where = document.where((block, key))
             if first in ("ring", "name"):
-                way_out = "give `peers: 5`, say" if first == "ring" else "all cells have the study's"
-                raise InputError(f"{where}: `{key}` cannot be in `{block}`; {way_out}")
+                hint = "give `peers: 5`, say" if first == "ring" else "all cells have the study's"
+                raise InputError(f"{where}: `{key}` cannot be in `{block}`; {hint}")
             if first not in known:
                 raise InputError(f"{where}: unknown key `{key}`; {suggest(first, [*known])}")
             if dot and block == "base":

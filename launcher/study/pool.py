@@ -26,7 +26,7 @@ from peer.spec.blocks import MAX_PORT
 
 
 class StopSignal:
-    """code: of the exit, once somebody asks for it. descriptor: can be read from then on."""
+    """code: of the exit, once a stop is requested. descriptor: can be read from then on."""
 
     def __init__(self) -> None:
         self.code = 0
@@ -102,7 +102,7 @@ def compute_cells(
                 process = context.Process(target=work, args=(cell.place, cell.network, port))
                 with signals_deferred(
                     STOPS
-                ):  # Ctrl-C goes to all of a terminal, also to who is not its own session's yet
+                ):  # Ctrl-C goes to all of a terminal, also to a process not yet in a session of its own
                     process.start()
                 running[process] = cell
             wait([stopping.descriptor, *(process.sentinel for process in running)])

@@ -1,7 +1,6 @@
 """The tidy tables of a study: one row a cell, and one row a round of a cell; what each gained over which cell of
 `solo`."""
 
-import csv
 import io
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -9,7 +8,7 @@ from typing import Any
 
 from launcher.commands.compare import COMPARED
 from launcher.headline import Headline
-from launcher.page.document import as_cell
+from launcher.page.document import Row, csv_text
 from launcher.page.learning_curves import spread
 from launcher.reports import summary_json
 from launcher.reports.summary_json import Summary
@@ -53,7 +52,6 @@ def _other_labels(cell: Cell) -> dict[str, Label]:
     return {axis: label for axis, label in cell.labels.items() if axis != "protocol"}
 
 
-Row = dict[str, Any]
 FIGURES = (
     *("rounds", "mean", "worst", "gini", "honest", "r50", "plateau_sigma", "weight_divergence"),
     *("mcg", "cgs", "least_gain", "ring_cost_before", "ring_cost_after", "ring_saving"),
@@ -74,7 +72,7 @@ def rows(cells: Sequence[Cell], failures: Mapping[str, str]) -> list[Row]:
         if summary := known.get(cell.key):
             baseline = alone.get(cell.key)
             figures |= _result_columns(cell, summary, known[baseline.key] if baseline else None)
-        headline = Headline.of(cell.spec)
+        headline = Headline.from_spec(cell.spec)
         judged = {"figure": headline.words, "better": headline.figure.better}
         of = cell_columns(cell)  # stands first, and last too: an axis may be called like a figure
         made.append({**of, "failure": printable(failures.get(cell.key, "")), **judged, **figures, **of})
@@ -95,7 +93,7 @@ def cell_columns(cell: Cell) -> Row:
 
 
 def _result_columns(cell: Cell, summary: Summary, alone: Summary | None) -> Row:
-    headline = Headline.of(cell.spec)
+    headline = Headline.from_spec(cell.spec)
     together = {one.id: value for one in summary.per_peer if (value := headline.value(one)) is not None}
     found = spread([*together.values()], headline)
     before, after = summary.ring_cost.get("before"), summary.ring_cost.get("after")
@@ -141,12 +139,7 @@ def round_rows(cells: Sequence[Cell]) -> Iterator[Row]:
 
 
 def as_csv(made: Sequence[Row]) -> str:
-    """With an empty field for what is not known."""
-    file = io.StringIO(newline="")
-    writer = csv.DictWriter(file, [*made[0]], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: as_cell(value) for name, value in row.items()} for row in made)
-    return file.getvalue()
+    return csv_text([*made[0]], made)
 
 
 def as_parquet(made: Sequence[Row]) -> bytes:

@@ -13,8 +13,8 @@ from importlib.resources import files
 from statistics import fmean, stdev
 from typing import Any, Literal
 
+from launcher.page.document import Row
 from launcher.study.grid import axis_value
-from launcher.study.results import Row
 from launcher.table import quantity
 
 

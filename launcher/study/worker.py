@@ -38,8 +38,8 @@ PORTS = 1 << 16
 
 @contextmanager
 def free_ports(first: int, each: int) -> Iterator[int]:
-    """The first of `each` ports in a row, from `first` on, at which nobody of this machine listens and that no other
-    cell has inside the block; FailedError where there are none."""
+    """The first of `each` ports in a row, from `first` on, that are free for the block: no process of this machine
+    listens there, and no other cell has them. FailedError where there are none."""
     with ExitStack() as held:
         yield _free_block(held, first, each)
 
@@ -67,7 +67,7 @@ LOCK_TIMEOUT_S = 60.0
 
 
 def work(place: Path, network: Network, port: int) -> None:
-    """Computes the cell in `place`, as a process that the launcher has made; on the network `grpc` its peers take free
+    """Compute the cell in `place`, as a process that the launcher has made; on the network `grpc` its peers take free
     ports from `port` on. Exits with 1 where it fails; the last line of log.txt says why."""
     launcher = parent_process()
     assert launcher is not None
@@ -75,7 +75,7 @@ def work(place: Path, network: Network, port: int) -> None:
 
 
 def work_until(gone: int, place: Path, network: Network, port: int) -> None:
-    """The same; `gone` is a descriptor that can be read once nobody wants the cell any more."""
+    """The same; `gone` is a descriptor that can be read once the cell is no longer wanted."""
     os.setsid()  # Ctrl-C is for the launcher to hear
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     threading.Thread(target=end_with_launcher, args=(gone,), daemon=True).start()
@@ -110,13 +110,13 @@ def compute(files: CellFiles, network: Network, port: int) -> None:
     else:
         with free_ports(port, len(spec.ids)) as found:
             summary = as_real_peers(with_ports(spec, found), files)
-    told = RunData.read(spec, {id: files.run / id for id in spec.ids}, summary)
-    rows = [*round_rows(told.histories, told.views, told.judged, told.headline)]
+    data = RunData.read(spec, {id: files.run / id for id in spec.ids}, summary)
+    rows = [*round_rows(data.histories, data.views, data.counted, data.headline)]
     kept = {
         "commit": commit(),
         "weight_divergence": weight_divergence(files.run, spec.ids),
         "rounds": rows,
-        "ring": ring_before_and_after(told),
+        "ring": ring_before_and_after(data),
     }
     write_atomically(files.rounds, json.dumps(kept).encode())
     shutil.rmtree(files.run)
@@ -124,12 +124,12 @@ def compute(files: CellFiles, network: Network, port: int) -> None:
     summary_json.write(files.summary, summary)
 
 
-def ring_before_and_after(told: RunData) -> dict[str, Any] | None:
-    """The ring before and after it was ordered, for the figure; None where nobody has ordered it."""
-    if not told.orders:
+def ring_before_and_after(data: RunData) -> dict[str, Any] | None:
+    """The ring before and after it was ordered, for the figure; None where it was not ordered."""
+    if not data.orders:
         return None
-    seen = [{"when": when, "order": order, "lines": sorted(pairs)} for when, order, pairs in orders(told)]
-    return {"mixes": mixes(told), "orders": seen, "cost": told.ring_cost}
+    seen = [{"when": when, "order": order, "lines": sorted(pairs)} for when, order, pairs in orders(data)]
+    return {"mixes": mixes(data), "orders": seen, "cost": data.ring_cost}
 
 
 def as_real_peers(spec: Spec, files: CellFiles) -> Summary:
@@ -146,7 +146,7 @@ def with_ports(spec: Spec, port: int) -> Spec:
 
 
 def end_with_launcher(gone: int) -> None:
-    """A cell whose launcher was killed is nobody's."""
+    """End this process when its launcher is gone."""
     wait([gone])
     os.kill(os.getpid(), signal.SIGTERM)
 

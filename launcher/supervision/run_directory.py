@@ -1,4 +1,4 @@
-"""A run's directory: who may use it, what is in it, and when it may be used again.
+"""A run's directory: which launcher may use it, what is in it, and when it may be used again.
 
 DIR/.lock            held by the launcher
 DIR/.peers           held by every peer that is a process of this machine
@@ -111,7 +111,7 @@ class RunDirectory:
         return InputError(f"{self.path} cannot be written to ({why}); choose another directory with --out")
 
     def claim(self) -> None:
-        """Creates the directory if need be, keeps other launchers out, waits for an earlier one's peers."""
+        """Create the directory if need be, keep other launchers out, wait for an earlier one's peers."""
         if self._lock >= 0:
             return
         try:
@@ -127,10 +127,10 @@ class RunDirectory:
         path = self.path / name
         if not path.exists():
             self._made.append(path)
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)  # who could open it could lock it
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)  # to open it is to be able to lock it
 
     def _lock_out(self) -> None:
-        # Nobody else can come upon a file that another launcher has removed meanwhile: its lock keeps nobody out.
+        # A file that another launcher has removed meanwhile is found by no other: its lock excludes none.
         if not lock(self._lock) or os.fstat(self._lock).st_nlink == 0:
             raise InputError(f"another dfl-launch is at work in {self.path}; wait for it or choose another --out")
         if not lock(self.peers_lock, self.patience):
@@ -150,7 +150,7 @@ class RunDirectory:
 
     def _undo(self) -> None:
         for place in reversed(self._made):
-            with suppress(OSError):  # somebody else has put something there
+            with suppress(OSError):  # something else has been put there
                 place.rmdir() if place.is_dir() else place.unlink()
         self.release()
 
@@ -188,11 +188,11 @@ class RunDirectory:
         return spec.model_copy(update={"run": earlier.keys.run if earlier else token_hex(8)})
 
     def compare(self, spec: Spec) -> None:
-        """Refuses a directory of another run, naming the keys that differ."""
+        """Refuse a directory of another run, naming the keys that differ."""
         earlier = self.earlier()
         if earlier is None:
             return
-        differing = earlier.differing(RecordedSpec.of(spec, self.files.federation))
+        differing = earlier.differing(RecordedSpec.from_spec(spec, self.files.federation))
         if obstacle := why_not_continued(spec, differing, earlier.keys.rounds):
             raise InputError(
                 f"{self.path} holds another run: {obstacle}; choose another --out, or discard it with --fresh"
@@ -204,7 +204,7 @@ class RunDirectory:
         return summary if summary and (summary.rounds >= rounds or summary.stopped_early) else None
 
     def discard(self) -> None:
-        """Removes what a run wrote; anything else in the directory stays."""
+        """Remove what a run wrote; anything else in the directory stays."""
         for file in (self.files.summary, self.files.report, self.files.totals, self.files.engine, self.files.place):
             file.unlink(missing_ok=True)
         shutil.rmtree(self.files.job, ignore_errors=True)

@@ -161,10 +161,10 @@ class Supervisor:
     _running: dict[str, Process] = field(default_factory=dict, init=False)
 
     async def until_end(self, ids: Sequence[str], stop: Stop) -> None:
-        """Returns when no peer runs any more, or when they are to go on without the launcher.
+        """Return when no peer runs any more, or when they are to go on without the launcher.
 
         That is when all have ended, so many have failed for good that the others cannot finish, or have finished
-        without them, or somebody asks it to stop.
+        without them, or a stop is requested.
         """
         try:
             async with background() as tasks:
@@ -183,13 +183,13 @@ class Supervisor:
 
     @property
     def finished(self) -> bool:
-        """Whether all have who take part in the last round."""
+        """Whether all members of the last round have finished."""
         return all(self.codes.get(id) == 0 for id in self.federation.views.finishers)
 
     def _goes_on(self) -> bool:
         """Whether the others can finish without those that have failed for good.
 
-        Wrong input is none of the losses that happen: somebody has to correct it.
+        Wrong input is no such loss: it has to be corrected.
         """
         failed = [id for id, code in self.codes.items() if code != 0 and code not in STOPPED]
         wrong = any(self.codes[id] == WRONG_INPUT and not self.federation.peers[id].restarts for id in failed)
@@ -225,7 +225,7 @@ class Supervisor:
             view.end("restarting")
             view.restarts = restarts.total
             self.restarts += 1
-            self.run.say(f"{self._exit_message(id, code)}\n{id} starts again in {delay:g} s")
+            self.run.say(f"{self._exit_message(id, code)}\n{id}: restarting in {delay:g} s")
             await asyncio.sleep(delay)
 
     def _ended(self, id: str, code: int) -> None:
@@ -235,18 +235,18 @@ class Supervisor:
             view.end("left" if view.state == "left" else "done")
         elif code in STOPPED:
             view.end("stopped")
-            self.run.say(f"{id} was stopped; to go on: dfl-peer --config {self.run.files.config(id)}")
+            self.run.say(f"{id} stopped; resume with: dfl-peer --config {self.run.files.config(id)}")
         else:
             view.end("failed")
-            so = "; the others go on without it" if self._goes_on() else ", so the run ends"
-            self.run.say(f"{self._exit_message(id, code)}\n{id} is not started again{so}")
+            so = "; the others continue without it" if self._goes_on() else "; stopping the run"
+            self.run.say(f"{self._exit_message(id, code)}\n{id} will not be restarted{so}")
             last = view.failure or " ".join(last_lines(self.run.files.log(id), 1))
             self._failures.append(f"{id} {describe_exit(code)}" + (f": {last}" if last else ""))
 
     def _exit_message(self, id: str, code: int) -> str:
         last = "".join(f"\n    {line}" for line in last_lines(self.run.files.log(id), LOG_LINES))
         refused = code == WRONG_INPUT and not self.restarts  # then nothing is left of a run that has just begun
-        where = "its last words" if refused else f"the end of {self.run.files.log(id)}"
+        where = "last log lines" if refused else f"last lines of {self.run.files.log(id)}"
         return f"{id} {describe_exit(code)}; {where}:{last or ' (empty)'}"
 
     async def _end(self, forced: asyncio.Event) -> None:
@@ -262,12 +262,12 @@ class Supervisor:
             for process in self._running.values():
                 process.signal(signal.SIGKILL)  # reaches only those that have not ended
             await self.deployment.stop_all()
-            # Of a place that cannot be reached no end is heard: that has been said, and nobody waits for it for ever.
+            # An unreachable place reports no end: that has been said, and is not waited for without a limit.
             await asyncio.wait((everyone,), timeout=self.policy.grace)
             everyone.cancel()
 
     async def _everyone(self) -> None:
-        """Waits for all that still run; a lost fork server has been reported by the keepers."""
+        """Wait for all that still run; a lost fork server has been reported by the keepers."""
         for id, process in self._running.items():
             with suppress(FailedError):
                 self.codes[id] = await process.wait()
@@ -295,7 +295,7 @@ class Supervised:
 
     stop: Stop
     finished: bool
-    """Whether all have who take part in the last round."""
+    """Whether all members of the last round have finished."""
     failed: bool
     """Whether a peer ended with anything but success or a stop."""
     refused: bool

@@ -1,6 +1,6 @@
 """The device that holds a model and its samples, and tensors on their way to and from it.
 
-A GPU without room for them is reported as one error with the way out. Copies between a GPU and the CPU are waited
+A GPU without room for them is reported as one error with a hint. Copies between a GPU and the CPU are waited
 for only by the code that reads them. Such a copy needs pinned memory on the CPU: torch keeps a block of it, and one
 of the GPU's, from being used again before the copies from and to it are over.
 """
@@ -49,7 +49,7 @@ def limit_memory(device: torch.device, share: float | None) -> None:
 
 @contextmanager
 def memory_errors() -> Iterator[None]:
-    """That a GPU has no room inside the block, as a FailedError with the way out."""
+    """Report a GPU that runs out of memory inside the block as a FailedError with a hint."""
     try:
         yield
     except RuntimeError as error:
@@ -70,11 +70,11 @@ def memory_errors() -> Iterator[None]:
 BLOCKING_DEVICES = ("cpu", "mps")
 """Devices without such copies: of Apple's GPUs torch does not say that they are safe."""
 Empty = Callable[[int, torch.dtype], Tensor]
-"""Memory on the CPU for so many values, whatever is in it."""
+"""Allocates uninitialised memory on the CPU for so many values."""
 
 
 def memory_for(device: torch.device) -> Empty:
-    """Where a vector is put together that is to go to that device, or has come from it: pinned for a GPU."""
+    """Return an allocator for vectors that go to a device or come from it: pinned for a GPU."""
     pinned = device.type not in BLOCKING_DEVICES
 
     def empty(size: int, dtype: torch.dtype) -> Tensor:
@@ -89,18 +89,18 @@ class HostCopy:
     """A vector on its way to the CPU."""
 
     vector: Tensor
-    """On the CPU, in one piece; not to be read before it is here."""
+    """On the CPU, contiguous; not to be read before `wait`."""
     copied: torch.cuda.Event | None = None
-    """None: it was here at once."""
+    """None if it was copied at once."""
 
     def wait(self) -> None:
-        """Until it is here (blocking)."""
+        """Block until the copy is complete."""
         if self.copied is not None:
             self.copied.synchronize()
 
 
 class Transfers:
-    """The vectors of one model's device; those of a CUDA device are copied beside what it computes."""
+    """Copies vectors from and to one model's device; a CUDA device goes on computing meanwhile."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._empty = device, memory_for(device)
@@ -108,7 +108,7 @@ class Transfers:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def fetch(self, vector: Tensor) -> HostCopy:
-        """A vector (n,) as it is now, whatever becomes of it; of a model on the CPU the same memory, and no copy."""
+        """Copy a vector (n,) as it is now; of a model on the CPU it is the same memory, and no copy."""
         vector = vector.detach()
         if not self._apart:
             return HostCopy(vector.cpu().contiguous())
@@ -128,7 +128,7 @@ class Transfers:
         return self._empty(vector.numel(), vector.dtype).copy_(vector, non_blocking=True)
 
     def to_device(self, vector: Tensor) -> Tensor:
-        """One from the CPU on the device, where all that is computed from now on finds it copied."""
+        """Copy a vector from the CPU to the device; all that is computed from now on waits for it."""
         if self._stream is None:
             return vector.to(self._device, non_blocking=self._apart)
         computing = torch.cuda.current_stream(self._device)
@@ -139,12 +139,12 @@ class Transfers:
         return there
 
     def copy_into(self, vector: Tensor, into: Tensor) -> None:
-        """The values of one on the CPU into a live one; of a model on the CPU perhaps the same memory."""
+        """Copy a vector on the CPU into a live one, which may be the same memory for a model on the CPU."""
         into.copy_(vector, non_blocking=self._apart)
 
 
 def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What they are now, on the CPU and each in one piece (blocking). From a GPU all are under way at once."""
+    """Copy tensors to the CPU, each contiguous (blocking); copies from a GPU run at once."""
     found = {
         name: torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda).copy_(
             tensor.detach(), non_blocking=True

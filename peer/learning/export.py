@@ -21,7 +21,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from peer.errors import InputError
@@ -30,7 +30,9 @@ from peer.learning.data.samples import Names, Standardisation
 from peer.learning.model.model import Model
 from peer.learning.model.settings import ModelSettings
 from peer.learning.model.shape_check import Example
+from peer.learning.model.weights import open_weights, tensor_file_errors
 from peer.learning.model.zoo import build, make_split
+from peer.learning.named_tensors import content_sha256
 from peer.learning.tasks import Task, task_class
 
 Shape = tuple[PositiveInt, ...]
@@ -98,6 +100,19 @@ def load_model(path: str | Path, *, user_model: str | None = None, user_task: st
     return model
 
 
+def load_if_intact(model: Model, path: Path, sha256: str) -> bool:
+    """Whether the file has weights with that checksum (`model_sha256` of a result): then `model` takes them over."""
+    try:
+        with open_weights(path) as stored:
+            tensors = {name: one.read() for name, one in stored.items()}
+        if content_sha256(tensors) != sha256:
+            return False
+        model.load(tensors)
+    except InputError:
+        return False
+    return True
+
+
 def export_state_dict(path: str | Path, target: str | Path) -> None:
     """Write the tensors of a `model.safetensors` as a torch state dict (`torch.load`, weights only)."""
     tensors, _ = _read(Path(path))
@@ -111,7 +126,7 @@ def has_one_input(path: str | Path) -> bool:
     """Whether the model in a `model.safetensors` is of one input: others `load_model` cannot open. InputError as
     there."""
     with _opened(Path(path)) as file:
-        return ModelFileHeader.of(file).one_shape is not None
+        return ModelFileHeader.from_file(file).one_shape is not None
 
 
 class HeaderTask(BaseModel):
@@ -145,7 +160,7 @@ class ModelFileHeader(BaseModel):
 
     @model_validator(mode="after")
     def _of_one_size(self) -> Self:
-        """As many columns and classes are told of as there are."""
+        """Check that names and statistics are as many as columns and classes."""
         standard = (self.standard.means, self.standard.deviations) if self.standard else ()
         for told in (self.columns, *standard):
             if told and self.shape != (len(told),):
@@ -155,20 +170,20 @@ class ModelFileHeader(BaseModel):
         return self
 
     @classmethod
-    def of(cls, file: Any) -> Self:
+    def from_file(cls, file: Any) -> Self:
         """What an open file tells; ValueError where that is not what a peer writes."""
         return cls.model_validate(file.metadata() or {})
 
     @property
     def one_shape(self) -> Shape | None:
-        """Of the input; None where there are several."""
+        """The shape of the input; None where there are several."""
         sizes = tuple(one for one in self.shape if isinstance(one, int))
         return sizes if isinstance(self.shape, tuple) and len(sizes) == len(self.shape) else None
 
     def as_settings(self, path: Path) -> ModelSettings:
         """How to build it; InputError for what no model could be built by."""
         try:
-            # A file has all weights itself: it must not make anybody read another one.
+            # A file has all weights itself: it must not cause another one to be read.
             kept = {key: value for key, value in self.settings.items() if key != "weights"}
             return ModelSettings.model_validate_json(json.dumps({"name": self.model, **kept}), strict=True)
         except ValueError as error:
@@ -203,24 +218,20 @@ def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
 def _read(path: Path) -> tuple[dict[str, Tensor], ModelFileHeader]:
     with _opened(path) as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        return tensors, ModelFileHeader.of(file)
+        return tensors, ModelFileHeader.from_file(file)
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """The file as safetensors has it; InputError for what is none, or not as a peer writes it."""
-    try:
+    """Open a file as safetensors has it; InputError if it is not one, or not as a peer writes it."""
+    hint = "give the path of a peer's model.safetensors"
+    with tensor_file_errors(path, "model file", "not a safetensors file", hint):
         open_plain(path).close()  # safetensors calls a directory a device that is not there, and waits for a pipe
-        with safe_open(path, "pt") as file:
-            yield file
-    except FileNotFoundError as error:
-        raise InputError(f"there is no model file {path}") from error
-    except IsADirectoryError as error:
-        raise InputError(f"{path} is a directory; give the path of a peer's model.safetensors") from error
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} is truncated or not a safetensors file ({error}); copy it again") from error
-    except ValueError as error:
-        raise InputError(f"{path} does not say which model it holds; only a peer's model.safetensors does") from error
+        try:
+            with safe_open(path, "pt") as file:
+                yield file
+        except ValueError as error:
+            raise InputError(f"{path} does not say which model it holds; give a peer's model.safetensors") from error
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 class NamedTensors(UserDict[str, Tensor]):
-    """TypeError at once for what is no tensor."""
+    """A dict of tensors that raises TypeError at once for anything else."""
 
     called: ClassVar[str] = "state"
-    """As the user's code has it."""
+    """What user code calls it."""
 
     def __setitem__(self, name: str, value: Tensor) -> None:
         if not isinstance(name, str) or not isinstance(value, Tensor):
@@ -35,10 +35,10 @@ class NamedTensors(UserDict[str, Tensor]):
             f"{self.called} keeps nothing as {name!r}; write {self.called}[{name!r}] = ... before, as in `start`"
         )
 
-    def why_not_apart(self, model: Tensor) -> str | None:
-        """Which of them shares memory with another or with the model's vector; None if each has its own.
+    def aliasing_problem(self, model: Tensor) -> str | None:
+        """Name one that shares memory with another or with the model's vector; None if each has its own.
 
-        After a crash each name holds a tensor of its own: what shared memory before would then part ways in silence.
+        After a crash each name holds a tensor of its own: tensors that shared memory would silently diverge.
         """
         seen = {model.untyped_storage().data_ptr(): "the model"}
         for name, tensor in self.items():

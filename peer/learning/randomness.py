@@ -10,6 +10,7 @@ from typing import SupportsIndex
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 _GLOBAL_STREAM = threading.RLock()
 
@@ -28,12 +29,18 @@ def torch_generator(seed: int, peer: str, round: int, purpose: str) -> torch.Gen
     return torch.Generator().manual_seed(derive(seed, peer, round, purpose))
 
 
+def draw(total: int, count: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Draw `count` of `total` positions: those drawn and the rest, each ascending."""
+    order = np.random.default_rng(seed).permutation(total)
+    return np.sort(order[:count]), np.sort(order[count:])
+
+
 @contextmanager
 def global_stream(seed: int | None, device: torch.device | None = None) -> Iterator[None]:
     """Seed torch's global generator for the block (None: go on as it is) and put it back afterwards.
 
     Layers such as dropout, and the initialisation of every layer, draw from the one generator of the process.
-    The lock keeps peers that share a process out of each other's stream; who draws nothing need not enter.
+    The lock keeps peers that share a process out of each other's stream; code that draws nothing need not enter.
     """
     devices = [device] if device is not None and device.type == "cuda" else []
     with _GLOBAL_STREAM, torch.random.fork_rng(devices=devices):

@@ -28,13 +28,13 @@ Targets = NDArray[Any]
 
 @dataclass(frozen=True)
 class Figure:
-    """One number by which a model is judged."""
+    """One number by which a model is evaluated."""
 
     name: str
     better: Literal["up", "down"] = "up"
 
     def worst(self, values: Sequence[float]) -> float:
-        """The worst of some, at least one."""
+        """Return the worst of at least one value."""
         return min(values) if self.better == "up" else max(values)
 
 
@@ -59,7 +59,7 @@ class Task(Settings):
     """Whether `outputs` goes by the largest target, unless it is given `classes`: these must then be given where only
     few targets are read beforehand."""
     inputs: ClassVar[Literal["float32", "int64"]] = "float32"
-    """How the model takes numbers that are no pixels; int64 for tokens."""
+    """How the model takes numbers other than pixels; int64 for tokens."""
 
     @property
     def headline(self) -> Figure:
@@ -122,7 +122,7 @@ class Task(Settings):
 
     @abstractmethod
     def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """For each sample of a batch a row of numbers, (n, k), that may be added up over any samples."""
+        """Return, for each sample of a batch, a row of numbers, (n, k), that may be added up over any samples."""
 
     def results(self, sums: Tensor, samples: int) -> dict[str, float]:
         """The figures by name, of the rows' sum, float64 (k,). Here: column i's mean is figure i."""
@@ -207,7 +207,7 @@ class Classification(Task):
             raise InputError(f"{where}: label {largest} does not fit {given} classes, numbered from 0")
         if largest >= max(_MANY_CLASSES, samples):
             raise InputError(
-                f"{where}: label {largest} among {samples} samples is no class number; number the classes from 0"
+                f"{where}: label {largest} among {samples} samples is not a class number; number the classes from 0"
             )
         return given or largest + 1
 
@@ -302,7 +302,7 @@ class Regression(Task):
     `edges`."""
 
     _deciles: tuple[tuple[float, ...], ...] | None = PrivateAttr(None)
-    """Of each column of the common training targets."""
+    """The deciles of each column of the common training targets."""
     figures: ClassVar[tuple[Figure, ...]] = (Figure("rmse", better="down"), Figure("mae", better="down"), Figure("r2"))
     _output_noun: ClassVar[tuple[str, str]] = ("number to foretell", "numbers to foretell")
     _output_words: ClassVar[str] = "a number for each target"
@@ -354,7 +354,7 @@ class Regression(Task):
     def results(self, sums: Tensor, samples: int) -> dict[str, float]:
         squared, absolute, total, squares = sums.view(4, -1).unbind()
         spread = squares - total**2 / samples
-        # What rounding leaves of a constant column is no spread.
+        # What rounding leaves of a constant column is not a spread.
         constant = spread <= samples * torch.finfo(torch.float64).eps * squares
         r2 = torch.where(constant, (squared == 0).double(), 1 - squared / spread)
         return {
@@ -409,7 +409,7 @@ class Segmentation(Task):
                 f"`ignore: {largest}` into `task`"
             )
         if largest >= _MANY_CLASSES:
-            raise InputError(f"{where}: class {largest} is no class number; number the classes from 0")
+            raise InputError(f"{where}: class {largest} is not a class number; number the classes from 0")
         return given or largest + 1
 
     def kinds(self, outputs: int) -> int:

@@ -11,29 +11,30 @@ is summed in ring order from position c, never in order of arrival, so all peers
 its sums, in the part that it finishes as it sends the mean, which it then takes for the mean itself. `Rounding`
 keeps what was lost and adds it to what is sent next.
 
-**Everybody's vector or record to everybody** (`AllGather`): each is passed on N − 1 times round the ring, frame by
-frame.
+**The all-gather** of vectors or records (`AllGather`): each is relayed N − 1 times round the ring, frame by frame.
 
 What has been sent and waits for its answers is a `Pending`: begun at the call, ended by `await`.
 """
 
 from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, empty, float32, isfinite
 
 from peer.errors import FailedError
-from peer.network.network import Network
-from peer.network.streams.link import IncomingMessage, MessageWriter
-from peer.network.wire.frames import Call, frame_count, vector_bytes
+from peer.network.network import MessageShape, Network
+from peer.network.streams.link import MessageWriter
+from peer.network.wire.frames import Call, frame_count
+from peer.network.wire.manifest import vector_bytes
 
 T = TypeVar("T")
 
 
 class Pending(Coroutine[Any, Any, T]):
-    """The awaitable half of a call. One that nobody awaits holds no coroutine, and dies without a warning."""
+    """The awaitable half of a call. If it is never awaited it holds no coroutine, and is dropped without a warning."""
 
     def __init__(self, finish: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._finish = finish
@@ -91,12 +92,35 @@ class Rounding:
 
 
 @dataclass(frozen=True)
-class AllReduce:
-    """One weighted mean: where this peer is, and under which keys the messages go."""
+class RingCall:
+    """A call in which messages go round the ring: this peer's place in it, and under which keys they go."""
 
     network: Network
     ring: tuple[str, ...]
     call: Call
+
+    @cached_property
+    def position(self) -> int:
+        return self.ring.index(self.network.identity.id)
+
+    @property
+    def left(self) -> str:
+        return self.ring[self.position - 1]
+
+    @property
+    def right(self) -> str:
+        return self.ring[(self.position + 1) % len(self.ring)]
+
+    def frames(self, length: int) -> range:
+        """Where the frames of so many bytes begin."""
+        frame = self.network.limits.frame
+        return range(0, frame * frame_count(length, frame), frame)
+
+
+@dataclass(frozen=True)
+class AllReduce(RingCall):
+    """One weighted mean."""
+
     rounding: Rounding | None = None
     """None: the values travel as they are."""
 
@@ -107,21 +131,20 @@ class AllReduce:
         if len(self.ring) == 1:
             vector.div_(self._total(weight))
             return
-        own = self._part(vector, self._position)
+        own = self._part(vector, self.position)
         await self._message(own, 0, weight).write_gradually(self._leaving(vector, own))
         for s in range(2 * (len(self.ring) - 1)):
             await self._relay(vector, s, weight)
 
     async def _relay(self, vector: Tensor, s: int, weight: float) -> None:
         """Receive the part of step s and pass it on in step s + 1, except after the last."""
-        size, frame = len(self.ring), self.network.limits.frame
-        part = self._part(vector, self._position - s - 1)
-        length, left = self._width * (part.stop - part.start), self._left
+        size, frame, call = len(self.ring), self.network.limits.frame, self.call.at(s)
+        part = self._part(vector, self.position - s - 1)
+        shape = MessageShape(self._width * (part.stop - part.start), 1, self._width * part.start)
         writer: MessageWriter | None = None
-        for start in range(0, frame * frame_count(length, frame), frame):
-            message = await self.network.message(left, self.call.at(s), start + frame)
-            self.network.expect(message, left, self.call.at(s), length, 1, self._width * part.start)
-            total = self._told(message.scalars[0]) + (weight if s < size - 1 else 0.0)
+        for start in self.frames(self._width * (part.stop - part.start)):
+            message = await self.network.message(self.left, call, shape, start + frame)
+            total = self._checked_weight(message.scalars[0]) + (weight if s < size - 1 else 0.0)
             arrived = message.block(start, frame)
             first = part.start + start // self._width
             where = slice(first, first + len(arrived))
@@ -133,11 +156,11 @@ class AllReduce:
             if s < 2 * size - 3:
                 writer = writer or self._message(part, s + 1, total)
                 writer.write(vector_bytes(leaving))
-        self.network.inbox(left).consume(message)
+        self.network.inbox(self.left).consume(message)
 
     def _add(self, vector: Tensor, where: slice, arrived: Tensor, total: float | None) -> Tensor:
-        """Add the others' sum to the values at `where`, and divide it by `total` if it is everybody's; what goes on."""
-        values, left = vector[where].add_(arrived), self._left
+        """Add the others' sum to the values at `where`, divide it by `total` if it is complete; return what goes on."""
+        values, left = vector[where].add_(arrived), self.left
         if total is not None:
             values.div_(self._total(total, f", and {left} says that the others' are not"))
         summed = f"the sum of all peers' `{self.call.name}`, once what {left} sent was added,"
@@ -155,11 +178,11 @@ class AllReduce:
         self._check(rounded, f"`{self.call.name}` times its weights, rounded as it travels,", "the weights")
         return rounded
 
-    def _told(self, weight: float) -> float:
+    def _checked_weight(self, weight: float) -> float:
         """The sum of the weights as the left neighbour says it is."""
         if weight < 0:
             raise FailedError(
-                f"{self._left} sent {weight:g} as the sum of the weights in the mean of `{self.call.name}` in round "
+                f"{self.left} sent {weight:g} as the sum of the weights in the mean of `{self.call.name}` in round "
                 f"{self.call.round}, and no weight is below 0; compare its code with this peer's"
             )
         return weight
@@ -179,22 +202,13 @@ class AllReduce:
             raise FailedError(f"{what} is not finite in round {self.call.round}; lower the learning rate or {way_out}")
 
     def _message(self, part: slice, s: int, weight: float) -> MessageWriter:
-        right = self.ring[(self._position + 1) % len(self.ring)]
         length = self._width * (part.stop - part.start)
-        return self.network.writer([right], self.call.at(s), length, [weight], self._width * part.start)
+        return self.network.open_message([self.right], self.call.at(s), length, [weight], self._width * part.start)
 
     @property
     def _width(self) -> int:
         """Bytes of a value as it travels."""
         return self.rounding.dtype.itemsize if self.rounding else float32.itemsize
-
-    @property
-    def _left(self) -> str:
-        return self.ring[self._position - 1]
-
-    @property
-    def _position(self) -> int:
-        return self.ring.index(self.network.identity.id)
 
     def _part(self, vector: Tensor, number: int) -> slice:
         """The part of that number, modulo N; parts differ by one value at most."""
@@ -202,56 +216,42 @@ class AllReduce:
         return slice(vector.numel() * number // size, vector.numel() * (number + 1) // size)
 
 
-VectorAndScalars = tuple[Tensor, tuple[float, ...]]
+class Arrived(NamedTuple):
+    """What one sender sent: a vector on the CPU, and its scalars in the order of the call."""
+
+    vector: Tensor
+    scalars: tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class AllGather:
-    """One all-gather: where this peer is, and under which keys the messages go."""
+class AllGather(RingCall):
+    """One all-gather."""
 
-    network: Network
-    ring: tuple[str, ...]
-    call: Call
-
-    async def run(self, vector: Tensor, scalars: Sequence[float], length: int | None) -> dict[str, VectorAndScalars]:
-        """Everybody's vector (on the CPU) and float64 scalars by id; `length` in bytes, None: each its own.
+    async def run(self, vector: Tensor, scalars: Sequence[float], length: int | None) -> dict[str, Arrived]:
+        """Every peer's vector (on the CPU) and float64 scalars by id; `length` in bytes, None: each its own.
 
         In step s a peer sends to the right what it took from the left in step s − 1, its own first.
         """
-        size, position = len(self.ring), self.ring.index(self.network.identity.id)
-        found = {self.ring[position]: (vector.clone(), tuple(scalars))}
+        size, position = len(self.ring), self.position
+        found = {self.ring[position]: Arrived(vector.clone(), tuple(scalars))}
         if size > 1:
-            await self.network.writer([self._right], self.call, vector.nbytes, scalars).write_gradually(vector)
+            await self.network.open_message([self.right], self.call, vector.nbytes, scalars).write_gradually(vector)
         for s in range(size - 1):
             found[self.ring[position - s - 1]] = await self._take(s, len(scalars), length)
         return found
 
-    async def _take(self, s: int, scalars: int, length: int | None) -> VectorAndScalars:
+    async def _take(self, s: int, scalars: int, length: int | None) -> Arrived:
         """What the left neighbour sends in step s; it is passed on while it arrives, but after the last step."""
-        frame, call = self.network.limits.frame, self.call.at(s)
+        frame, call, shape = self.network.limits.frame, self.call.at(s), MessageShape(length, scalars)
         # What can be judged only as a whole is passed on as a whole: or the right neighbour would refuse this peer's.
         whole = bool(self.network.manifest.payload(call.name, call.round).blocks)
-        message = await self.network.message(self._left, call, None if whole else frame)
-        self.network.expect(message, self._left, call, length, scalars)
+        message = await self.network.message(self.left, call, shape, None if whole else frame)
         if s < len(self.ring) - 2:
-            await self._pass_on(message, self.call.at(s + 1))
-        await self.network.message(self._left, call)
-        return self.network.inbox(self._left).consume(message)
-
-    async def _pass_on(self, message: IncomingMessage, call: Call) -> None:
-        frame, length = self.network.limits.frame, message.heading.length
-        writer = self.network.writer([self._right], call, length, message.scalars)
-        for start in range(0, frame * frame_count(length, frame), frame):
-            await self.network.message(self._left, call.at(-1), start + frame)
-            writer.write(vector_bytes(message.block(start, frame)))
-
-    @property
-    def _left(self) -> str:
-        return self.ring[self.ring.index(self.network.identity.id) - 1]
-
-    @property
-    def _right(self) -> str:
-        return self.ring[(self.ring.index(self.network.identity.id) + 1) % len(self.ring)]
+            length = message.heading.length
+            writer = self.network.open_message([self.right], self.call.at(s + 1), length, message.scalars)
+            for start in self.frames(length):
+                await self.network.message(self.left, call, shape, start + frame)
+                writer.write(vector_bytes(message.block(start, frame)))
+        return Arrived(*await self.network.receive(self.left, call, shape))
 
 
 FIRST_TOKEN_STEP = 1 << 31
@@ -260,23 +260,11 @@ FIRST_TOKEN_STEP = 1 << 31
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """Where a peer is: the ring's order, and its edges on the graph."""
+    """A peer's place: the ring's order, and its edges on the graph."""
 
     ring: tuple[str, ...]
     receivers: tuple[str, ...]
     senders: tuple[str, ...]
-
-    def beside(self, peer: str) -> tuple[str, str]:
-        """The left and the right neighbour."""
-        position = self.ring.index(peer)
-        return self.ring[position - 1], self.ring[(position + 1) % len(self.ring)]
-
-
-class Arrived(NamedTuple):
-    """What one sender sent: a vector on the CPU, and its scalars in the order of the call."""
-
-    vector: Tensor
-    scalars: tuple[float, ...]
 
 
 class Outgoing(NamedTuple):
@@ -292,9 +280,9 @@ class Expected(NamedTuple):
     length: int | None
     """Bytes of every sender's vector; None if each may send one of its own length."""
     required: Collection[str]
-    """Who must send one."""
+    """Peers that must send one."""
     allowed: Collection[str]
-    """Who may; everybody else's is refused."""
+    """Peers that may; every other one's is refused."""
 
 
 class Collectives:
@@ -313,30 +301,29 @@ class Collectives:
     ) -> Pending[dict[str, Arrived]]:
         """Send at once; what is returned waits for the others, and gives what each sent, in the senders' order.
 
-        A receiver for whom there is no vector gets an empty message under the same key, so that nobody waits for what
-        will not come. Who sent an empty one is left out.
+        A receiver for which there is no vector gets an empty message under the same key, so that it does not wait for
+        what will not come. Senders of an empty one are left out.
         """
         call = self._call("exchange", name, outgoing.scalars)
-        self._network.audit.told(self._round, name, len(outgoing.scalars) if outgoing.vectors else 0)
+        self._network.audit.record_scalars(self._round, name, len(outgoing.scalars) if outgoing.vectors else 0)
         for to, vector in _by_vector(around.receivers, outgoing.vectors):
             scalars = [*outgoing.scalars.values()] if vector is not None else []
             values = empty(0) if vector is None else vector
-            self._network.writer(to, call, values.nbytes, scalars).write_all(values)
+            self._network.open_message(to, call, values.nbytes, scalars).write_all(values)
         for sender in around.senders:
             if sender not in expected.allowed:
-                self._network.silence(sender, call)
+                self._network.expect_empty(sender, call)
         return Pending(lambda: self._arrivals(around.senders, call, expected))
 
     async def _arrivals(self, senders: Collection[str], call: Call, expected: Expected) -> dict[str, Arrived]:
         arrived = {}
         for sender in senders:
-            message = await self._network.message(sender, call)
-            silent = message.empty and sender not in expected.required
-            length, scalars = (0, 0) if silent else (expected.length, len(call.scalars))
-            self._network.expect(message, sender, call, length, scalars)
-            values, numbers = self._network.inbox(sender).consume(message)
-            if not silent:
-                arrived[sender] = Arrived(values, numbers)
+            is_required = sender in expected.required
+            shape = MessageShape(expected.length, len(call.scalars), may_be_empty=not is_required)
+            message = await self._network.message(sender, call, shape)
+            found = Arrived(*self._network.inbox(sender).consume(message))
+            if is_required or not message.empty:
+                arrived[sender] = found
         return arrived
 
     async def weighted_mean(
@@ -349,33 +336,31 @@ class Collectives:
     async def all_gather(
         self, around: Neighbourhood, name: str, vector: Tensor, scalars: Mapping[str, float], length: int | None
     ) -> dict[str, Arrived]:
-        """Everybody's vector and scalars by id, each relayed N−1 times; `length` as in `Expected`."""
+        """Every peer's vector and scalars by id, each relayed N−1 times; `length` as in `Expected`."""
         relay = AllGather(self._network, around.ring, self._call("all_gather", name, scalars))
-        self._network.audit.told(self._round, name, len(scalars))
-        return {id: Arrived(*found) for id, found in (await relay.run(vector, [*scalars.values()], length)).items()}
+        self._network.audit.record_scalars(self._round, name, len(scalars))
+        return await relay.run(vector, [*scalars.values()], length)
 
     async def gather(self, around: Neighbourhood, name: str, record: tuple[float, ...]) -> dict[str, tuple[float, ...]]:
-        """Everybody's float64 record by id, all of one length: each goes round the ring, relayed N−1 times."""
+        """Every peer's float64 record by id, all of one length: each goes round the ring, relayed N−1 times."""
         relay = AllGather(self._network, around.ring, self._call("gather", name))
-        self._network.audit.told(self._round, name, len(record))
-        return {id: scalars for id, (_, scalars) in (await relay.run(empty(0), [*record], 0)).items()}
+        self._network.audit.record_scalars(self._round, name, len(record))
+        return {id: found.scalars for id, found in (await relay.run(empty(0), [*record], 0)).items()}
 
     async def pass_token(self, around: Neighbourhood, name: str, vector: Tensor, numbers: Sequence[float] = ()) -> None:
         """Send to the right neighbour."""
-        _, right = around.beside(self._network.identity.id)
         call = Call(self._round, FIRST_TOKEN_STEP + self._passed, "token", name)
         self._passed += 1
-        self._network.audit.told(self._round, name, len(numbers))
-        await self._network.writer([right], call, vector.nbytes, numbers).write_gradually(vector)
+        self._network.audit.record_scalars(self._round, name, len(numbers))
+        right = RingCall(self._network, around.ring, call).right
+        await self._network.open_message([right], call, vector.nbytes, numbers).write_gradually(vector)
 
     async def receive_token(self, around: Neighbourhood, name: str, length: int | None, numbers: int = 0) -> Arrived:
         """What the left neighbour passed: so many bytes of that vector, or, if None, as many as it likes."""
-        left, _ = around.beside(self._network.identity.id)
         call = Call(self._round, FIRST_TOKEN_STEP + self._taken, "token", name)
         self._taken += 1
-        message = await self._network.message(left, call)
-        self._network.expect(message, left, call, length, numbers)
-        return Arrived(*self._network.inbox(left).consume(message))
+        left = RingCall(self._network, around.ring, call).left
+        return Arrived(*await self._network.receive(left, call, MessageShape(length, numbers)))
 
 
 def _by_vector(receivers: Collection[str], vectors: Mapping[str, Tensor]) -> list[tuple[list[str], Tensor | None]]:

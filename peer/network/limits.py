@@ -1,6 +1,6 @@
-"""The deadlines of the network, how much other parties can make it keep, and how often something may happen.
+"""All bounds of the network: its timeouts, how much other parties can make it keep, and how often something may happen.
 
-One object each, passed in; `peer.network` knows no other bounds. SECURITY.md has its table from here.
+One object each, passed in. SECURITY.md has its table from here.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ class Timeouts:
     """Seconds. None of them changes what a run computes."""
 
     hello: float = 10.0
-    """How long a caller may take to say who it is."""
-    newcomer: float = 2.0
+    """For a caller's hello."""
+    newcomer_timeout: float = 2.0
     """How long a member that is no neighbour may wait to become one."""
     answer: float = 20.0
     """How long a handshake may take on a connection that stands."""
@@ -22,44 +22,53 @@ class Timeouts:
     """How long the other end of a stream may take to read an answer or a sign of life; frames may take longer."""
     retry: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4)
     """Before the next attempts to connect; the last one is repeated."""
-    refused: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4, 1.0, 2.0, 5.0)
+    retry_refused: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4, 1.0, 2.0, 5.0)
     """Before the next attempts after refusals; the last one is repeated."""
-    elsewhere: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4, 1.0)
+    retry_other_view: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4, 1.0)
     """The same after refusals by one that lives in another view: each is a sign of life, too."""
-    settle: float = 5.0
+    stable_after: float = 5.0
     """How long a stream must stand to count as one that works: until then its end is one more failed attempt."""
-    succeed: float = 5.0
+    takeover_interval: float = 5.0
     """Between two streams of one caller that take the place of one in use, where there have been many."""
-    news: float = 10.0
-    """Between two words about one neighbour's link, or why there is none, where it has changed often."""
-    beat: float = 0.5
-    """Between two signs of life without news."""
+    report_interval: float = 10.0
+    """Between two reports about one neighbour's link, or why there is none, where it has changed often."""
+    heartbeat_interval: float = 0.5
+    """Between two heartbeats without news."""
     poll: float = 0.1
-    """Between two looks at who is silent."""
-    suspect: float = 1.8
-    """Silence after which a neighbour is suspected; with two looks' time to spare, so that it is shown within 2 s."""
-    deliver: float = 15.0
-    """Without a frame that arrives, while some are on their way; a full one takes 8.4 s at 1 Mbit/s."""
+    """Between two scans for silent neighbours."""
+    suspect_after: float = 1.8
+    """Silence after which a neighbour is suspected; with two scans to spare, so that it is shown within 2 s."""
+    delivery_timeout: float = 15.0
+    """Without an arriving frame, while some are on their way; a full one takes 8.4 s at 1 Mbit/s."""
     probe: float = 1.0
-    """For an attempt to connect to one that is silent; a lost packet of it is sent again after a second."""
-    renew: float = 10.0
-    """Silence of one that can be reached, after which all connections to it are made anew, again and again."""
+    """For an attempt to connect to a silent neighbour; a lost packet of it is sent again after a second."""
+    reconnect_after: float = 10.0
+    """Silence of a neighbour that can be reached, after which all connections to it are made anew, each time."""
     resources: float = 5.0
     """Between two reports of resources; infinite, none is made."""
-    question: float = 2.0
+    view_rpc_timeout: float = 2.0
     """For the answer to a question about views."""
-    decide: float = 4.0
+    decision_timeout: float = 4.0
     """For a decision on the next view, after which another member tries."""
-    again: tuple[float, float] = (0.1, 0.6)
-    """From one attempt to have a view decided to the next, drawn at random, so that two do not outdo each other."""
-    ask: float = 1.0
+    proposal_backoff: tuple[float, float] = (0.1, 0.6)
+    """Between two attempts to have a view decided; drawn at random, so that two proposers do not preempt each other."""
+    liveness_poll: float = 1.0
     """Between two questions whether a view was decided, while a neighbour is away."""
-    leave: float = 5.0
-    """How long a finished peer tries to tell a neighbour so: it may be paused, or gone for good."""
+    farewell_timeout: float = 5.0
+    """For a finished peer's farewell to a neighbour, which may be paused, or gone for good."""
 
     def stretched(self, factor: float) -> "Timeouts":
-        """The same with so many times fewer signs of life, and looks at them, and with no reports of resources."""
-        signs = ("read", "beat", "poll", "suspect", "deliver", "probe", "renew", "leave")
+        """The same with so many times fewer heartbeats and scans, and with no reports of resources."""
+        signs = (
+            "read",
+            "heartbeat_interval",
+            "poll",
+            "suspect_after",
+            "delivery_timeout",
+            "probe",
+            "reconnect_after",
+            "farewell_timeout",
+        )
         return replace(self, resources=inf, **{name: factor * getattr(self, name) for name in signs})
 
 
@@ -72,39 +81,39 @@ class Limits:
     message: int = 2048
     """Bytes that a message takes besides its values: objects and places in tables, 1,470 as measured."""
     control: int = 4096
-    """Bytes of a message that is no frame, besides what it says of each member."""
+    """Bytes of a message other than a frame, besides what it says of each member."""
     member: int = 192
     """Bytes that such a message may have for each member of the federation: ids have up to 64 characters."""
     announcement: int = 3072
-    """Bytes that a sign of life may have besides for each member: what it has announced, signed by RSA-4096."""
+    """Further bytes of a heartbeat for each member: what it has announced, signed by RSA-4096."""
     views: int = 1 << 20
     """Bytes of a question about views, and of an answer: a member takes .9 kB of each with keys of P-256."""
     facts: int = 20_000
     """What a refusal lists, such as the columns of a table, kept."""
     characters: int = 300
-    """Of a text of somebody else's, kept."""
+    """Of a text from another party, kept."""
     rates: int = 16
     """Rates of a neighbour's own links, kept."""
     causes: int = 64
-    """Refusals of one neighbour, and of all strangers together, that are told: a caller makes up names and reasons
-    faster than anyone can read them."""
+    """Refusals of one neighbour, and of all unknown callers together, that are reported: a caller makes up names and
+    reasons faster than anyone can read them."""
     sayings: int = 8
-    """Reasons of one neighbour's not to go together, one after the other, that are told at once."""
+    """Reasons why one neighbour and this peer do not agree, one after the other, that are reported at once."""
     accidents: int = 3
-    """Frames in a row of which a neighbour says that they arrived damaged, before it is told."""
+    """Frames in a row that a neighbour calls damaged before that is reported."""
     belated: int = 4
-    """Calls of one that was a neighbour, and may not have heard yet that it is none any more, that are not told."""
+    """Calls of a former neighbour, which may not know yet that it is none, that are not reported."""
     candidates: int = 4
-    """Streams of one caller beside the one in use that have not said anything of use yet."""
+    """Streams of one caller beside the active one that have not brought anything of use yet."""
     successions: int = 8
-    """Streams of one caller that may take the place of one in use at once."""
+    """Takeovers by streams of one caller at once."""
     news: int = 20
-    """Changes of one neighbour's link that are told at once."""
+    """Changes of one neighbour's link that are reported at once."""
 
 
 @dataclass(frozen=True)
 class UnknownCallerLimits:
-    """What those may take in all who are not known, or not yet: whoever can connect, until its hello is taken.
+    """What all unidentified callers together may take: any party that can connect, until its hello is accepted.
 
     Of connections, calls that wait and messages there are two more for each neighbour, which may all come at once from
     one address.
@@ -120,15 +129,15 @@ class UnknownCallerLimits:
     streams: int = 4
     """Of one connection, at once. A neighbour needs one, and another while the first ends."""
     calls: int = 50
-    """Of one connection, from one look to the next."""
+    """Of one connection, from one scan to the next."""
     received: int = 1 << 18
-    """Bytes that a connection may bring before it is known: gRPC takes in some MB that nobody has asked for."""
+    """Bytes that a connection may bring before it is identified: gRPC takes in some MB unasked."""
     waiting: int = 64
     """Calls of one method that no handler has taken up yet: gRPC keeps 22 kB of each, also when its connection has
     gone. Beyond these some are refused, and all beyond twice as many; gRPC's own limit of 3,000 let a flood of short
     calls take 80 MB."""
     messages: int = 16
-    """That are being read: gRPC holds each of them, up to the largest frame."""
+    """Being read: gRPC holds each of them, up to the largest frame."""
     messages_of_one_origin: int = 8
     """Of these, from one address."""
     hello: int = 16_384
@@ -144,9 +153,9 @@ class UnknownCallerLimits:
     answer: float = 5.0
     """Seconds of a call that is no stream between peers, its client's time to read the answer included."""
     look: float = 0.05
-    """Seconds from one look at who is connected to the next, while somebody is who is not known."""
+    """Seconds from one scan of the connections to the next, while there is an unidentified one."""
     look_around: float = 0.25
-    """The same while nobody is."""
+    """The same while there is none."""
     resolve: float = 30.0
     """Seconds for which the addresses of a host name are remembered."""
     own_files: int = 128
@@ -154,15 +163,8 @@ class UnknownCallerLimits:
 
     def beside(self, neighbours: int) -> "UnknownCallerLimits":
         """The same, with room for so many neighbours until they are known."""
-        more = 2 * neighbours
-        return replace(
-            self,
-            connections=self.connections + more,
-            of_one_origin=self.of_one_origin + more,
-            waiting=self.waiting + more,
-            messages=self.messages + more,
-            messages_of_one_origin=self.messages_of_one_origin + more,
-        )
+        grown = ("connections", "of_one_origin", "waiting", "messages", "messages_of_one_origin")
+        return replace(self, **{name: getattr(self, name) + 2 * neighbours for name in grown})
 
 
 class RateLimiter:
@@ -172,9 +174,9 @@ class RateLimiter:
         self._ahead, self._seconds = (burst - 1) * seconds, seconds
         self._clock = asyncio.get_running_loop().time
         self._spent_until = self._clock()
-        """When all that has happened would have, had it come evenly."""
+        """When all that has happened would have, if it had come evenly."""
 
-    def take(self) -> bool:
+    def try_acquire(self) -> bool:
         """Whether it may happen now; then it counts as done."""
         if self.wait > 0:
             return False
@@ -183,6 +185,6 @@ class RateLimiter:
 
     @property
     def wait(self) -> float:
-        """Seconds until it may happen again. Whoever has waited so long finds that it may, whatever is rounded: shares
-        that are added up could stay just below 1, and the waits be too short for a clock to tell."""
+        """Seconds until it may happen again. After exactly that wait it may, whatever is rounded: tokens that are added
+        up could stay just below 1, and the waits be too short for a clock to tell."""
         return max(0.0, self._spent_until - self._ahead - self._clock())

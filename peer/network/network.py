@@ -1,10 +1,13 @@
 """One peer's end of the federation: its links, what arrives on them, and which rounds are safely on disk."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from peer.errors import FailedError
 from peer.network.durability import NOTHING, ImpossibleError
@@ -32,6 +35,22 @@ from peer.telemetry.events import CallerRefused, PeerRegressed
 from peer.topology import unreachable_pair_problem
 
 
+class MessageShape(NamedTuple):
+    """What every peer sends in a call."""
+
+    length: int | None
+    """Bytes; None: of any length."""
+    scalars: int = 0
+    offset: int = 0
+    """Where in the vector they begin, in bytes."""
+    may_be_empty: bool = False
+    """An empty message is right, too."""
+
+    def __str__(self) -> str:
+        start = f" from byte {self.offset} on" if self.offset else ""
+        return f"{self.length} bytes{start} with {self.scalars} numbers"
+
+
 class Network:
     """What the collectives stand on: frames to neighbours, messages from them, all keyed by round and step."""
 
@@ -44,6 +63,8 @@ class Network:
         self.serials = count()
         """Numbers of the frames that are written."""
         self.transport = state.transport
+        self._tasks: asyncio.TaskGroup | None = None
+        """While it runs; before, streams are declared and not opened."""
         self._streams: dict[tuple[str, Service], asyncio.Task[None]] = {}
         """Those that this peer keeps open, by neighbour."""
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -51,7 +72,7 @@ class Network:
         self._receiver = Receiver(state, manifest, self.audit, callbacks.report, callbacks.memory)
         self._heartbeats = Heartbeats(state, callbacks)
         self._fetching = StreamTakeover(state.limits, state.timeouts)
-        """Streams of neighbours that nobody can dial."""
+        """Streams of neighbours without an address."""
         self._report, self._questions = callbacks.report, callbacks.questions
 
     async def listen(self) -> None:
@@ -60,7 +81,7 @@ class Network:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Links, signs of life and news for as long as the block; all is closed after it.
+        """Run links and heartbeats for as long as the block; all is closed after it.
 
         What goes wrong for good in any of them ends the block, and is raised.
         """
@@ -68,45 +89,50 @@ class Network:
             async with background() as self._tasks:
                 self._tasks.create_task(self.transport.run())
                 self._tasks.create_task(self._heartbeats.watch())
-                self._tasks.create_task(self._watch_durability())
+                self._tasks.create_task(self._watch_durability(self._tasks))
                 self._tasks.create_task(self._watch_incoming())
+                self._open_streams()
                 try:
                     yield
                 finally:
                     self._heartbeats.closing = True
         finally:
+            self._tasks = None
             await self.transport.close()
 
-    def use(self, round: int, receivers: Sequence[str], senders: Sequence[str]) -> None:
+    def set_edges(self, round: int, receivers: Sequence[str], senders: Sequence[str]) -> None:
         """From this round on, messages go to `receivers` and come from `senders`."""
         self._check_reach([*receivers, *senders])
         self.edges.use(round, receivers, senders)
         self.audit.authorise(round, receivers, senders)
-        self._open_links()
+        self._open_streams()
 
     def _check_reach(self, neighbours: Iterable[str]) -> None:
-        """A protocol may put the ring in another order, and nobody could tell beforehand in which."""
+        """A protocol may put the ring in another order, and in which could not be checked beforehand."""
         me = self.identity.id
         if not self.edges.can_be_dialled(me):
             for other in neighbours:
                 if not self.edges.can_be_dialled(other):
                     raise FailedError(unreachable_pair_problem((me, other)))
 
-    def _open_links(self) -> None:
+    def _open_streams(self) -> None:
         """A stream of tensors to each receiver; of heartbeats one a pair, whoever opens it."""
+        dials_only = not self.edges.can_be_dialled(self.identity.id)
         for peer, neighbour in self.edges.neighbours.items():
             if self.edges.has("send", peer) and peer not in self.links:
-                link = self.links[peer] = OutgoingLink(self._state, neighbour, self._welcomed)
-                if neighbour.address:
-                    self._streams[peer, "Tensors"] = self._tasks.create_task(link.run())
-            dials = not self.edges.can_be_dialled(self.identity.id)
-            if dials and self.edges.has("receive", peer) and (peer, "Fetch") not in self._streams:
-                fetching = ReverseLink(self._state, neighbour, self._receiver)
-                self._streams[peer, "Fetch"] = self._tasks.create_task(fetching.run())
-            if neighbour.address and (peer, "Heartbeat") not in self._streams:
-                self._streams[peer, "Heartbeat"] = self._tasks.create_task(self._heartbeats.run(neighbour))
+                self.links[peer] = OutgoingLink(self._state, neighbour, self._welcomed)
+            if neighbour.address and peer in self.links:
+                self._keep_open(peer, "Tensors", self.links[peer].run)
+            if dials_only and self.edges.has("receive", peer):
+                self._keep_open(peer, "Fetch", ReverseLink(self._state, neighbour, self._receiver).run)
+            if neighbour.address:
+                self._keep_open(peer, "Heartbeat", partial(self._heartbeats.run, neighbour))
 
-    def writer(
+    def _keep_open(self, peer: str, service: Service, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if self._tasks and (peer, service) not in self._streams:
+            self._streams[peer, service] = self._tasks.create_task(run())
+
+    def open_message(
         self, to: Sequence[str], call: Call, length: int, scalars: Sequence[float] = (), offset: int = 0
     ) -> MessageWriter:
         """Begin a message of `length` bytes, which lie `offset` bytes into the vector that the call names."""
@@ -116,12 +142,12 @@ class Network:
         number = self.manifest.number(call.name, call.round)
         self.manifest.check(number, call.round, len(scalars), offset, length)
         heading = Heading(self.key(call), number, call.tag, len(scalars), offset, length)
-        self.audit.wrote(call.round, to, self.manifest.payloads[number], heading)
+        self.audit.record_sent(call.round, to, self.manifest.payloads[number], heading)
         return MessageWriter(
             [self.links[peer].outbox for peer in to], self.serials, heading, scalars, self.limits.frame
         )
 
-    def begin(self, round: int) -> None:
+    def begin_round(self, round: int) -> None:
         """This peer is in that round now."""
         self._state.round = round
         self._receiver.begin(round)
@@ -129,15 +155,13 @@ class Network:
     def inbox(self, sender: str) -> Inbox:
         return self._receiver.inbox(sender)
 
-    async def message(self, sender: str, call: Call, count: int | None = None) -> IncomingMessage:
-        """What a sender sent in that call, once its first `count` bytes are here, or all of them if None."""
-        longest = self.manifest.largest if count is None else count
-        return await self.inbox(sender).message(self.key(call), longest)
+    async def message(self, sender: str, call: Call, shape: MessageShape, count: int | None = None) -> IncomingMessage:
+        """What a sender sends in that call, once its first `count` bytes are here, or all of them if None.
 
-    def expect(
-        self, message: IncomingMessage, sender: str, call: Call, length: int | None, scalars: int = 0, offset: int = 0
-    ) -> None:
-        """FailedError unless a message is what every peer sends in that call; `length` in bytes, None: of any."""
+        Raises FailedError unless it is what every peer sends in that call.
+        """
+        longest = self.manifest.largest if count is None else count
+        message = await self.inbox(sender).message(self.key(call), longest)
         heading, number = message.heading, self.manifest.number(call.name, call.round)
         if heading.payload != number or heading.call != call.tag:
             other = self.manifest.payloads[heading.payload].name
@@ -147,26 +171,34 @@ class Network:
             raise FailedError(
                 f"{sender} {what} in round {call.round} where this peer calls {call}; compare its code with this peer's"
             )
-        expected = (offset, heading.length if length is None else length, scalars)
-        if (heading.offset, heading.length, heading.doubles) != expected:
+        if shape.may_be_empty and message.empty:
+            shape = MessageShape(0)
+        sent = MessageShape(heading.length, heading.doubles, heading.offset)
+        length = heading.length if shape.length is None else shape.length
+        if sent != (expected := MessageShape(length, shape.scalars, shape.offset)):
             raise FailedError(
-                f"{sender} sent {_what(heading.length, heading.offset, heading.doubles)} of `{call.name}` in round "
-                f"{call.round}, where {_what(expected[1], offset, scalars)} belong; compare its code with this peer's"
+                f"{sender} sent {sent} of `{call.name}` in round {call.round}, where {expected} belong; "
+                "compare its code with this peer's"
             )
+        return message
 
-    def silence(self, sender: str, call: Call) -> None:
+    async def receive(self, sender: str, call: Call, shape: MessageShape) -> tuple[Tensor, tuple[float, ...]]:
+        """The values and scalars of a whole message, handed over."""
+        return self.inbox(sender).consume(await self.message(sender, call, shape))
+
+    def expect_empty(self, sender: str, call: Call) -> None:
         """Refuse everything but an empty message from that sender in that call."""
-        self._receiver.silence(sender, self.key(call))
+        self._receiver.expect_empty(sender, self.key(call))
 
-    def stalled(self) -> Iterator[tuple[Neighbour, Key, int]]:
-        """Who keeps this peer waiting now, for which message, and how many of its frames are here."""
+    def stalled_messages(self) -> Iterator[tuple[Neighbour, Key, int]]:
+        """Neighbours that keep this peer waiting now, for which message, and how many of its frames are here."""
         for sender, inbox in self._receiver.inboxes.items():
             if inbox.awaited and (neighbour := self.edges.neighbours.get(sender)):
                 message = inbox.messages.get(inbox.awaited)
                 yield neighbour, inbox.awaited, message.next if message else 0
 
     def state_dict(self) -> dict[str, Any]:
-        """What a peer that is started again must know of the others, and what it has counted; plain JSON."""
+        """What this peer must know of the others after a restart, and what it has counted; plain JSON."""
         return {
             "edges": self.edges.dump(),
             "durable": {peer: at for peer, at in self.durability.first_hand.items() if peer != self.identity.id},
@@ -177,17 +209,14 @@ class Network:
 
     def load_state_dict(self, round: int, state: Mapping[str, Any]) -> None:
         """Go on after `round` from what `state_dict` gave then."""
-        self.begin(round + 1)
-        self.audit.tensor_bytes = state["tensor_bytes"]
-        self.traffic.sent.update(state["sent"])
-        self.traffic.received.update(state["received"])
+        self._begin_after(round, state)
         self.edges.load(state["edges"])
-        self._open_links()
-        # Those who have finished and left cannot be asked any more how far they are.
+        self._open_streams()
+        # Peers that have finished and left cannot be asked any more how far they are.
         self.durability.remember(state["durable"])
 
-    def frames(self, round: int) -> KeptFrames:
-        """What neighbours may still ask for of that round; a frame for several of them is there once.
+    def outgoing_frames(self, round: int) -> KeptFrames:
+        """What neighbours may still ask for of that round (R2); a frame for several of them is there once.
 
         In the order of writing: in another one, a neighbour that replays could have no room for what it waits for.
         """
@@ -199,31 +228,34 @@ class Network:
                 frames[frame.serial] = frame.data
         return [(receivers[serial], frames[serial]) for serial in sorted(frames)]
 
-    def enter(self, first: int, state: Mapping[str, Any], durable: Mapping[str, int]) -> None:
-        """Begin to live in a view from its round `first` on; `durable`: what others are known to have on disk then.
+    def begin_view(self, first: int, state: Mapping[str, Any], durable: Mapping[str, int]) -> None:
+        """Go on in a view from its round `first` on; `durable`: what others are known to have on disk then.
 
-        `state` is what `state_dict` gave in an earlier view: of that only what was counted is still of use.
+        Of `state`, given by `state_dict` in an earlier view, only what was counted is still of use.
         """
-        self.begin(first)
+        self._begin_after(first - 1, state)
+        self.durability.grant(durable)
+
+    def _begin_after(self, round: int, state: Mapping[str, Any]) -> None:
+        self.begin_round(round + 1)
         self.audit.tensor_bytes = state["tensor_bytes"]
         self.traffic.sent.update(state["sent"])
         self.traffic.received.update(state["received"])
-        self.durability.grant(durable)
 
     def load_frames(self, frames: KeptFrames) -> None:
-        """Put a round's frames back, after those of the rounds before it."""
+        """Put a round's frames back, after those of the rounds before it (R2)."""
         for receivers, data in frames:
             frame = decode(data)
             kept = KeptFrame(next(self.serials), frame.key, frame.index, data)
             for link in [self.links[receiver] for receiver in receivers if receiver in self.links]:
                 link.outbox.append(kept)
 
-    def may_ask(self, round: int, state: Mapping[str, Any]) -> list[str]:
-        """Who, by what `state_dict` gave, may not have that round's messages on disk."""
+    def receivers_without(self, round: int, state: Mapping[str, Any]) -> list[str]:
+        """Receivers that, by what `state_dict` gave, may not have that round's messages on disk (R2)."""
         receivers = [peer for way, peer, first, _ in state["edges"] if way == "send" and first <= round]
         return [peer for peer in receivers if state["durable"].get(peer, NOTHING) < round]
 
-    def wanted(self) -> set[int]:
+    def rounds_still_needed(self) -> set[int]:
         """The rounds of which neighbours may still ask for messages."""
         return {round for link in self.links.values() for round in link.outbox.rounds}
 
@@ -235,7 +267,7 @@ class Network:
         """After which all peers end, as far as is known."""
         return self._state.last_round
 
-    def end_after(self, round: int) -> None:
+    def set_last_round(self, round: int) -> None:
         """All peers have agreed to end after that round, be it the run or their view."""
         self.durability.ends = True
         self._state.last_round = round
@@ -244,23 +276,23 @@ class Network:
         """Rounds up to `durable` are on this peer's disk (rule R3)."""
         self.durability.announce(durable)
 
-    async def leave(self) -> None:
-        """Tell the neighbours the last news, and wait until they have ended their streams of heartbeats."""
+    async def close_gracefully(self) -> None:
+        """Tell the neighbours the last news, and wait until they have ended their heartbeat streams (R8)."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._state.timeouts.leave):
+            async with asyncio.timeout(self._state.timeouts.farewell_timeout):
                 await self._heartbeats.close()
 
     async def _accept(self, service: Service, pipe: Pipe) -> None:
-        """An incoming stream, in a task of the transport's.
+        """Serve an incoming stream, in a task of the transport's.
 
         Its caller can end the stream, never this peer. DisconnectedError is its end. BreachError is what the caller
-        has done, and any error that nobody has foreseen is a flaw in this program to which the caller has found the
-        way: both are counted and told as the caller's. Only what is wrong with this peer's own state, by
-        `Surprises.explain`, is handed over to the peer, which ends.
+        has done, and an unforeseen error is a flaw in this program that the caller has found: both are counted and
+        reported as the caller's. Only what is wrong with this peer's own state, by `Surprises.explain`, is handed over
+        to the peer, which ends.
         """
         try:
             if service == "Tensors":
-                await self._receiver.tensors(pipe)
+                await self._receiver.serve_tensors(pipe)
             elif service == "Fetch":
                 await self._accept_fetching(pipe)
             elif service == "Views":
@@ -287,29 +319,29 @@ class Network:
         await self._failed
 
     async def _accept_fetching(self, pipe: Pipe) -> None:
-        """A neighbour that nobody can dial has opened the stream on which it is sent tensors."""
+        """Send tensors on the stream that a neighbour without an address has opened for them."""
         admitted = await self._receiver.admit(pipe, ("send",))
         if admitted is None:
             return
-        first = self._fetching.enter(admitted)
+        first = self._fetching.add(admitted)
 
         async def enters() -> None:
             if not first:
-                await self._fetching.succeed(admitted)
+                await self._fetching.promote(admitted)
 
         try:
-            await self.links[admitted.peer].answer(admitted, enters)
+            await self.links[admitted.peer].serve_reverse(admitted, enters)
         finally:
-            self._fetching.leave(admitted)
+            self._fetching.remove(admitted)
 
     async def _accept_heartbeat(self, pipe: Pipe) -> None:
         if admitted := await self._receiver.admit(pipe, ("send", "receive")):
             await self._heartbeats.accept(admitted)
 
     def _welcomed(self, peer: str, welcome: Welcome) -> None:
-        """DisconnectedError where a neighbour has lost rounds that it had on disk, or says what cannot be.
+        """Take note of a welcome; raises DisconnectedError if the neighbour has lost rounds or says what cannot be.
 
-        It may also have taken its time to say so, and be no neighbour any more.
+        It may also have taken its time to answer, and be no neighbour any more.
         """
         if not self.edges.has("send", peer):
             raise DisconnectedError("it is no neighbour any more")
@@ -321,13 +353,13 @@ class Network:
             raise DisconnectedError(lost)
         progress.regressed = False
         try:
-            self.durability.said(peer, welcome.durable)
+            self.durability.record_first_hand(peer, welcome.durable)
         except ImpossibleError as error:
             raise BreachError(str(error)) from None
-        self.links[peer].outbox.release(self.durability.of(peer))
+        self.links[peer].outbox.release(self.durability.of(peer))  # R4: first-hand
         self.edges.on_handshake("send", peer)
 
-    async def _watch_durability(self) -> None:
+    async def _watch_durability(self, tasks: asyncio.TaskGroup) -> None:
         """Release what is durable elsewhere (R4) and forget edges that both ends are past (R7): by first-hand words."""
         while True:
             version = self.durability.version
@@ -335,16 +367,14 @@ class Network:
                 link.outbox.release(self.durability.of(peer))
             for peer in self.edges.retire(self.durability.first_hand, self.durability.own):
                 self.links.pop(peer, None)
-                self._state.deliveries.ended(peer)
+                self._state.deliveries.forget(peer)
                 kept = {name: stream for name in SERVICES if (stream := self._streams.pop((peer, name), None))}
-                self._tasks.create_task(self._part_with(peer, kept))
-            await self.durability.beyond(version)
+                tasks.create_task(self._part_with(peer, kept))
+            await self.durability.wait_changed(version)
 
     async def _part_with(self, peer: str, kept: Mapping[Service, asyncio.Task[None]]) -> None:
-        """End all streams with a former neighbour: those that it would open again, once it has forgotten the edge, too.
-
-        Were they cut before, it would wait for repeats on that edge, and dial.
-        """
+        """End all streams with a former neighbour (R7): those that it would open again only once it has forgotten the
+        edge, too. Were they cut before, it would wait for repeats on that edge, and dial."""
         for service, stream in kept.items():
             if service != "Heartbeat":
                 stream.cancel()
@@ -354,8 +384,3 @@ class Network:
         if peer not in self.edges.neighbours:  # it may have become one again
             for incoming in (self._receiver, self._heartbeats, self._fetching):
                 incoming.end(peer)
-
-
-def _what(length: int, offset: int, scalars: int) -> str:
-    start = f" from byte {offset} on" if offset else ""
-    return f"{length} bytes{start} with {scalars} numbers"

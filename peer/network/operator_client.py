@@ -1,7 +1,7 @@
-"""What those ask who are no peer: what a peer does (the Status RPC), and orders about views.
+"""What an operator asks of peers: what each does (the Status RPC), and that a member leave or be expelled.
 
-Status and watch, the dashboard and the check before a start ask the first; `dfl-launch leave` and `expel` give the
-second, each to one member, by that member's own certificate.
+Status and watch, the dashboard and the check before a start ask the first; `dfl-launch leave` and `expel` send the
+second to one member, with that member's own certificate.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import grpc.aio
 
 from peer.network.limits import Limits
 from peer.network.streams.handshake import Identity, RefusedError
-from peer.network.transport.base import DisconnectedError, ListenConfig
+from peer.network.transport import DisconnectedError, ListenConfig
 from peer.network.transport.grpc import CERTIFICATE_REASONS, CLIENT_OPTIONS, GrpcTransport, describe_grpc_error
 from peer.network.transport.grpc import CLOSED_AT_ONCE as CLOSED_AT_ONCE
 from peer.network.transport.tls import CertificateBundle, CertificatePaths, TlsCredentials
@@ -108,26 +108,25 @@ StatusAnswer = PeerStatus | str
 class StatusClient:
     """Asks the members of one federation, each over a connection that stays open.
 
-    members: address by id, None of those that nobody can dial. chain: certificates of any member, None where there
-    are none.
+    members: address by id, None for a peer without one. bundle: certificates of any member, None where there are none.
     """
 
     def __init__(
         self,
         federation: str,
         members: Mapping[str, str | None],
-        chain: CertificateBundle | None,
-        patience: float = ANSWER_TIMEOUT_S,
+        bundle: CertificateBundle | None,
+        timeout_s: float = ANSWER_TIMEOUT_S,
     ):
-        self._federation, self._members, self._chain, self._patience = federation, members, chain, patience
-        self._foreign = UntrustedDecoder(Limits(), len(members))
+        self._federation, self._members, self._bundle, self._timeout_s = federation, members, bundle, timeout_s
+        self._decoder = UntrustedDecoder(Limits(), len(members))
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._places = asyncio.Semaphore(MAX_CONCURRENT_QUESTIONS)
 
     @property
     def secure(self) -> bool:
         """Whether it asks with certificates."""
-        return self._chain is not None
+        return self._bundle is not None
 
     async def ask_all(self, ids: Iterable[str] | None = None) -> dict[str, StatusAnswer]:
         """Everybody's answer, or that of these, by id."""
@@ -143,12 +142,12 @@ class StatusClient:
             self._channels[id] = self._channel(id, address)
         try:
             question: Question = self._channels[id].unary_unary(STATUS_METHOD)
-            return self._read(id, await question(b"", timeout=self._patience))
+            return self._read(id, await question(b"", timeout=self._timeout_s))
         except grpc.aio.AioRpcError as error:
             await self._hang_up(id)  # the next question finds its own way, without waiting for this one's next attempt
             why = self._why(error)
-            if self._chain and why in CERTIFICATE_REASONS:
-                why = await self._chain.compared(why, address, id)
+            if self._bundle and why in CERTIFICATE_REASONS:
+                why = await self._bundle.compared(why, address, id)
             raise DisconnectedError(why) from None
         except BadFrameError as error:
             raise DisconnectedError(str(error)) from None
@@ -167,9 +166,9 @@ class StatusClient:
     def _channel(self, id: str, address: str) -> grpc.aio.Channel:
         largest = ("grpc.max_receive_message_length", Limits().control + BYTES_PER_MEMBER * len(self._members))
         options = [*(option for option in CLIENT_OPTIONS if option[0] != largest[0]), largest]
-        if self._chain:
+        if self._bundle:
             options.append(("grpc.ssl_target_name_override", id))
-            return grpc.aio.secure_channel(address, self._chain.channel, options=options)
+            return grpc.aio.secure_channel(address, self._bundle.channel, options=options)
         return grpc.aio.insecure_channel(address, options=options)
 
     async def _hang_up(self, id: str) -> None:
@@ -179,7 +178,7 @@ class StatusClient:
     def _read(self, id: str, data: object) -> PeerStatus:
         if not isinstance(data, bytes):  # a call may end well and without an answer
             raise DisconnectedError("it answers nothing")
-        reply = self._foreign.status(data)
+        reply = self._decoder.status(data)
         if reply.id != id:
             raise DisconnectedError(f"another peer answers there, `{reply.id}`")
         if reply.federation != self._federation:
@@ -189,12 +188,12 @@ class StatusClient:
     def _why(self, error: grpc.aio.AioRpcError) -> str:
         match error.code():
             case grpc.StatusCode.DEADLINE_EXCEEDED:
-                return f"no answer within {self._patience:g} s"
+                return f"no answer within {self._timeout_s:g} s"
             case grpc.StatusCode.RESOURCE_EXHAUSTED:
                 return "its answer is longer than any that a peer gives"
             case grpc.StatusCode.UNIMPLEMENTED:
                 return "what answers there is no peer"
-        return describe_grpc_error(error.details() or error.code().name, self._chain is not None)
+        return describe_grpc_error(error.details() or error.code().name, self._bundle is not None)
 
 
 def _shortage(said: StatusReply.Shortage) -> Shortage:
@@ -203,10 +202,9 @@ def _shortage(said: StatusReply.Shortage) -> Shortage:
 
 
 def _resources_as_json(resources: Resources) -> dict[str, Any]:
-    """As JSON has it, by the names of the protocol's file."""
-    names = [field.name for field in resources.DESCRIPTOR.fields if field.name != "bytes_per_second"]
-    rates = dict(resources.bytes_per_second)
-    return {name: getattr(resources, name) for name in names} | {"bytes_per_second": rates}
+    """By the names of the protocol's file."""
+    values = {field.name: getattr(resources, field.name) for field in resources.DESCRIPTOR.fields}
+    return values | {"bytes_per_second": dict(resources.bytes_per_second)}
 
 
 Ask: TypeAlias = Callable[[Request], Awaitable[Reply]]

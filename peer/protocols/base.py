@@ -289,7 +289,7 @@ class StateContract:
                     f"`{self.protocol}` declares `{name}` as replicated or by_peer and keeps nothing under that name; "
                     f"write peer.state[{name!r}] = ... in its rounds"
                 )
-        if why := peer.state.why_not_apart(peer.model):
+        if why := peer.state.aliasing_problem(peer.model):
             raise InputError(f"`{self.protocol}` {why}")
         for name in self.by_peer:
             shape, wanted = tuple(peer.state[name].shape), (len(peer.members),)

@@ -16,10 +16,11 @@ from peer.learning.data.sources.image_sets import MissingError
 from peer.learning.device import choose_device, limit_memory, memory_errors
 from peer.learning.model.model import Model
 from peer.network.operator_client import StatusClient
+from peer.network.transport import DisconnectedError
 from peer.network.transport.addresses import TCP_CHECK_TIMEOUT_S, check_tcp, why_taken
-from peer.network.transport.base import DisconnectedError
 from peer.network.transport.tls import CertificateBundle, CertificatePaths
-from peer.runtime.setup import check_directory, check_room, fitting_model, load_shard
+from peer.runtime.data_and_model import check_room, fitting_model, load_shard
+from peer.runtime.run_directory import check_directory
 from peer.spec.federation import Spec
 from peer.spec.loading import read_peer
 from peer.spec.peer import PeerConfig, check_plaintext, subscriber_settings
@@ -31,12 +32,12 @@ from peer.topology import neighbours
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One line: what was looked at, and that it is right, or what is wrong with the way out."""
+    """One line: what was checked, and that it is right, or what is wrong and what to do."""
 
-    what: str
-    said: str
-    right: bool | None = True
-    """None: it cannot be looked at before something else is right."""
+    subject: str
+    message: str
+    ok: bool | None = True
+    """None: it cannot be checked before something else is right."""
 
 
 def check(path: Path) -> Iterator[CheckResult]:
@@ -54,9 +55,9 @@ def check(path: Path) -> Iterator[CheckResult]:
 
 
 async def _neighbours(config: PeerConfig, spec: Spec, chain: CertificateBundle | None) -> list[CheckResult]:
-    """Those of the ring as it is written, all called at once."""
+    """The neighbours on the ring as it is written, all called at once."""
     around = neighbours(spec.protocol.graph, spec.ids, config.id)
-    async with aclosing(StatusClient(spec.name, spec.addresses, chain, patience=TCP_CHECK_TIMEOUT_S)) as peers:
+    async with aclosing(StatusClient(spec.name, spec.addresses, chain, timeout_s=TCP_CHECK_TIMEOUT_S)) as peers:
         return [*await asyncio.gather(*(_neighbour(id, spec.addresses[id], peers) for id in around))]
 
 
@@ -75,7 +76,7 @@ async def _neighbour(id: str, address: str | None, peers: StatusClient) -> Check
 
 
 class PeerCheck:
-    """What a peer needs on this machine. Some findings stand on what earlier ones left: device, data, model."""
+    """What a peer needs on this machine. Some checks need what earlier ones found: device, data, model."""
 
     def __init__(self, config: PeerConfig, spec: Spec) -> None:
         self.config, self.spec = config, spec
@@ -86,7 +87,7 @@ class PeerCheck:
         self.chain: CertificateBundle | None = None
 
     def findings(self) -> Iterator[CheckResult]:
-        looks: list[tuple[str, Callable[[], str | None]]] = [
+        checks: list[tuple[str, Callable[[], str | None]]] = [
             ("device", self._device),
             ("data", self._data),
             ("model", self._model),
@@ -101,16 +102,16 @@ class PeerCheck:
             ("tensorboard", self._tensorboard),
             ("tracker", self._tracker),
         ]
-        for what, look in looks:
+        for subject, run in checks:
             try:
-                said = look()
+                message = run()
             except (InputError, FailedError) as error:
-                yield CheckResult(what, str(error), False)
+                yield CheckResult(subject, str(error), False)
             except SkippedCheckError as error:
-                yield CheckResult(what, str(error), None)
+                yield CheckResult(subject, str(error), None)
             else:
-                if said:
-                    yield CheckResult(what, said)
+                if message:
+                    yield CheckResult(subject, message)
 
     @property
     def _listen(self) -> str | None:
@@ -201,7 +202,7 @@ class PeerCheck:
 
 
 class SkippedCheckError(Exception):
-    """Something cannot be looked at before something else is right."""
+    """Something cannot be checked before something else is right."""
 
 
 def _free(address: str, key: str) -> str:

@@ -50,10 +50,11 @@ from peer.tasks import background, shielded
 from peer.telemetry.events import CheckpointDamaged, Resumed
 from peer.telemetry.results import sync_lines
 from peer.telemetry.trace import copy
+from peer.views.view import STALENESS_BOUND
 
 if TYPE_CHECKING:
-    from peer.runtime.local_peer import Participant
-    from peer.runtime.round_reports import RunProgress
+    from peer.runtime.rounds.local_peer import Participant
+    from peer.runtime.rounds.reports import RunProgress
 
 
 class Journal:
@@ -129,35 +130,6 @@ def tensor_digest(value: Tensor) -> str:
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Those of a checkpoint whose names begin so, without that prefix."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-class ImmutableTensors:
-    """Write-once tensors of one directory, by their checksums."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def path(self, digest: str) -> Path:
-        return self._directory / f"kept-{digest}.safetensors"
-
-    def read(self, digest: str) -> Tensor:
-        """Intact or not; ValueError or KeyError where the file is none of these."""
-        try:
-            return safetensors.torch.load(read(self.path(digest)))["value"]
-        except SafetensorError as error:
-            raise ValueError(str(error)) from None
-
-    def verify(self, digests: Collection[str]) -> str | None:
-        """What is wrong with the first of these that is not intact; None if all are. Raises what `read` does."""
-        for digest in digests:
-            if tensor_digest(self.read(digest)) != digest:
-                return f"the checksum of {self.path(digest).name} is wrong"
-        return None
-
-    def drop_all_but(self, digests: Collection[str]) -> None:
-        for path in self._directory.glob("kept-*.safetensors"):
-            if path.stem.removeprefix("kept-") not in digests:
-                path.unlink()
 
 
 DTYPES = {
@@ -242,7 +214,7 @@ class Checkpoints:
     """The checkpoints of one peer. Reading and writing block; they run in a thread."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory, self._kept = directory, ImmutableTensors(directory)
+        self.directory = directory
 
     def save(self, snapshot: Snapshot, frames: KeptFrames) -> None:
         """Write a checkpoint and the messages of its round; they are on disk when this returns."""
@@ -250,7 +222,7 @@ class Checkpoints:
         state = tensor_file(snapshot.tensors)
         messages = pack_frames(frames)
         for digest, tensor in snapshot.new.items():
-            write_atomically(self._kept.path(digest), tensor_file({"value": tensor}))
+            write_atomically(self._kept_path(digest), tensor_file({"value": tensor}))
         self._write("round", snapshot.round, "safetensors", state)
         self._write("messages", snapshot.round, "safetensors", messages)
         sync(self.directory)
@@ -282,7 +254,10 @@ class Checkpoints:
                     continue  # pruned: no neighbour will ask for them
                 if _content_digest(read(path)) != seal[part]:
                     return f"the checksum of its {part} is wrong"
-            return self._kept.verify(seal["unchanging"].values())
+            for digest in seal["unchanging"].values():
+                if tensor_digest(self._read_kept(digest)) != digest:
+                    return f"the checksum of {self._kept_path(digest).name} is wrong"
+            return None
         except (OSError, ValueError, KeyError) as error:
             return f"it cannot be read ({type(error).__name__})"
 
@@ -302,7 +277,7 @@ class Checkpoints:
             if at <= round and at not in damaged
         }
         unchanging = seal["unchanging"]
-        tensors |= {name: self._kept.read(digest) for name, digest in unchanging.items()}
+        tensors |= {name: self._read_kept(digest) for name, digest in unchanging.items()}
         return Snapshot(round, tensors, seal["facts"], unchanging), kept
 
     def recover(self) -> None:
@@ -342,7 +317,9 @@ class Checkpoints:
             sealed = {digest for at in self.rounds() for digest in self._seal(at)["unchanging"].values()}
         except (OSError, ValueError, KeyError):
             return  # a seal that cannot be read may be brought back from a copy
-        self._kept.drop_all_but(sealed)
+        for path in self.directory.glob("kept-*.safetensors"):
+            if path.stem.removeprefix("kept-") not in sealed:
+                path.unlink()
 
     def prune(self, low_watermark: int, wanted: Collection[int]) -> None:
         """Set aside what no neighbour will ask for: messages, but of `wanted` rounds, and older checkpoints but two.
@@ -398,6 +375,16 @@ class Checkpoints:
             raise ValueError("it is no seal") from error
         return {"unchanging": {}} | content
 
+    def _read_kept(self, digest: str) -> Tensor:
+        """A tensor that never changes, intact or not; ValueError or KeyError where the file is none such."""
+        try:
+            return safetensors.torch.load(read(self._kept_path(digest)))["value"]
+        except SafetensorError as error:
+            raise ValueError(str(error)) from None
+
+    def _kept_path(self, digest: str) -> Path:
+        return self.directory / f"kept-{digest}.safetensors"
+
     def _message_rounds(self) -> list[int]:
         return self._numbers("messages", "safetensors")
 
@@ -437,7 +424,7 @@ class Checkpointer:
         """tasks: in which checkpoints are written."""
         self._files, self._participant, self._progress, self._tasks = files, participant, progress, tasks
         self._network, self._journal = participant.network, participant.journal
-        self._seat, self._view = participant.setup.seat, participant.setup.view
+        self._gate, self._view = participant.setup.gate, participant.setup.view
         self._report = participant.lifecycle.report
         self._writing: asyncio.Task[None] | None = None
 
@@ -459,7 +446,7 @@ class Checkpointer:
         if progress := self._progress.state_dict():
             facts["course"] = progress
         snapshot = Snapshot(round, tensors, facts, unchanging, new)
-        frames = self._network.frames(round)
+        frames = self._network.outgoing_frames(round)
         self._writing = self._tasks.create_task(shielded(self._write, snapshot, frames))
 
     async def _wait_idle(self) -> None:
@@ -474,18 +461,18 @@ class Checkpointer:
         if len(whole) > 1:
             self._announce(whole[-2])
         network = self._network
-        wanted = {snapshot.round, *network.wanted()}  # the newest go with the next checkpoint
-        await asyncio.to_thread(self._files.prune, self._seat.least_wanted(network.durability), wanted)
+        wanted = {snapshot.round, *network.rounds_still_needed()}  # the newest go with the next checkpoint
+        await asyncio.to_thread(self._files.prune, self._gate.oldest_needed_round(network.durability), wanted)
         await asyncio.to_thread(self._journal.prune, self._files.rounds()[0])
 
     def _announce(self, durable: int) -> None:
-        self._network.announce(self._seat.tellable(durable))
+        self._gate.announce(self._network, durable)
 
     async def verify_last(self) -> None:
         """Read the last checkpoint back and announce it itself."""
         await self._wait_idle()
         if not (rounds := self._files.rounds()):
-            return  # taken in by a view that was over before its first round
+            return  # admitted to a view that was over before its first round
         last = rounds[-1]
         why = await asyncio.to_thread(self._files.verify, last)
         if why:
@@ -524,9 +511,12 @@ class Checkpointer:
         self._progress.load_state_dict(snapshot.facts.get("course", {}))
         for at in sorted(messages):
             self._network.load_frames(messages[at])
-        # With no older one left, nothing before the newest can be asked for again; and a peer that announced
-        # less than W rounds before its own would wait for itself.
-        self._announce(self._seat.told_before(whole))
+        # No later round than would still be whole if the newest were found to be damaged, too. But with no older one
+        # left, nothing before the newest can be asked for again; and a peer that announced less than W rounds before
+        # its own would wait for itself. Where members change, no less than this peer may have announced before: the
+        # others drop the states before that.
+        one_back = max(whole[1] if len(whole) > 1 else whole[0] - 1, whole[0] - STALENESS_BOUND + 1)
+        self._announce(whole[0] if self._gate.can_be_excluded else one_back)
         self._report(Resumed(round=whole[0]))
         return whole[0]
 
@@ -558,14 +548,14 @@ class Checkpointer:
         """
         before, id = self._view.first - 1, self._participant.face.id
         others = [] if self._view.planned else [member for member in self._view.members if member != id]
-        self._network.enter(self._view.first, state, dict.fromkeys(others, before))
+        self._network.begin_view(self._view.first, state, dict.fromkeys(others, before))
         self._announce(before)
         return before
 
     async def _check_kept_messages(self, snapshot: Snapshot) -> None:
         """Older messages that are damaged do no harm if every receiver has them on disk, and end the run if not."""
         for at, why in (await asyncio.to_thread(self._files.verify_messages, snapshot.round)).items():
-            asking = self._network.may_ask(at, snapshot.facts["network"])
+            asking = self._network.receivers_without(at, snapshot.facts["network"])
             if asking:
                 raise self._lost(f"{why}, and {', '.join(asking)} may still ask for them")
             self._report(CheckpointDamaged(round=at, reason=f"{why}; every neighbour has them"))

@@ -18,17 +18,17 @@ MakeTransport = Callable[[StatusHandler], Transport]
 
 def open_network(setup: Setup, transport: Transport, limits: RuntimeLimits, lifecycle: Lifecycle) -> Network:
     """The network of one peer in one view; it listens when it is told to."""
-    spec, seat, manifest, agreement = setup.spec, setup.seat, travelling_manifest(setup), setup.agreement
+    spec, gate, manifest, agreement = setup.spec, setup.gate, travelling_manifest(setup), setup.agreement
     identity = Identity(
         setup.config.id,
         agreement.digests,
         manifest.digest,
         manifest.data,
         setup.view.number,
-        seat.passed,
+        gate.last_rounds,
         rounds=spec.rounds,
         settings=agreement.content,
-        keyring=seat.keyring,
+        keyring=gate.keyring,
     )
     # Without edges no peer waits for another: then only its own address counts.
     known = [setup.config.id] if spec.protocol.graph == "none" else setup.view.members
@@ -41,7 +41,7 @@ def open_network(setup: Setup, transport: Transport, limits: RuntimeLimits, life
         rates = {peer: link.bytes_per_second for peer, link in network.links.items()}
         return measure(setup.model.device, len(setup.shard.train), rates)
 
-    shared = NetworkState(identity, addresses, transport, limits.timeouts, limits.limits)
-    callbacks = NetworkCallbacks(lifecycle.report, state, resources, memory_for(setup.model.device), seat.answer)
-    network = Network(shared, manifest, callbacks)
+    node = NetworkState(identity, addresses, transport, limits.timeouts, limits.limits)
+    callbacks = NetworkCallbacks(lifecycle.report, state, resources, memory_for(setup.model.device), gate.answer)
+    network = Network(node, manifest, callbacks)
     return network

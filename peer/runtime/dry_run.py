@@ -22,18 +22,16 @@ from torch import Tensor
 
 from peer.errors import InputError
 from peer.learning.data.samples import Samples
-from peer.learning.model.layout import TensorSlot
 from peer.learning.model.model import Model
 from peer.learning.randomness import derive, torch_generator
-from peer.learning.tasks import Task
 from peer.learning.training.phase import Phase
 from peer.network.collectives import Pending
 from peer.protocols.base import Init, Peer, Protocol, Received, Resources, State
 from peer.protocols.declarations import Share
 from peer.protocols.registry import PROTOCOLS
-from peer.runtime.admission import first_rows
-from peer.runtime.calls import CallChecker, Of, To, plain_notes
-from peer.runtime.encodings import new_encoding
+from peer.runtime.rounds.admission import first_rows
+from peer.runtime.rounds.calls import CallChecker, Of, To, plain_notes
+from peer.runtime.rounds.encodings import new_encoding
 from peer.spec.blocks import Float32, Wire
 from peer.spec.federation import Spec
 from peer.views.view import STALENESS_BOUND
@@ -53,7 +51,7 @@ class DryRunInput:
     model: Model
     data: Samples
     proportions: Mapping[str, Tensor]
-    """Everyone's q_i, float64 (classes,), by id in the ring's order."""
+    """Every peer's q_i, float64 (classes,), by id in the ring's order."""
     rounds: int
     seed: int
     validation: Samples | None = None
@@ -81,6 +79,7 @@ class DryRunPeer(Peer):
         self.id, self.members, self.ring = id, tuple(rehearsal.proportions), tuple(rehearsal.proportions)
         self.round, self.rounds, self.samples = 0, rehearsal.rounds, len(rehearsal.data)
         self.proportions = rehearsal.proportions[id]
+        self.task, self.layout = rehearsal.model.task, rehearsal.model.layout
         self.data = rehearsal.data.first(DRY_RUN_SAMPLES).to(rehearsal.model.device)
         public = rehearsal.validation and rehearsal.validation.first(DRY_RUN_SAMPLES)
         self.validation = public.to(rehearsal.model.device) if public else None
@@ -103,14 +102,6 @@ class DryRunPeer(Peer):
     @property
     def head(self) -> Tensor:  # type: ignore[override]
         return self._vector[self._rehearsal.model.part("head")]
-
-    @property
-    def task(self) -> Task:  # type: ignore[override]
-        return self._rehearsal.model.task
-
-    @property
-    def layout(self) -> tuple[TensorSlot, ...]:  # type: ignore[override]
-        return self._rehearsal.model.layout
 
     @recorded
     async def train(self, *phases: Phase) -> float:
@@ -166,14 +157,14 @@ def was_awaited(work: Coroutine[Any, Any, Any]) -> bool:
 
 FLOAT64_BYTES = 8
 KNOWN_RECORDS = ("proportions", "order")
-"""Records of which a dry run knows what the others tell; in all others it sees its own numbers from everybody."""
+"""Records of which a dry run knows the other peers' numbers; in all others it sees its own from every peer."""
 
 
 class DryRun(DryRunPeer):
     """One peer that only counts.
 
     `sent` is what it has sent so far, in bytes of tensors and numbers; `calls` are the (round, collective, vector or
-    record, names of numbers) in which all peers take part, so everybody's are the same.
+    record, names of numbers) in which all peers take part, so they are the same at each.
     """
 
     def __init__(self, id: str, protocol: Protocol, rehearsal: DryRunInput) -> None:
@@ -214,12 +205,12 @@ class DryRun(DryRunPeer):
         self._called("exchange", share, scalars)
         beside = FLOAT64_BYTES * len(scalars)
         self.sent += sum(self._bytes(asked.share, vector) + beside for vector in asked.vectors.values())
-        heard = next(iter(asked.vectors.values()), None)
-        own = self._stand_in(asked.share) if heard is None else heard.clone()
-        heard_of = dict.fromkeys(asked.around.senders if of is None else of, own)
-        return Pending(lambda: self._hear(heard_of, scalars))
+        first = next(iter(asked.vectors.values()), None)
+        own = self._stand_in(asked.share) if first is None else first.clone()
+        arriving = dict.fromkeys(asked.around.senders if of is None else of, own)
+        return Pending(lambda: self._receive(arriving, scalars))
 
-    async def _hear(self, vectors: Mapping[str, Tensor], scalars: Mapping[str, float]) -> dict[str, Received]:
+    async def _receive(self, vectors: Mapping[str, Tensor], scalars: Mapping[str, float]) -> dict[str, Received]:
         return {id: Received(vector.clone(), scalars) for id, vector in vectors.items()}
 
     @recorded
@@ -242,8 +233,8 @@ class DryRun(DryRunPeer):
         self._called("gather", record, {})
         self.sent += FLOAT64_BYTES * len(numbers) * (len(self.members) - 1)
         known = self._rehearsal.proportions if record == "proportions" else {}
-        told = torch.tensor(numbers, dtype=torch.float64)
-        return {id: known.get(id, told) for id in self.members}
+        own = torch.tensor(numbers, dtype=torch.float64)
+        return {id: known.get(id, own) for id in self.members}
 
     @recorded
     async def agree(self, record: str, decision: Tensor | None) -> None:
@@ -268,7 +259,7 @@ class DryRun(DryRunPeer):
         return self._encoding.length(share, vector.numel())
 
     def _stand_in(self, share: Share) -> Tensor:
-        """What somebody else may send of a vector: one's own, or zeros where this peer has none."""
+        """What another peer may send of a vector: this peer's own, or zeros if it has none."""
         if share.own and share.vector not in self.state:
             length = self._calls.length(share) or share.size or self._vector.numel()
             return torch.zeros(length, dtype=torch.uint8 if share.bytes else torch.float32)

@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from peer.learning.data.sources import Source
-from peer.network.transport.base import DurabilityBoard
+from peer.network.transport import DurabilityBoard
 from peer.network.transport.memory import MemoryNetwork
 from peer.process import raise_open_files, return_memory
+from peer.runtime.data_and_model import SharedData
 from peer.runtime.lifecycle import RuntimeLimits
 from peer.runtime.membership.view_runner import ViewRunner
 from peer.runtime.runtime import Runtime
-from peer.runtime.setup import SharedData, prepare
+from peer.runtime.setup import prepare
 from peer.spec.federation import Spec
 from peer.spec.loading import load_spec
 from peer.spec.peer import PeerConfig, peer_data
@@ -43,19 +44,21 @@ async def run_in_process(
     torch.set_num_threads(1)
     raise_open_files()
     return_memory()
-    board = None if spec.on_loss == "bypass" else DurabilityBoard()  # where views change, so does whose word counts
-    network, everyone = MemoryNetwork(board), dict[str, ViewRunner]()
+    board = (
+        None if spec.on_loss == "bypass" else DurabilityBoard()
+    )  # if views change, so do the peers whose word counts
+    network, runners = MemoryNetwork(board), dict[str, ViewRunner]()
     bounds = bounds.in_one_process(len(spec.ring), spec.patience)
     addresses, common = spec.addresses, SharedData(spec)
     configs = [_config(id, spec, out, (own or {}).get(id)) for id in spec.ids]
     with ThreadPoolExecutor(1, "train") as executor:
         for config in configs:
             transport = partial(network.transport, addresses[config.id])
-            everyone[config.id] = ViewRunner(prepare(config, spec, common), transport, executor, Telemetry(), bounds)
+            runners[config.id] = ViewRunner(prepare(config, spec, common), transport, executor, Telemetry(), bounds)
         async with asyncio.TaskGroup() as group:
-            for lives in everyone.values():
-                group.create_task(lives.run())
-    return {id: lives.runtime for id, lives in everyone.items() if lives.runtime}
+            for runner in runners.values():
+                group.create_task(runner.run())
+    return {id: runner.runtime for id, runner in runners.items() if runner.runtime}
 
 
 def _config(id: str, spec: Spec, out: Path, own: Source | None) -> PeerConfig:

@@ -1,22 +1,21 @@
-"""A peer's life: its states, what it waits for in each of them, and who watches it meanwhile.
+"""A peer's life cycle: its states, what it waits for in each of them, and the watchers that run meanwhile.
 
 `python -m peer.runtime.lifecycle` prints the states. A peer waits for
 
 - its neighbours at the start (`wait_for_neighbours`),
 - the staleness bound before each round (`await_staleness_bound`, rule R6),
 - its neighbours at the end (`drain`, rule R8): until they have on disk all that they may still ask for,
-- and, wherever the members of the run may change, the membership (`MembershipGate`): what the runtime must know of it,
-  whoever decides on it. Where members stay the same the gate is always open; `peer.runtime.membership.gate` has the
-  other one.
+- and, if the members of the run may change, the membership (`MembershipGate`): all that the rounds must know of it. If
+  members stay the same the gate is always open; `peer.runtime.membership.gate` has the other one.
 
-What bounds a peer's waits and stores is one object, passed in (`RuntimeLimits`). No reminder ends a wait:
-`ReportIntervals` says only when a peer speaks of one. For as long as a peer runs, watchers look at its neighbours: one
-that is lost is told of every minute, or ends the run; one that lives and sends nothing is told of.
+What bounds a peer's waits and stores is one object, passed in (`RuntimeLimits`). `ReportIntervals` says when a peer
+reports a wait; none of them ends one. Watchers look at the neighbours for as long as a peer runs: an unresponsive one
+is reported every minute, or ends the run; one that sends heartbeats and nothing else is reported, too.
 """
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -124,17 +123,17 @@ class ReportIntervals:
     """Seconds until a peer that waits says so. None of them ends a wait."""
 
     look: float = 1.0
-    """Between two looks at who keeps it waiting."""
+    """Between two looks at the neighbours that keep it waiting."""
     behind: float = 2.0
-    """At the staleness bound; and at least from one word about it to the next."""
+    """At the staleness bound; also the least from one report of it to the next."""
     stalled: float = 30.0
-    """For a message that does not grow, of a neighbour that lives."""
+    """For a message that makes no progress, from a neighbour that sends heartbeats."""
     stalled_again: float = 600.0
-    """From one word about the same wait to the next."""
+    """From one report of the same wait to the next."""
     lost_again: float = 60.0
-    """From one word about a lost neighbour to the next."""
+    """From one report of an unresponsive neighbour to the next."""
     members_again: float = 60.0
-    """From the first word about a wait for members to the second; to each later one it is twice as long as before."""
+    """From the first report of a wait for members to the second; to each later one it is twice as long as before."""
     members_longest: float = 3600.0
     """The longest of these."""
 
@@ -148,18 +147,18 @@ class RuntimeLimits:
     reminders: ReportIntervals = field(default_factory=ReportIntervals)
 
     def in_one_process(self, peers: int, patience: float) -> "RuntimeLimits":
-        """The same for so many peers with one event loop: where one is silent, so are all, and nobody asks for status.
+        """The same for so many peers with one event loop: if one is silent, so are all; none is asked for its status.
 
-        Of more than 20 there are no more signs of life than of 20, but several in `patience` seconds.
+        More than 20 send no more heartbeats in all than 20 do, but each several in `patience` seconds.
         """
-        least = patience / (4 * self.timeouts.beat)
+        least = patience / (4 * self.timeouts.heartbeat_interval)
         factor = max(1.0, min(peers / 20, least))
         reminders = replace(self.reminders, look=factor * self.reminders.look)
         return replace(self, timeouts=self.timeouts.stretched(factor), reminders=reminders)
 
 
 async def wait_for_neighbours(edges: Edges, report: Report, patience: float) -> None:
-    """Wait for a handshake with every neighbour; FailedError after `patience` seconds names who did not come."""
+    """Wait for a handshake with every neighbour; FailedError after `patience` seconds names those that did not come."""
     try:
         async with asyncio.timeout(None if patience == inf else patience), background() as group:
             group.create_task(_report_missing(edges, report))
@@ -185,19 +184,18 @@ def _hint(missing: list[tuple[Neighbour, str]]) -> str:
 
 
 async def await_staleness_bound(durability: Durability, spec: Spec, round: int, report: Report, seconds: float) -> None:
-    """Wait until nobody is more than W rounds behind `round` (rule R6); say for whom whenever that has changed.
+    """Wait until no peer is more than W rounds behind `round` (rule R6); report which are whenever that has changed.
 
-    Shorter waits than so many seconds are not worth a word.
-
-    The one who is behind need not be a neighbour: then no link is down here, and nothing else would tell.
+    Waits shorter than so many seconds are not reported. A peer that is behind need not be a neighbour: then no link is
+    down here, and nothing else would show it.
     """
     said = None
     while True:
         try:
             async with asyncio.timeout(seconds):
-                await durability.allows(round)
+                await durability.wait_within_bound(round)
         except TimeoutError:
-            behind = durability.behind(round)  # nobody, if the news came in the same moment
+            behind = durability.behind(round)  # none, if the news came in the same moment
             if behind and (waiting := _behind_bound(behind, spec, round)) != said:
                 report(waiting)
                 said = waiting
@@ -209,9 +207,9 @@ async def await_staleness_bound(durability: Durability, spec: Spec, round: int, 
 
 
 async def drain(network: Network, patience: float = inf) -> list[str]:
-    """Wait until the neighbours have all on disk that they may ask for (rule R8); those of whom that was not heard.
+    """Wait until the neighbours have all on disk that they may ask for (rule R8); those that did not say so.
 
-    The wait ends when those that are behind have given no sign of life for `patience` seconds.
+    The wait ends when those that are behind have sent no heartbeat for `patience` seconds.
     """
     edges, durability, end = network.edges, network.durability, network.last_round
     clock = asyncio.get_running_loop().time
@@ -222,7 +220,7 @@ async def drain(network: Network, patience: float = inf) -> list[str]:
             return [neighbour.id for neighbour in behind]
         with suppress(TimeoutError):
             async with asyncio.timeout(None if left == inf else left):
-                await durability.beyond(durability.version)
+                await durability.wait_changed(durability.version)
     return []
 
 
@@ -237,7 +235,7 @@ async def _report_missing(edges: Edges, report: Report) -> None:
 
 
 def _behind_bound(behind: dict[str, int], spec: Spec, round: int) -> Waiting:
-    """Those who are furthest behind, at most MAX_NAMED, and how many there are besides."""
+    """The peers that are furthest behind, at most MAX_NAMED, and how many there are besides."""
     addresses = spec.addresses
     first = sorted(behind, key=lambda id: behind[id])[:MAX_NAMED]
     who = tuple(Awaited(id, addresses[id], _on_disk(behind[id], round)) for id in first)
@@ -259,76 +257,71 @@ def _waiting_to_join(missing: list[tuple[Neighbour, str]]) -> Waiting:
 
 
 class MembershipGate:
-    """Of a run whose members stay the same: nothing is asked, and nothing held back."""
+    """Between rounds and membership; this one where members stay the same: always open.
 
-    can_be_lost = False
-    """Whether the others may go on without this peer: then it can be taken in anew whatever it has lost."""
+    The two differ at three points only: before a round (`wait_to_start`), at the end of a view or of the run
+    (`wait_to_end`), and when a round is on disk (`announce`). All else is known when a view begins.
+    """
+
+    can_be_excluded = False
+    """Whether the others may continue without this peer: then it can be admitted again whatever it has lost."""
 
     def __init__(self, view: View, patience: float) -> None:
         """patience: seconds."""
         self.view, self._patience = view, patience
         self.keyring: Keyring = UNSIGNED
         self.waiting: Waiting | None = None
-        """For members, of whom too few are here to decide on the next view."""
-        self.passed: Mapping[int, int] = {}
-        """By the number of an earlier view, the round that all have on disk who have come from it to this one."""
+        """Set while too few members are here to decide on the next view."""
+        self.last_rounds: Mapping[int, int] = {}
+        """By the number of an earlier view, the round that all members have on disk that came from it to this one."""
 
-    def take(self, network: Network, done: int) -> None:
-        """The peer has found on its disk what it had after round `done`, and begins to live in this view."""
-
-    def tellable(self, durable: int) -> int:
-        """Up to which round others may hear that this peer's are on disk."""
-        return durable
-
-    def told_before(self, whole: Sequence[int]) -> int:
-        """The round that a peer may tell that it has, by the rounds of its whole checkpoints, the newest first.
-
-        No later one than would still be whole if the newest were found to be damaged, too.
-        """
-        return max(whole[1] if len(whole) > 1 else whole[0] - 1, whole[0] - STALENESS_BOUND + 1)
-
-    def least_wanted(self, durability: Durability) -> int:
-        """The least round to which this peer may have to go back."""
-        return durability.low_watermark
-
-    def patience(self, done: int) -> float:
-        """Seconds to wait for neighbours after round `done`."""
+    def join_timeout(self, done: int) -> float:
+        """Return the seconds to wait for neighbours after round `done`."""
         return self._patience
 
-    async def may_start(self, round: int) -> None:
-        """Wait until this peer may begin that round: not while a view is being decided on."""
+    def attach(self, network: Network, done: int) -> None:
+        """The peer has found on its disk what it had after round `done`, and takes part in the view from now on."""
 
-    async def may_pass_on(self, network: Network) -> None:
-        """Wait until all neighbours have this view's last round on disk: the next one begins then (rule R8)."""
-        await drain(network)
+    async def wait_to_start(self, round: int) -> None:
+        """Wait until this peer may begin that round: not while a view is being decided on (rule V1)."""
 
-    async def may_finish(self, network: Network) -> None:
-        """Wait until this peer is needed no more, though its neighbours have all that they want of it."""
+    async def wait_to_end(self, network: Network, finished: bool) -> None:
+        """Wait until this peer may go on to the next view: until all neighbours have this view's last round on disk
+        (rule R8). finished: the run is over, and the neighbours have it; wait until no other member needs this peer."""
+        if not finished:
+            await drain(network)
+
+    def announce(self, network: Network, durable: int) -> None:
+        """Tell the others that the rounds up to this one are on disk, as far as they may know now."""
+        network.announce(durable)
+
+    def oldest_needed_round(self, durability: Durability) -> int:
+        """Return the oldest round to which this peer may have to go back."""
+        return durability.low_watermark
 
     async def answer(self, pipe: Pipe) -> None:
-        """A question about views has come in."""
+        """Serve a stream with a request about views."""
         await no_views(pipe)
 
 
 async def watch_unresponsive(
     edges: Edges,
     spec: Spec,
-    seat: MembershipGate,
+    gate: MembershipGate,
     lifecycle: Lifecycle,
     report: Report,
     reminders: ReportIntervals,
 ) -> None:
-    """A neighbour that is silent, or takes nothing, for longer than `patience`: say so now and then, or fail.
+    """Report a neighbour that is silent, or takes nothing, for longer than `patience`; fail with `on_loss: stop`.
 
-    It fails with `on_loss: stop` only. Who is silent where members change is left out, or waited for with all others
-    that are away.
+    If members change, a silent one is excluded, or waited for with all others that are away.
     """
     clock = asyncio.get_running_loop().time
     said: dict[str, float] = {}
     while True:
         await asyncio.sleep(reminders.look)
         for neighbour in [*edges.neighbours.values()]:
-            heard = inf if seat.can_be_lost else neighbour.signs.last_heartbeat
+            heard = inf if gate.can_be_excluded else neighbour.signs.last_heartbeat
             rejecting = neighbour.delivery.rejection.since if neighbour.delivery.rejection else inf
             lost = clock() - min(heard, rejecting)
             if not lifecycle.is_in_rounds or neighbour.state == "left" or lost < spec.patience:
@@ -349,9 +342,9 @@ async def watch_unresponsive(
 
 
 async def watch_own_regression(edges: Edges, lifecycle: Lifecycle, faulty: int = 0) -> None:
-    """Whom all its receivers refuse because it is behind what it had announced cannot go on: LostError.
+    """Raise CheckpointLostError if all receivers refuse this peer because it is behind what it had announced.
 
-    The word of so many as may lie is not enough: if it is true, the others go on without this peer by themselves.
+    The word of so many as may lie is not enough: if it is true, the others continue without this peer by themselves.
     """
     while True:
         await asyncio.sleep(1)
@@ -365,10 +358,10 @@ async def watch_own_regression(edges: Edges, lifecycle: Lifecycle, faulty: int =
 
 
 async def watch_stalled(network: Network, report: Report, reminders: ReportIntervals) -> None:
-    """A neighbour that gives signs of life, and from which the message that is waited for does not come: say so.
+    """Report a neighbour that sends heartbeats, but not the message that is waited for.
 
-    It may have more to train, or its own neighbour keeps it waiting; then this is over some time. It may also run other
-    code, or not tell the truth: then nothing else would show it. No deadline could tell the one from the other.
+    It may have more to train, or its own neighbour keeps it waiting; then this ends. It may also run other code, or
+    lie: then nothing else would show it. No deadline could tell the one from the other.
     """
     clock = asyncio.get_running_loop().time
     since: dict[str, tuple[Key, int, float]] = {}
@@ -377,7 +370,7 @@ async def watch_stalled(network: Network, report: Report, reminders: ReportInter
         await asyncio.sleep(reminders.look)
         now, before = clock(), since
         since, stalled, due = {}, dict[str, Awaited](), False
-        for neighbour, key, frames in network.stalled():
+        for neighbour, key, frames in network.stalled_messages():
             id, seen = neighbour.id, before.get(neighbour.id)
             since[id] = seen if seen and seen[:2] == (key, frames) else (key, frames, now)
             waited = now - since[id][2]
@@ -400,7 +393,7 @@ def _stalled_neighbour(neighbour: Neighbour, round: int, waited: float) -> Await
 
 
 def _waiting_for_stalled(stalled: list[Awaited], back: list[str]) -> Waiting:
-    """All who are stalled now, and who is so no longer."""
+    """All that are stalled now, and those that have made progress again."""
     news = [f"{id} sends again" for id in back]
     if stalled:
         news.append(f"{'still ' if back else ''}waiting for {', '.join(map(str, stalled))}")

@@ -13,8 +13,8 @@ from peer.network.wire.frames import MAX_DOUBLES
 from peer.network.wire.manifest import Manifest, PayloadSpec
 from peer.protocols.base import Protocol
 from peer.protocols.declarations import Declarations, Record, Share
-from peer.runtime.admission import ENTRY, admission_name
-from peer.runtime.encodings import encoded_manifest, new_encoding
+from peer.runtime.rounds.admission import ENTRY, admission_name
+from peer.runtime.rounds.encodings import encoded_manifest, new_encoding
 from peer.runtime.setup import Setup
 from peer.spec.federation import MEANS, VARIANCES
 from peer.views.view import View
@@ -72,7 +72,7 @@ def _data_facts(model: Model, names: Names) -> tuple[str, ...]:
 
 
 def _share_payload(share: Share, model: Model, rounds: int) -> PayloadSpec:
-    part = None if share.bytes else share.part  # nobody can say where in bytes a tensor lies
+    part = None if share.bytes else share.part  # where in bytes a tensor lies is not known
     where = model.part(part or "model")
     size = share.size or where.stop - where.start
     at = range(rounds + 1) if share.rounds is None else share.rounds

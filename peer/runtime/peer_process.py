@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from peer.network.transport.base import ListenConfig
+from peer.network.transport import ListenConfig
 from peer.network.transport.grpc import GrpcTransport
 from peer.process import DONE
 from peer.runtime.membership.view_runner import ViewRunner
 from peer.runtime.setup import Setup
-from peer.runtime.subscribers import told
+from peer.runtime.subscribers import subscribed
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig
 from peer.telemetry.events import Stopped
@@ -48,7 +48,7 @@ async def run_peer(
     setup: Setup, telemetry: Telemetry, watching: Sequence[Subscriber], operator: OperatorLog | None
 ) -> int:
     """Run to the end, or until SIGTERM or SIGINT; the exit code. `watching` and `operator` are told of its events."""
-    async with operator.shown() if operator else nullcontext(), told(telemetry, watching):
+    async with operator.shown() if operator else nullcontext(), subscribed(telemetry, watching):
         return await _run(setup, telemetry)
 
 

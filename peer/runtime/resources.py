@@ -2,7 +2,7 @@
 
 Control groups allow a process less than its machine has: those of a container, a service, a batch job or a pod.
 Sources: cgroups(7), proc_pid_mountinfo(5), and cgroup-v1/memory.rst and cgroup-v2.rst of the Linux kernel. How busy a
-GPU is, is told by NVML, through the package `nvidia-ml-py` (the extra `gpu`).
+GPU is, is read from NVML, through the package `nvidia-ml-py` (the extra `gpu`).
 """
 
 import os
@@ -25,7 +25,7 @@ class MemoryLimit:
 
     limit: int
     free: int
-    """Below the limit, page cache counted as free: the kernel drops it before it kills anybody."""
+    """Below the limit, page cache counted as free: the kernel drops it before it kills a process."""
 
 
 def cpu_quota(proc: Path = PROC) -> float | None:

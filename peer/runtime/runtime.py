@@ -9,7 +9,6 @@ from contextlib import suppress
 from peer.errors import DivergedError, FailedError, InputError
 from peer.files import write_failure
 from peer.learning.device import memory_errors
-from peer.network.network import Network
 from peer.plugins import UserCodeError
 from peer.runtime.checkpoints import Checkpointer, Checkpoints
 from peer.runtime.connection import MakeTransport, open_network
@@ -24,10 +23,11 @@ from peer.runtime.lifecycle import (
     watch_stalled,
     watch_unresponsive,
 )
-from peer.runtime.local_peer import LocalPeer, Participant
-from peer.runtime.round_loop import Rounds
-from peer.runtime.round_reports import Evaluator, Finish, open_files, report_adversaries, status_reply
-from peer.runtime.setup import Setup, own_directory
+from peer.runtime.rounds.local_peer import LocalPeer, Participant
+from peer.runtime.rounds.loop import Rounds
+from peer.runtime.rounds.reports import Evaluator, Finish, open_files, report_adversaries, status_reply
+from peer.runtime.run_directory import own_directory
+from peer.runtime.setup import Setup
 from peer.tasks import background
 from peer.telemetry.events import Done, EndedUnacknowledged, Failed, StateChanged
 from peer.telemetry.telemetry import Telemetry
@@ -49,9 +49,9 @@ class Runtime:
     ) -> None:
         self.setup, self.telemetry = setup, telemetry
         self._spec, self._out, self._executor = setup.spec, setup.out, executor
-        self._reminders, self._seat, self._view = bounds.reminders, setup.seat, setup.view
+        self._reminders, self._gate, self._view = bounds.reminders, setup.gate, setup.view
         self.lifecycle = Lifecycle(telemetry.emit)
-        self.network: Network = open_network(setup, transport(self.status), bounds, self.lifecycle)
+        self.network = open_network(setup, transport(self.status), bounds, self.lifecycle)
         self.participant = Participant(setup, self.network, executor, self.lifecycle)
         self._evaluator = Evaluator(self.participant)
         self._complete = self._out / "complete"
@@ -81,7 +81,7 @@ class Runtime:
         except DivergedError as error:
             raise self._failed(f"{error}{self._sender_hint() if error.by_others else ''}") from None
         except CheckpointLostError as error:
-            raise error if self._seat.can_be_lost else self._failed(str(error)) from None
+            raise error if self._gate.can_be_excluded else self._failed(str(error)) from None
         except UserCodeError as error:
             logging.getLogger("dfl").error("user code failed", exc_info=error.__cause__)
             raise self._failed(str(error)) from None
@@ -113,10 +113,10 @@ class Runtime:
                 Checkpointer.running(files, self.participant, self._evaluator.progress) as checkpointer,
                 background() as watchers,
             ):
-                lost = watch_unresponsive(network.edges, self._spec, self._seat, self.lifecycle, emit, self._reminders)
+                lost = watch_unresponsive(network.edges, self._spec, self._gate, self.lifecycle, emit, self._reminders)
                 watchers.create_task(lost)
                 watchers.create_task(watch_stalled(network, emit, self._reminders))
-                if self._seat.can_be_lost:
+                if self._gate.can_be_excluded:
                     faulty = self._view.tolerates(self._spec.tolerated(self.setup.config.tls is not None))
                     watchers.create_task(watch_own_regression(network.edges, self.lifecycle, faulty))
                 rounds = Rounds(self.participant, self._evaluator, checkpointer)
@@ -129,27 +129,27 @@ class Runtime:
 
     async def _run_rounds(self, rounds: Rounds, checkpointer: Checkpointer) -> bool:
         network, learner = self.network, self.participant.learner
-        await open_files(self.telemetry, self.setup)
+        await open_files(self.telemetry, self.participant)
         done = await rounds.resume()
         self.telemetry.emit(StateChanged(state=self.lifecycle.state, round=self.lifecycle.round))
         await learner.load_data_for(done)
         self.telemetry.emit(learner.data_summary(max(0, done)))
         report_adversaries(self._spec, self.telemetry.emit)
         if self._evaluator.progress.stopped_early:
-            network.end_after(done)
-        self._seat.take(network, done)
+            network.set_last_round(done)
+        self._gate.attach(network, done)
         if done < network.last_round:
             self._complete.unlink(missing_ok=True)
             if done < self._view.first:
                 self.participant.use_first_edges()
-            await wait_for_neighbours(network.edges, self.telemetry.emit, self._seat.patience(done))
+            await wait_for_neighbours(network.edges, self.telemetry.emit, self._gate.join_timeout(done))
             self.lifecycle.become("ready")
             while done < network.last_round and await self._may_start(done + 1):
                 done += 1
                 await (rounds.play(done) if done else rounds.set_up())
         if done < self._spec.rounds and not self._evaluator.progress.stopped_early:
             await checkpointer.verify_last()
-            await self._seat.may_pass_on(network)
+            await self._gate.wait_to_end(network, finished=False)
             return False
         await checkpointer.verify_last()
         await Finish(self.participant, self._evaluator).run()
@@ -161,8 +161,8 @@ class Runtime:
         if round:
             emit, late = self.telemetry.emit, self._reminders.behind
             await await_staleness_bound(self.network.durability, self._spec, round, emit, late)
-            await self.participant.apply_drift(round)
-        await self._seat.may_start(round)
+            await self.participant.learner.apply_drift(round)
+        await self._gate.wait_to_start(round)
         return round <= self.network.last_round
 
     async def _serve(self) -> None:
@@ -177,9 +177,9 @@ class Runtime:
                     )
                 )
             else:
-                await self._seat.may_finish(self.network)
+                await self._gate.wait_to_end(self.network, finished=True)
                 self._complete.touch()  # started once more, this peer has nothing to wait for but a farewell
-        await self.network.leave()
+        await self.network.close_gracefully()
         await self._let_watchers_see_end()
 
     async def _let_watchers_see_end(self) -> None:
@@ -194,4 +194,4 @@ class Runtime:
         self._asked = time.monotonic()
         if self.lifecycle.state == "serving":
             self._seen_serving.set()
-        return status_reply(self.participant, self._evaluator, self.network.resources(), self._seat.waiting)
+        return status_reply(self.participant, self._evaluator, self.network.resources(), self._gate.waiting)

@@ -1,4 +1,4 @@
-"""Who is told of a peer's events besides its files: as its own settings have it, or else the federation's."""
+"""Subscribers to a peer's events, besides its files: as its own settings have it, or else the federation's."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -30,8 +30,8 @@ def subscribers(setup: Setup, report: Report) -> list[Subscriber]:
 
 
 @asynccontextmanager
-async def told(telemetry: Telemetry, found: Sequence[Subscriber]) -> AsyncIterator[None]:
-    """Inside the block they are told of every event; at its end they are given time for the last ones."""
+async def subscribed(telemetry: Telemetry, found: Sequence[Subscriber]) -> AsyncIterator[None]:
+    """Publish every event to them inside the block; at its end they are given time for the last ones."""
     listeners = [SubscriberThread(one, telemetry.emit) for one in found]
     for one in listeners:
         telemetry.subscribe(one.publish)

@@ -84,7 +84,7 @@ def _features(spec: "Spec") -> Iterator[str]:
     if key := "optimiser" if training.optimiser else "scheduler" if training.scheduler else None:
         reason = protocol.why_optimiser_is_fixed()
         yield from _cannot(protocol, f"train with another {key}", reason, f"leave out `training.{key}`")
-    if step := training.own_steps:
+    if step := training.changes_gradient:
         yield from _cannot(protocol, f"train by `training.{step}`", protocol.why_steps_are_fixed(), "leave it out")
     if data.names_peers and (data.validation or data.partition.kind != "iid"):
         wrong = "`validation`" if data.validation else "a `partition`"
@@ -213,7 +213,7 @@ def _against_replay(spec: "Spec") -> Iterator[tuple[str, str]]:
         yield "views are those of a run with `on_loss: bypass`", "write that"
     if spec.recording is None:
         yield "no run is named", "write `recording: DIR`, the directory of the run whose views these are to be"
-    if not spec.training.same_bits:
+    if not spec.training.is_reproducible:
         yield "`training` goes by the clock, and so differs from run to run", "leave its `budget` of seconds out"
     if "resources" in type(spec.protocol).model_fields and spec.protocol.resources_from == "measured":
         yield f"what `{spec.protocol.name}` measures differs from run to run", "pin its `resources`"

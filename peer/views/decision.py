@@ -122,6 +122,10 @@ class Rules:
     """Of every view."""
     absence: float = 30.0
     """Seconds of silence after which a member counts as lost."""
+    patience: float = 60.0
+    """Seconds for which a peer waits for members that cannot be excluded."""
+    start_with: int | None = None
+    """Members with which the run may begin; None: all."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,7 @@ class MembershipChange:
     entries: tuple[Signed[Entry], ...] = ()
     min_members: int = 1
     """It never proposes fewer."""
-    stubborn: frozenset[str] = frozenset()
+    withholding: frozenset[str] = frozenset()
     """Members that have refused to promise for so long that they count as lost. Any other that answers, with whatever
     ballot, is there: no view is proposed without it."""
     unanimous: bool = False
@@ -224,8 +228,7 @@ def is_less(promise: Promise | None, announced: Announcement, chain: ViewChain) 
     """Return whether a member promises less than it has announced (V4), but for rounds that are void since."""
     if promise is None or announced.view > chain.current.number:
         return False
-    ceiling = chain.last_valid_round(announced.view)
-    return promise.durable < (announced.round if ceiling is None else min(announced.round, ceiling))
+    return promise.durable < chain.valid(announced.round, announced.view)
 
 
 def _kept(chain: ViewChain, first: int, rounds: int) -> Callable[[str, int], int]:
@@ -720,7 +723,7 @@ class Attempt:
     def over(self) -> bool:
         return self.state in OVER
 
-    def against(self, announced: Iterable[Signed[Announcement]]) -> None:
+    def hold_against(self, announced: Iterable[Signed[Announcement]]) -> None:
         """Hold these announcements against the promises (V4)."""
         self._known |= {one.signer: one for one in announced}
 
@@ -729,7 +732,7 @@ class Attempt:
         given, self._to_send = self._to_send, {}
         return given
 
-    def answered(self, member: str, reply: Reply) -> None:
+    def on_reply(self, member: str, reply: Reply) -> None:
         """Take a member's reply; raises InvalidError for one that no honest member gives, which counts as none."""
         if self.over:
             return
@@ -737,10 +740,10 @@ class Attempt:
             if member in self._waiting:
                 self._handle(member, reply)
         except InvalidError:
-            self.failed(member)
+            self.on_no_reply(member)
             raise
 
-    def failed(self, member: str) -> None:
+    def on_no_reply(self, member: str) -> None:
         """Go on without a reply of this member."""
         self._waiting.discard(member)
         if not self.over and not self._waiting and not self._to_send:
@@ -771,7 +774,7 @@ class Attempt:
                 return
             case Behind(number) if number < self._present.number:
                 pass  # its driver sends it the views
-        self.failed(member)
+        self.on_no_reply(member)
 
     def _take_promise(self, promised: Promised, member: str) -> None:
         if member in self._promises:
@@ -810,7 +813,7 @@ class Attempt:
     def _go_on(self) -> None:
         """Take the next step: all replies are there that can be expected now."""
         if self.state == "asking":
-            if self.ballot.proposer not in self._promises or self._refused - self._change.stubborn:
+            if self.ballot.proposer not in self._promises or self._refused - self._change.withholding:
                 self._fail()
             elif self._steps:
                 self._ask_next()
@@ -839,12 +842,10 @@ class Attempt:
         view = self.lock.view if self.lock else None
         if view is None:
             view = next_view(self._chain, self.ballot.proposer, grounds, self._rules)
-            everybody = self._promises.keys() == {*self._present.members}
-            if view and (
-                len(view.members) < change.min_members or (change.unanimous and len(promises) < len(self._asked))
-            ):
+            lacking = change.unanimous and len(promises) < len(self._asked)
+            if view and (lacking or len(view.members) < change.min_members):
                 view = None
-            if view is None and not everybody:
+            if view is None and self._promises.keys() != {*self._present.members}:
                 self._fail()
                 return
         vote = self._keyring.sign(Vote("accept", self.number, self.ballot, self._verifier.digest(self._present, view)))
@@ -916,7 +917,7 @@ class Turns:
         self._charge()
         return self._charged and self._clock() >= self._free_at[member]
 
-    def take(self, member: str) -> bool:
+    def try_acquire(self, member: str) -> bool:
         """Return whether its new ballot is accepted (T1); if so its turn begins."""
         if not self.is_free(member):
             return False

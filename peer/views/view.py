@@ -130,6 +130,10 @@ class ViewChain:
         """Return the last round whose checkpoint counts if it was made in view `entered`; None if every one does."""
         return min((view.first - 1 for view in self.since(entered)), default=None)
 
+    def valid(self, round: int, entered: int) -> int:
+        """Return that round or, if it is void by now, the last one that counts of those made in view `entered`."""
+        return min([round, *(view.first - 1 for view in self.since(entered))])
+
     def floor(self, id: str) -> int:
         """Return the round to which a member of the current view can go back for sure, by what was decided: a member
         that promises less has lost its disk (rule V4).

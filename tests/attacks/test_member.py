@@ -110,20 +110,20 @@ async def test_hearsay_never_hurries(told: list[tuple[str, dict[str, int]]], own
     edges.use(0, ["left", "right"], ["left", "right"])
     durability = Durability("me", edges, ROUNDS)
     durability.announce(own)
-    durability.said("left", 1)
-    durability.said("far", 0)  # it was a neighbour once
+    durability.record_first_hand("left", 1)
+    durability.record_first_hand("far", 0)  # it was a neighbour once
     before = dict(durability.first_hand)
     for teller, others in told:
         try:
-            durability.overheard(teller, others)
+            durability.record_relayed(teller, others)
         except ImpossibleError:
             assert others.keys() & {"me", teller, "stranger"} or any(not -1 <= at <= ROUNDS for at in others.values())
     assert durability.first_hand == before
     assert durability.low_watermark == NOTHING, "right has not spoken"
-    durability.said("right", 3)
+    durability.record_first_hand("right", 3)
     assert durability.low_watermark <= min(own, 1, 3)
-    assert all(at <= ROUNDS for at in durability.known("left").values())
-    assert not durability.known("left").keys() & {"me", "left"}
+    assert all(at <= ROUNDS for at in durability.relayed_for("left").values())
+    assert not durability.relayed_for("left").keys() & {"me", "left"}
 
 
 async def test_what_is_released_while_it_is_waited_for_ends_nobody() -> None:
@@ -144,10 +144,10 @@ async def test_a_claim_of_its_own_counts_for_so_many_rounds_only() -> None:
     edges.use(0, ["left"], ["left"])
     durability = Durability("me", edges, 1000)
     durability.announce(3)
-    durability.said("left", 1000)
+    durability.record_first_hand("left", 1000)
     assert durability.of("left") == 3 + STALENESS_BOUND
     durability.announce(5)
-    durability.said("left", 1000)
+    durability.record_first_hand("left", 1000)
     assert durability.of("left") == 5 + STALENESS_BOUND
 
 
@@ -157,7 +157,7 @@ async def test_words_that_come_late_are_no_loss() -> None:
     edges.use(0, ["left"], ["left"])
     durability = Durability("me", edges, ROUNDS)
     assert durability.lost("left", Welcome(life=1, durable=0, round=2)) is None
-    durability.said("left", 3)
+    durability.record_first_hand("left", 3)
     assert durability.lost("left", Welcome(life=1, durable=1, round=3)) is None
     assert durability.lost("left", Welcome(life=2, durable=2, round=4)) is None, "its newest checkpoint was damaged"
     assert "back in round 3" in (durability.lost("left", Welcome(life=3, durable=1, round=3)) or "")

@@ -377,7 +377,7 @@ async def test_tiny_messages_take_no_more_than_is_promised() -> None:
         for data in flood:
             await caller.send(data)
 
-    stream = asyncio.create_task(door.receiver.tensors(pipe))
+    stream = asyncio.create_task(door.receiver.serve_tensors(pipe))
     await caller.send(small_hello())
     await answer(caller)
     tracemalloc.start()

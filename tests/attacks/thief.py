@@ -12,8 +12,7 @@ from real_peers import SmallFederation
 from launcher.run_files import certificate_files
 from peer.network.limits import Limits
 from peer.network.streams.handshake import Identity, RefusedError
-from peer.network.transport import DisconnectedError, Pipe, Service
-from peer.network.transport.base import ListenConfig
+from peer.network.transport import DisconnectedError, ListenConfig, Pipe, Service
 from peer.network.transport.grpc import GrpcTransport
 from peer.network.transport.tls import CertificatePaths, TlsCredentials
 from peer.network.view_rpc import ViewRpc

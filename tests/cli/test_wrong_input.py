@@ -16,7 +16,8 @@ from cases import ARGUMENTS, CONTENTS, MODULES, TEXTS, Ports, content, protocol,
 
 from launcher.cli import main as launch
 from peer.cli import main as peer
-from peer.runtime.setup import own_directory, prepare
+from peer.runtime.run_directory import own_directory
+from peer.runtime.setup import prepare
 from peer.spec.agreement import differing
 from peer.spec.checks import why_not_continued
 from peer.spec.loading import load_peer, load_spec

@@ -125,11 +125,11 @@ def test_a_peer_is_killed_and_comes_back(
     shows(page, "a round", lambda: int(page.evaluate("document.body.dataset.round ?? 0")) >= 2)
     assert page.locator("#circle g").count() == page.locator("#doing tr").count() == 4
     assert page.locator("#circle line").count() == 4
-    assert page.locator("#privacy").inner_text().count("nothing is proven while the run goes on") == 1
+    assert page.locator("#privacy").inner_text().count("Privacy is checked at the end of the run") == 1
     listener(launcher, places[1]).send_signal(signal.SIGKILL)
     row = page.locator('#doing tr[data-peer="peer1"]')
     shows(page, "the restart", lambda: row.locator("td").last.inner_text() == "1")
-    shows(page, "the peer at work again", lambda: row.locator(".words").inner_text() == "sends and receives")
+    shows(page, "the peer at work again", lambda: row.locator(".words").inner_text() == "communicating")
     page.screenshot(path=tmp_path / "restarted.png", full_page=True)
     (tmp_path / "gate").touch()
     shows(page, "the end", lambda: page.locator("#live").inner_text() == "The run has finished.")

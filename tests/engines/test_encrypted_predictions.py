@@ -129,7 +129,7 @@ def test_the_disk_has_room_for_what_is_journalled(tmp_path: Path) -> None:
     (tmp_path / "federation.yaml").write_text(json.dumps(content(9, "tiny:square", predictions="encrypted")))
     spec = load_spec(tmp_path / "federation.yaml", peers=3)
     made = plan(spec)
-    journalled = dry_run_figures(spec, "peer0", made.rehearsal("peer0")).journalled
+    journalled = dry_run_figures(spec, "peer0", made.dry_run_input("peer0")).journalled
     inputs = KEY_BYTES + CONTEXT_BYTES + 4 * FRESH_BYTES
     assert journalled > inputs + (STALENESS_BOUND + 2) * 2 * made.model.classes * ANSWER_BYTES
 
@@ -246,9 +246,9 @@ HALF = b"\n\x01\x14\x19" + bytes(6) + b"\xd0\x41"
 def test_what_is_no_single_ciphertext_never_reaches_tenseal(
     encrypted: Encrypted, model: SquareMLP, wrong: bytes
 ) -> None:
-    with pytest.raises(ValueError, match="no single ciphertext"):
+    with pytest.raises(ValueError, match="not a single ciphertext"):
         evaluate(model, encrypted.context, [encrypted.inputs[0], *[wrong] * 5])
-    with pytest.raises(ValueError, match="no single ciphertext"):
+    with pytest.raises(ValueError, match="not a single ciphertext"):
         decrypt(encrypted.key, [wrong] * 3, 40)
 
 

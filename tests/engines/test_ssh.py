@@ -175,7 +175,7 @@ def test_the_models_are_those_of_a_local_run(desk: Desk, expected: dict[str, str
     desk.run("--certs", str(certificates(desk)))
     desk.until_round("peer0", 2)
     os.kill(desk.pid(0), signal.SIGKILL)
-    until(lambda: "peer0 starts again" in desk.said, 20, "peer0 starts again")
+    until(lambda: "peer0: restarting" in desk.said, 20, "peer0 starts again")
     with desk.held(2), desk.lab.shut(1):
         until(lambda: "lab1 unreachable: " in desk.said, 40, "the desk tells that it cannot reach lab1")
     assert desk.code() == 0

@@ -44,8 +44,8 @@ class Disk:
         with (
             patch("peer.runtime.checkpoints.write_atomically", self.write),
             patch("peer.runtime.checkpoints.sync", self.sync),
-            patch("peer.runtime.membership.membership.write_atomically", self.write),
-            patch("peer.runtime.membership.membership.sync", self.sync),
+            patch("peer.runtime.membership.view_store.write_atomically", self.write),
+            patch("peer.runtime.membership.view_store.sync", self.sync),
             patch.object(Checkpoints, "_set_aside", loosely),
             patch.object(Checkpoints, "drop_after", drop_after),
             patch.object(Journal, "drop_after", forget_after),

@@ -55,7 +55,7 @@ def targets() -> Callable[[bytes], None]:
     async def announced(data: bytes) -> None:
         door = Door()
         with suppress(BadFrameError):
-            door.receiver._identity.judge(foreign.hello(data), None)
+            door.receiver._identity.check(foreign.hello(data), None)
 
     def one(data: bytes) -> None:
         kind, rest = data[:1] or b"\0", data[1:]

@@ -30,7 +30,7 @@ from peer.network.streams.stream import CountedPipe
 from peer.network.transport.grpc import ClientPipe
 from peer.network.wire.messages import Beat
 from peer.runtime.checkpoints import Journal
-from peer.runtime.round_reports import Evaluator
+from peer.runtime.rounds.reports import Evaluator
 from peer.runtime.runtime import Runtime
 from peer.telemetry.results import ModelFigures
 

@@ -137,9 +137,9 @@ def of_memory(run: "Simulation", id: str) -> Iterator[str]:
         "turns": membership.turns._spent,
         "waits": membership.turns._free_at,
         "words": durability.first_hand,
-        "hearsay": durability._hearsay,
+        "hearsay": durability._relayed,
         "announcements": durability._announced,
-        "lives": durability._lives,
+        "lives": durability._incarnations,
     }
     for name, table in tables.items():
         if len(table) > most:
@@ -152,15 +152,15 @@ def of_memory(run: "Simulation", id: str) -> Iterator[str]:
 
 def of_going_back(run: "Simulation", id: str, runtime: Runtime) -> Iterator[str]:
     """Nobody goes back further than the members may be apart, whatever some of them promise."""
-    seat = run.lived[id]._membership.seat if run.lived[id]._membership else None
-    if seat is None:
+    gate = run.lived[id]._membership.gate if run.lived[id]._membership else None
+    if gate is None:
         return
-    run.reached[id, seat.view.number] = max(run.reached.get((id, seat.view.number), -1), seat.started)
-    before = run.reached.get((id, seat.view.number - 1), -1)
-    if not seat.view.resets_member(id) or id in dict(seat.view.entrants):
+    run.reached[id, gate.view.number] = max(run.reached.get((id, gate.view.number), -1), gate.started)
+    before = run.reached.get((id, gate.view.number - 1), -1)
+    if not gate.view.resets_member(id) or id in dict(gate.view.entrants):
         return
-    if before - (seat.view.first - 1) > STALENESS_BOUND + len(seat.view.members) + 1:
-        yield f"{id} has begun round {before}, and goes back to round {seat.view.first - 1}"
+    if before - (gate.view.first - 1) > STALENESS_BOUND + len(gate.view.members) + 1:
+        yield f"{id} has begun round {before}, and goes back to round {gate.view.first - 1}"
 
 
 def of_stores(run: "Simulation", id: str, runtime: Runtime) -> Iterator[str]:

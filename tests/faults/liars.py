@@ -11,7 +11,7 @@ from peer.network.collectives import Collectives
 from peer.network.transport import Pipe, Service, StreamHandler
 from peer.network.transport.grpc import GrpcTransport
 from peer.network.wire.messages import Beat, Refusal, Reply
-from peer.runtime.local_peer import LocalPeer
+from peer.runtime.rounds.local_peer import LocalPeer
 from peer.spec.loading import load_peer
 
 FAR = 2**62

@@ -13,24 +13,25 @@ from peer.network.streams.handshake import Identity
 from peer.network.streams.state import NetworkState
 from peer.network.wire.messages import Refusal
 from peer.protocols.fedisp import FedISP
-from peer.runtime import connection, round_loop
+from peer.runtime import connection
 from peer.runtime.checkpoints import Checkpoints, Journal
-from peer.runtime.local_peer import Participant
 from peer.runtime.membership import view_runner
 from peer.runtime.membership.gate import DynamicMembershipGate
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.proposer import Proposer
+from peer.runtime.rounds import loop
+from peer.runtime.rounds.local_peer import Participant
 from peer.views.view import ViewChain
 
 Omission = Callable[[pytest.MonkeyPatch], None]
 
 
 def promises_are_written_after_the_answer(patch: pytest.MonkeyPatch) -> None:
-    async def take_note(self: Membership) -> None:
+    async def persist(self: Membership) -> None:
         self._later = asyncio.create_task(written(self))  # type: ignore[attr-defined]
 
-    written = Membership._take_note
-    patch.setattr(Membership, "_take_note", take_note)
+    written = Membership._persist
+    patch.setattr(Membership, "_persist", persist)
 
 
 def the_token_is_not_passed_on(patch: pytest.MonkeyPatch) -> None:
@@ -48,7 +49,7 @@ def who_leaves_goes_at_once(patch: pytest.MonkeyPatch) -> None:
 def who_leaves_says_no_farewell(patch: pytest.MonkeyPatch) -> None:
     async def leave(self: Network) -> None: ...
 
-    patch.setattr(Network, "leave", leave)
+    patch.setattr(Network, "close_gracefully", leave)
 
 
 def who_is_on_its_way_counts_as_silent(patch: pytest.MonkeyPatch) -> None:
@@ -64,9 +65,9 @@ def who_is_on_its_way_counts_as_silent(patch: pytest.MonkeyPatch) -> None:
     ) -> list[str]:
         return silent(self, seconds, {})
 
-    told, silent = NetworkState._released, DynamicMembershipGate.silent
+    told, silent = NetworkState._released, DynamicMembershipGate.silent_members
     patch.setattr(NetworkState, "_released", released)
-    patch.setattr(DynamicMembershipGate, "silent", silent_in_spite_of_answers)
+    patch.setattr(DynamicMembershipGate, "silent_members", silent_in_spite_of_answers)
     patch.setattr(Proposer, "_ask_patiently", lambda self, *asked: self._membership.ask(*asked))
 
 
@@ -92,16 +93,19 @@ def messages_of_another_view_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_finished_leave(patch: pytest.MonkeyPatch) -> None:
-    async def leave(self: DynamicMembershipGate, network: Network) -> None: ...
+    async def leave(self: DynamicMembershipGate, network: Network, finished: bool) -> None:
+        if not finished:
+            await wait_to_end(self, network, finished)
 
-    patch.setattr(DynamicMembershipGate, "may_finish", leave)
+    wait_to_end = DynamicMembershipGate.wait_to_end
+    patch.setattr(DynamicMembershipGate, "wait_to_end", leave)
 
 
 def checkpoints_stay_for_nobody_else(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(DynamicMembershipGate, "least_wanted", lambda self, durability: durability.own)
+    patch.setattr(DynamicMembershipGate, "oldest_needed_round", lambda self, durability: durability.own)
 
 
 def nobody_is_given_what_all_have(patch: pytest.MonkeyPatch) -> None:
     async def sync_admitted(participant: Participant, entrants: Mapping[str, int]) -> None: ...
 
-    patch.setattr(round_loop, "sync_admitted", sync_admitted)
+    patch.setattr(loop, "sync_admitted", sync_admitted)

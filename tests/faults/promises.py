@@ -3,7 +3,8 @@
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from peer.runtime.membership.membership import Membership, ViewStore
+from peer.runtime.membership.membership import Membership
+from peer.runtime.membership.view_store import ViewStore
 from peer.spec.recordings import VIEWS
 from peer.views.statements import Ballot, Promised, Reply, Request, Vote, Voted
 

@@ -256,8 +256,8 @@ class Simulation:
 
     def _be_rid_of(self, plot: Conspiracy) -> None:
         """Its liars are switched off, once the run has begun: without them it would not."""
-        seats = [lives._membership and lives._membership.seat for id, lives in self.lived.items() if id in self.honest]
-        begun = len(seats) == len(self.honest) and all(seat and seat.has_begun for seat in seats)
+        gates = [lives._membership and lives._membership.gate for id, lives in self.lived.items() if id in self.honest]
+        begun = len(gates) == len(self.honest) and all(gate and gate.has_begun for gate in gates)
         if not begun and self.loop.time() < self.began + PATIENCE:
             self.loop.call_later(1.0, self._be_rid_of, plot)
             return
@@ -447,7 +447,7 @@ def simulate(
             with (
                 simulation.disk.under(),
                 patch("time.perf_counter", simulation.loop.time),
-                patch("peer.runtime.setup.sole_use", nullcontext),
+                patch("peer.runtime.run_directory.sole_use", nullcontext),
                 patch("peer.runtime.setup.check_room", lambda *_: 0),
                 patch.object(Membership, "handle", simulation.promises.heeded(Membership.handle)),
             ):

@@ -125,7 +125,7 @@ def test_the_launcher_starts_a_killed_peer_again(
         said = launcher.stdout.read()
         assert launcher.wait() == 0, said
     assert "peer1 was killed by SIGKILL" in said
-    assert "peer1 starts again" in said
+    assert "peer1: restarting" in said
     summary = json.loads((out / "summary.json").read_text())
     assert summary["restarts"] == 1
     assert {peer["id"]: peer["model_sha256"] for peer in summary["per_peer"]} == wanted

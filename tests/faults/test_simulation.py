@@ -162,9 +162,9 @@ def test_hearsay_that_is_believed_is_found_out() -> None:
 
     def believe(self: Durability, teller: str, others: Mapping[str, int]) -> None:
         for peer, at in others.items():
-            self.said(peer, min(at, self._rounds))
+            self.record_first_hand(peer, min(at, self._rounds))
 
-    with patch.object(Durability, "overheard", believe):
+    with patch.object(Durability, "record_relayed", believe):
         assert any(check("restless", seed)[1] for seed in (1, 3, 5))
 
 

@@ -26,9 +26,9 @@ from faults.views import check, wrong_with
 from faults.wires import Stall, Weather
 from peer.learning.data.samples import Standardisation
 from peer.network.collectives import Arrived
-from peer.runtime.admission import ENTRY
-from peer.runtime.calls import Communicator
-from peer.runtime.local_peer import Learner
+from peer.runtime.rounds.admission import ENTRY
+from peer.runtime.rounds.calls import Communicator
+from peer.runtime.rounds.learner import Learner
 
 LONG = 12.0
 """Seconds, longer than `absence`."""

@@ -62,7 +62,7 @@ def test_columns_are_found_by_their_names(tmp_path: Path) -> None:
     for wrong, message in (
         (frame.assign(id=1), "the model knows no column `id`; leave it out, it goes by age, weight"),
         (frame[["age"]], "there is no column `weight`, which the model goes by"),
-        (frame.assign(age=["old", "young"]), r"column `age` holds what is no number .* convert it"),
+        (frame.assign(age=["old", "young"]), r"column `age` holds something other than numbers .* convert it"),
         (frame.assign(age=[50, None]), "row 2 of the inputs has nan in column `age`; fill it in"),
     ):
         with pytest.raises(InputError, match=message):

@@ -49,8 +49,8 @@ def test_a_vector_leaves_a_device_by_one_copy_into_pinned_memory(dtype: torch.dt
 def test_what_arrives_in_pinned_memory_goes_to_the_device_by_one_copy() -> None:
     with Device() as device:
         arrived = memory_for(META)(7, torch.float32)
-        there = Transfers(META).placed(arrived)
-        Transfers(META).put(arrived, torch.empty(7, device=META))
+        there = Transfers(META).to_device(arrived)
+        Transfers(META).copy_into(arrived, torch.empty(7, device=META))
     assert there.device == META
     assert device.placed == [Copy(7, non_blocking=True, pinned=True)] * 2
     assert not device.fetched

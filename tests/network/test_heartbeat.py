@@ -56,7 +56,7 @@ class Answering(Silent):
 IDENTITY = Identity("me", {}, MANIFEST.digest, rounds=1)
 
 
-TIMEOUTS = Timeouts(answer=0.05, suspect=0.0, probe=0.01, beat=0.05)
+TIMEOUTS = Timeouts(answer=0.05, suspect_after=0.0, probe=0.01, heartbeat_interval=0.05)
 
 
 def heart(
@@ -161,7 +161,7 @@ async def test_a_former_neighbour_is_told_the_last_news_and_never_dialled_again(
     assert Beat.FromString(await theirs.receive()).durable == -1
     state.edges.use(0, [], [])
     state.durability.announce(1)
-    state.durability.said("left", 1)
+    state.durability.record_first_hand("left", 1)
     left.progress.acked_durable = 0
     assert state.edges.retire(state.durability.first_hand, state.durability.own) == ["left"]
     parting = asyncio.create_task(one.close_with("left"))

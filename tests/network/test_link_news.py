@@ -10,7 +10,10 @@ from peer.telemetry.events import Event, LinkChanged
 
 async def test_another_reason_for_the_same_state() -> None:
     told: list[Event] = []
-    news, other = LinkReporter(Limits(), Timeouts(suspect=0.05), told.append), Neighbour("peer1", "127.0.0.1:7701")
+    news, other = (
+        LinkReporter(Limits(), Timeouts(suspect_after=0.05), told.append),
+        Neighbour("peer1", "127.0.0.1:7701"),
+    )
     news.change(other, "down", "connection closed")
     for why in ("connection refused", "timed out", "no route"):
         other.mark_unreachable(why)

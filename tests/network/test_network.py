@@ -69,7 +69,7 @@ class Peer:
         await self.network.listen()
         async with self.network.running():
             await asyncio.sleep(0)  # the transport serves from now on
-            self.network.use(0, neighbours, neighbours)
+            self.network.set_edges(0, neighbours, neighbours)
             yield
 
     async def live(self) -> None:
@@ -203,10 +203,10 @@ async def test_what_comes_on_the_streams_of_a_retired_edge_changes_nothing(servi
         streams = [await opened(memory, service) for _ in range(2)]
         for pipe in streams:
             assert Reply.FromString(await pipe.receive()).HasField("welcome")
-        peer.network.use(1, ["c"], ["c"])
+        peer.network.set_edges(1, ["c"], ["c"])
         peer.state.edges.neighbours["a"].progress.released = True
         peer.state.durability.announce(2)
-        peer.state.durability.said("a", 2)
+        peer.state.durability.record_first_hand("a", 2)
         while "a" in peer.state.edges.neighbours:
             await peer.state.edges.wait_changed()
         for pipe in streams:

@@ -132,7 +132,7 @@ def test_to_the_end_and_again(small: Path, lent: None, tmp_path: Path, capsys: p
         assert (directory / f"{id}.yaml").exists()
 
     assert main(["run", str(small)]) == 0
-    assert "This run is finished; --fresh runs it again." in capsys.readouterr().out
+    assert "This run is complete; use --fresh to run it again." in capsys.readouterr().out
     assert main(["run", str(directory / "federation.yaml"), "--out", str(directory)]) == 0  # as resolved
     assert main(["run", str(small), "--seed", "43"]) == 2
     assert re.search("holds another run.*`seed`", capsys.readouterr().err)

@@ -105,7 +105,7 @@ def test_a_saved_model_answers_in_labels_to_named_columns(federation: Build) -> 
         (frame, "the model knows no column `Befund`; leave it out, it goes by Alter, Größe, fest"),
         (asked.drop(columns="Alter"), "there is no column `Alter`, which the model goes by"),
         (asked.rename(columns={"Alter": "alter"}), "there is no column `Alter`, which the model goes by; .*`alter`"),
-        (asked.assign(Alter=["x"] * len(asked)), "column `Alter` holds what is no number"),
+        (asked.assign(Alter=["x"] * len(asked)), "column `Alter` holds something other than numbers"),
         (asked.assign(Größe=[1.0, 2.0, None] + [1.0] * 22), "row 3 of the inputs has nan in column `Größe`"),
         (np.where(np.arange(75).reshape(25, 3) == 10, np.inf, values), "row 4 .* has inf in column `Größe`"),
     ):

@@ -10,7 +10,7 @@ from federations import Run, Vector, federate
 from torch import Tensor
 
 from peer.learning.training.phase import Phase
-from peer.runtime.local_peer import LocalPeer
+from peer.runtime.rounds.local_peer import LocalPeer
 
 DATA = {"name": "digits", "limit": 240, "validation": 0.2, "partition": {"kind": "quantity", "delta": 1}}
 ROUNDS = 4

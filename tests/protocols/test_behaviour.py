@@ -15,8 +15,7 @@ from peer.learning.model.layout import Split
 from peer.learning.model.model import Model
 from peer.learning.model.shape_check import Example
 from peer.protocols.declarations import Share
-from peer.runtime.calls import SimulatedAdversary
-from peer.runtime.setup import flip_labels
+from peer.runtime.rounds.adversary import SimulatedAdversary, flip_labels
 from peer.spec.blocks import Noise, SignFlip, Stale
 
 BEHAVIOUR = {

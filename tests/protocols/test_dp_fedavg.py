@@ -22,7 +22,7 @@ from peer.errors import InputError
 from peer.network.transport.memory import MemoryPipe
 from peer.protocols.blocks.privacy import as_secret, gaussian_epsilon, sampled_epsilon, stream, uniform
 from peer.protocols.dp_fedavg import DPFedAvg
-from peer.runtime.local_peer import LocalPeer
+from peer.runtime.rounds.local_peer import LocalPeer
 
 UNLIKELY = 1e-9
 TRAINING = {"epochs": 1, "batch_size": 16, "lr": 0.1}
@@ -44,7 +44,7 @@ def sent() -> Iterator[Sent]:
 
     async def telling(peer: LocalPeer, share: str, weight: float) -> None:
         if share == "update":
-            found[peer.setup.out.parent, peer.id, peer.round] = peer.state["update"].double().numpy()
+            found[peer._own.setup.out.parent, peer.id, peer.round] = peer.state["update"].double().numpy()
         await mean(peer, share, weight)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -206,7 +206,7 @@ def test_a_finished_peer_fine_tunes_once_more_only_where_its_result_is_not_whole
     assert fine_tunings(again) == {"peer0": 2, "peer1": 2, "peer2": 1}
     assert again.models() == models
     assert again.result("peer2") == results["peer2"]
-    assert [one.peer.trained.sha256() for one in again.runtimes.values()] == [*models.values()]
+    assert [one.setup.model.sha256() for one in again.runtimes.values()] == [*models.values()]
     other = federate(tmp_path, FEDAVG, 3, **keys, finetune={"epochs": 1, "part": "model", "lr": 0.1})
     assert fine_tunings(other) == {"peer0": 3, "peer1": 3, "peer2": 2}
     assert other.models() != models

@@ -16,7 +16,7 @@ from peer.learning.model.zoo import build
 from peer.learning.randomness import torch_generator
 from peer.learning.training.phase import Phase
 from peer.protocols.fedisp import FedISP, Schedule
-from peer.runtime.local_peer import LocalPeer
+from peer.runtime.rounds.local_peer import LocalPeer
 
 SIZE = 0.05
 

@@ -18,7 +18,7 @@ from peer.errors import InputError
 from peer.network.wire.messages import Resources
 from peer.protocols.flexifed import Capacity, standing_links
 from peer.runtime.in_process import run_in_process
-from peer.runtime.local_peer import LocalPeer
+from peer.runtime.rounds.local_peer import LocalPeer
 from peer.spec.agreement import differing
 from peer.spec.blocks import Machine
 from peer.spec.loading import load_peer

@@ -9,7 +9,7 @@ from federations import federate
 from peer.learning.training.optimiser import SGD, Adam
 from peer.learning.training.phase import Phase
 from peer.protocols.registry import PROTOCOLS, protocol_class
-from peer.runtime.local_peer import LocalPeer
+from peer.runtime.rounds.local_peer import LocalPeer
 
 ADAM, SGD9 = Adam(0.01), SGD(0.01, 0.9)
 TWO_PHASES = (Phase("head", 1, ADAM, 64, "head"), Phase("extractor", 20, ADAM, 64, "extractor"))
@@ -73,7 +73,7 @@ def test_steps_of_the_adams_after_three_rounds(tmp_path: Path, protocol: str, ex
     settings: dict[str, Any] = {"settings": epochs} if protocol == "solo" else epochs
     run = federate(tmp_path, {"name": protocol, **settings}, 3, rounds=3)
     for runtime in run.runtimes.values():
-        state = runtime.peer.trainer.state()
+        state = runtime.participant.learner.trainer.state()
         assert {key.split("/")[0]: int(state[key]) for key in state if key.endswith("/step")} == expected
 
 
@@ -83,7 +83,7 @@ def test_momentum_lives_on_or_does_not(tmp_path: Path, name: str, kept: bool | N
     epochs = {"head_epochs": 1, "extractor_epochs": 1} if name == "fedrep" else {"epochs": 1}
     asked = {} if kept is None else {"keep_momentum": kept}
     run = federate(tmp_path, {"name": name, **epochs, **asked}, 3, rounds=1)
-    state = run.runtimes["peer0"].peer.trainer.state()
+    state = run.runtimes["peer0"].participant.learner.trainer.state()
     parts = {key.split("/")[0] for key in state if "momentum" in key}
     expected = {"head", "extractor"} if name == "fedrep" else {"model"}
     assert parts == (set() if kept is False else expected)

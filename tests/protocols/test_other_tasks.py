@@ -192,7 +192,7 @@ def test_protocols_that_take_a_loss_or_a_score_take_the_tasks(name: str, tmp_pat
 def test_the_local_gradient_is_that_of_the_tasks_loss() -> None:
     """However many samples are taken at a time."""
     samples, task = InMemory(torch.randn(300, 4), torch.randn(300, 1)), Regression(name="regression")
-    model = build("mlp", Example.of(samples, 1, task), seed=1)
+    model = build("mlp", Example.from_samples(samples, 1, task), seed=1)
     peer = SimpleNamespace(data=samples, task=task, model=model.vector, logits=model.logits)
     functional.mse_loss(model.forward(samples.x), samples.y).backward()  # type: ignore[no-untyped-call]
     assert torch.allclose(local_gradient(cast(Peer, peer)), model.gradient, atol=1e-6)

@@ -12,7 +12,7 @@ from torch import Tensor
 from peer.errors import InputError
 from peer.protocols.blocks.vectors import places_of_largest
 from peer.protocols.declarations import Share
-from peer.runtime.encodings import Collective, Encoding, new_encoding
+from peer.runtime.rounds.encodings import Collective, Encoding, new_encoding
 from peer.spec.blocks import Bfloat16, TopK
 
 SIZES = {"extractor": 30, "head": 7, "model": 37}

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from peer.errors import DivergedError
 from peer.learning.device import HostCopy, Transfers
-from peer.runtime.calls import Communicator, SendQueue
 from peer.runtime.in_process import run_in_process
+from peer.runtime.rounds.calls import Communicator, SendQueue
 
 
 class Late:

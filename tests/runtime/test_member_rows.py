@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from peer.protocols.cycle_gossip import CycleGossip
 from peer.protocols.rffl import RFFL
-from peer.runtime.admission import PerMemberState, ProtocolState, first_rows
+from peer.runtime.rounds.admission import PerMemberState, ProtocolState, first_rows
 
 EVERYBODY = ("a", "b", "c", "d", "e")
 ROWS = PerMemberState(RFFL(), EVERYBODY)

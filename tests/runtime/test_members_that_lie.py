@@ -13,8 +13,8 @@ from peer.network.streams.handshake import Identity
 from peer.network.transport import DisconnectedError, Transport
 from peer.network.view_rpc import ViewRpc
 from peer.runtime.lifecycle import CheckpointLostError, Lifecycle, watch_own_regression
-from peer.runtime.membership.gate import MembershipSettings
-from peer.runtime.membership.membership import Membership, ViewStore
+from peer.runtime.membership.membership import Membership
+from peer.runtime.membership.view_store import ViewStore
 from peer.telemetry.events import CallerRefused, Event
 from peer.views import statements
 from peer.views.decision import Acceptor, MemberProgress, Memory, Rules, next_view
@@ -49,7 +49,6 @@ from peer.views.view import View
 
 IDS = ("peer0", "peer1", "peer2", "peer3")
 BALLOT = Ballot(1, "peer1")
-TERMS = MembershipSettings(patience=60.0, min_members=1)
 
 
 class Stamp(Keyring):
@@ -85,10 +84,10 @@ def seated(directory: Path, replies: dict[str, Reply], told: list[Event]) -> Mem
     """peer0, in the first view, whose questions are answered like that."""
     acceptor = Acceptor(Memory("peer0"), Rules(IDS, rounds=9, faulty=1), Stamp("peer0", ""))
     register = ViewStore(directory / "views.json", acceptor.memory)
-    membership = Membership(register, acceptor, Answered(replies), told.append, TERMS)
-    seat = membership.open_gate()
-    seat.transport = object()  # type: ignore[assignment]
-    seat.standing = lambda _: MemberProgress(3, 0, 3, -1)  # type: ignore[method-assign,assignment]
+    membership = Membership(register, acceptor, Answered(replies), told.append)
+    gate = membership.open_gate()
+    gate.transport = object()  # type: ignore[assignment]
+    gate.progress = lambda _: MemberProgress(3, 0, 3, -1)  # type: ignore[method-assign,assignment]
     return membership
 
 
@@ -125,12 +124,12 @@ async def test_a_promise_for_which_a_view_was_decided_meanwhile_is_no_lie(tmp_pa
 
 async def test_whoever_only_waits_to_begin_the_first_round_says_that_the_run_has_begun(tmp_path: Path) -> None:
     """Else one that has begun it and one that has not never agreed on who is lost, and held each other for ever."""
-    seat = seated(tmp_path, {}, []).open_gate()
-    assert not seat.may_exclude
-    seat.block_rounds(promised=-1)
-    waiting = seat.may_start(0)
+    gate = seated(tmp_path, {}, []).open_gate()
+    assert not gate.may_exclude
+    gate.block_rounds(promised=-1)
+    waiting = gate.wait_to_start(0)
     waiting.send(None)
-    assert seat.may_exclude
+    assert gate.may_exclude
     waiting.close()
 
 
@@ -158,9 +157,9 @@ async def test_a_word_that_is_not_signed_takes_nobody_further(tmp_path: Path) ->
     edges.use(0, ["peer1"], ["peer1"])
     durability = Durability("peer0", edges, 9, Stamp("peer0", ""))
     durability.announce(4)
-    durability.said("peer1", 4)
+    durability.record_first_hand("peer1", 4)
     assert durability.low_watermark == durability.least == -1
-    durability.proved("peer1", 3, "peer1", "")
+    durability.record_signed("peer1", 3, "peer1", "")
     assert durability.low_watermark == 3
 
 
@@ -190,12 +189,12 @@ async def test_a_relay_is_of_what_was_promised_and_of_nothing_else(tmp_path: Pat
 async def test_what_was_announced_in_one_life_binds_in_the_next(tmp_path: Path) -> None:
     membership = seated(tmp_path, {}, [])
     early = Stamp("peer2", "").sign(Announcement(0, 6))
-    assert membership.seat
-    membership.seat.announcements = lambda: {"peer2": early}  # type: ignore[method-assign]
+    assert membership.gate
+    membership.gate.announcements = lambda: {"peer2": early}  # type: ignore[method-assign]
     membership.open_gate()
     assert membership.announcements() == {"peer2": early}
     late = Stamp("peer2", "").sign(Announcement(0, 4))
-    membership.seat.announcements = lambda: {"peer2": late}  # type: ignore[method-assign]
+    membership.gate.announcements = lambda: {"peer2": late}  # type: ignore[method-assign]
     assert membership.announcements() == {"peer2": early}
 
 
@@ -205,6 +204,27 @@ async def test_a_member_that_has_not_heard_of_a_view_is_told_and_counts_as_there
     prepare = Stamp("peer1", "").sign(Prepare(2, BALLOT))
     await membership.handle(AskPromise(prepare))
     assert await membership._is_there("peer2", BALLOT)
+
+
+async def test_one_that_is_behind_by_ever_one_view_less_holds_nobody(tmp_path: Path) -> None:
+    """It is sent the views and asked again only for as long as a question may take."""
+
+    class EverNearer(Answered):
+        at = -1
+
+        async def ask(self, transport: Transport, member: str, asked: Request) -> Reply:
+            await asyncio.sleep(0.02)
+            self.at += isinstance(asked, AskPromise)
+            return Behind(self.at)
+
+    membership = seated(tmp_path, {}, [])
+    for number in range(1, 1000):
+        membership.chain.extend(View(number, IDS, 0))
+    membership.rpc = EverNearer({})
+    membership.timeouts = replace(membership.timeouts, question=0.2)
+    prepare = Stamp("peer0", "").sign(Prepare(1000, Ballot(1, "peer0")))
+    async with asyncio.timeout(5):
+        assert isinstance(await membership.ask_informed("peer2", AskPromise(prepare)), Behind)
 
 
 async def test_ballots_far_above_all_others_come_nearer_seldom(tmp_path: Path) -> None:
@@ -227,8 +247,8 @@ async def test_one_that_has_just_started_votes_for_nobodys_exclusion(tmp_path: P
     view = next_view(membership.chain, "peer1", grounds, membership.acceptor.rules)
     digest = membership.acceptor.verifier.digest(membership.chain.current, view)
     asked = Propose(Proposal(view, Stamp("peer1", "").sign(Vote("accept", 1, BALLOT, digest)), grounds))
-    assert membership.seat
-    membership.seat.transport = None
+    assert membership.gate
+    membership.gate.transport = None
     assert isinstance(await membership.handle(asked), Objection)
 
 

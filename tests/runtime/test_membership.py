@@ -15,8 +15,9 @@ from peer.errors import FailedError
 from peer.network.streams.handshake import Identity
 from peer.network.transport import DisconnectedError, Transport
 from peer.network.view_rpc import ViewRpc
-from peer.runtime.membership.gate import DynamicMembershipGate, MembershipSettings
-from peer.runtime.membership.membership import Membership, ViewStore
+from peer.runtime.membership.gate import DynamicMembershipGate
+from peer.runtime.membership.membership import Membership
+from peer.runtime.membership.view_store import ViewStore
 from peer.spec.recordings import VIEWS
 from peer.telemetry.events import CallerRefused, Event, ViewDecided
 from peer.views import statements
@@ -107,7 +108,7 @@ class FakeQuestions(ViewRpc):
 
 
 @dataclass
-class FakeSeat:
+class FakeGate:
     """In view 0, after the start of round 7."""
 
     announced: Mapping[str, Signed[Announcement]] = field(default_factory=dict)
@@ -120,10 +121,10 @@ class FakeSeat:
     def announcements(self) -> Mapping[str, Signed[Announcement]]:
         return self.announced
 
-    def is_silent(self, *_: object) -> bool:
-        return False
+    def silent_members(self, *_: object) -> list[str]:
+        return []
 
-    def standing(self, _chain: object) -> MemberProgress:
+    def progress(self, _chain: object) -> MemberProgress:
         return AT_FIVE
 
     def block_rounds(self, _promised: int | None) -> None:
@@ -131,15 +132,13 @@ class FakeSeat:
 
 
 def member(
-    directory: Path, questions: ViewRpc | None = None, seat: FakeSeat | None = None
+    directory: Path, questions: ViewRpc | None = None, gate: FakeGate | None = None
 ) -> tuple[Membership, list[Event]]:
     """peer0, and what it reports."""
     one, told = acceptor(), list[Event]()
     register = ViewStore(directory / VIEWS, one.memory)
-    made = Membership(
-        register, one, questions or FakeQuestions(), told.append, MembershipSettings(patience=60.0, min_members=2)
-    )
-    made.seat = cast("DynamicMembershipGate | None", seat)
+    made = Membership(register, one, questions or FakeQuestions(), told.append)
+    made.gate = cast("DynamicMembershipGate | None", gate)
     return made, told
 
 
@@ -147,10 +146,8 @@ async def test_who_asks_may_go_before_the_answer_is_on_disk(tmp_path: Path) -> N
     """Two that wrote views.json at a time ended a peer: the first took away what the second was about to rename."""
     one, told = acceptor(), list[Event]()
     register = SlowRegister(tmp_path / VIEWS, one.memory)
-    membership = Membership(
-        register, one, FakeQuestions(), told.append, MembershipSettings(patience=60.0, min_members=2)
-    )
-    moved = asyncio.create_task(membership.moved(FIRST))
+    membership = Membership(register, one, FakeQuestions(), told.append)
+    moved = asyncio.create_task(membership.wait_view_over(FIRST))
     gone = asyncio.create_task(membership.handle(Decided((decision(SECOND),))))
     while not register.writing:  # noqa: ASYNC110 (a thread tells this loop nothing)
         await asyncio.sleep(0.01)
@@ -196,7 +193,7 @@ async def test_who_is_told_another_chain_names_the_teller_and_goes_on(tmp_path: 
 async def test_a_true_view_that_is_told_with_a_false_one_is_on_disk_and_reported(tmp_path: Path) -> None:
     false = View(2, ("peer0",), 0)
     membership, told = member(tmp_path)
-    moved = asyncio.create_task(membership.moved(FIRST))
+    moved = asyncio.create_task(membership.wait_view_over(FIRST))
     told_both = Decided((decision(SECOND), decision(false, by=("peer3",), before=SECOND)))
     assert isinstance(await membership._handle_from("peer3", told_both), Denied)
     async with asyncio.timeout(10):
@@ -206,10 +203,10 @@ async def test_a_true_view_that_is_told_with_a_false_one_is_on_disk_and_reported
 
 
 async def test_a_ballot_far_above_all_others_is_not_promised(tmp_path: Path) -> None:
-    membership, _ = member(tmp_path, seat=FakeSeat())
+    membership, _ = member(tmp_path, gate=FakeGate())
     far = AskPromise(Signing("peer3", "").sign(Prepare(1, Ballot(HIGHEST, "peer3"))))
     assert isinstance(await membership._handle_from("peer3", far), statements.Refused)
-    assert not membership.held
+    assert not membership.is_deciding
     honest = AskPromise(Signing("peer1", "").sign(Prepare(1, Ballot(1, "peer1"))))
     assert isinstance(await membership._handle_from("peer1", honest), Promised)
 
@@ -223,7 +220,7 @@ def proposal(lost: str = "", standing: MemberProgress = AT_FIVE, **wish: Any) ->
     attempt = Attempt(acceptors["peer1"], None, MembershipChange(**wish))
     while attempt.state != "proposing":
         for id, request in attempt.requests().items():
-            attempt.failed(id) if id == lost else attempt.answered(id, acceptors[id].handle(request, standing))
+            attempt.on_no_reply(id) if id == lost else attempt.on_reply(id, acceptors[id].handle(request, standing))
     asked = attempt.requests()["peer0"]
     assert isinstance(asked, Propose)
     return asked, acceptors
@@ -235,13 +232,13 @@ async def test_a_proposer_cannot_omit_a_member_that_answers(tmp_path: Path) -> N
     def answers(id: str, request: Request) -> Reply | None:
         return acceptors[id].handle(request, AT_FIVE)
 
-    membership, _ = member(tmp_path, FakeQuestions(answers), FakeSeat())
+    membership, _ = member(tmp_path, FakeQuestions(answers), FakeGate())
     ballot = asked.proposal.vote.statement.ballot
     prepare = Signing("peer1", "").sign(Prepare(1, ballot))
     assert isinstance(await membership.handle(AskPromise(prepare)), Promised)
     assert await membership.handle(asked) == Objection("peer2 answers peer0")
     assert membership.acceptor.slot.vote is None
-    silent, _ = member(tmp_path, FakeQuestions(), FakeSeat())
+    silent, _ = member(tmp_path, FakeQuestions(), FakeGate())
     assert isinstance(await silent.handle(AskPromise(prepare)), Promised)
     assert isinstance(await silent.handle(asked), Voted), "who answers nobody is left out"
 
@@ -251,26 +248,26 @@ async def test_a_proposer_cannot_omit_the_voter_itself(tmp_path: Path) -> None:
     attempt = Attempt(acceptors["peer1"], None, MembershipChange())
     while attempt.state != "proposing":
         for id, request in attempt.requests().items():
-            attempt.failed(id) if id == "peer0" else attempt.answered(id, acceptors[id].handle(request, AT_FIVE))
-    membership, _ = member(tmp_path, seat=FakeSeat())
+            attempt.on_no_reply(id) if id == "peer0" else attempt.on_reply(id, acceptors[id].handle(request, AT_FIVE))
+    membership, _ = member(tmp_path, gate=FakeGate())
     assert await membership.handle(attempt.requests()["peer1"]) == Objection("peer0 answers peer0")
 
 
 async def test_before_the_run_has_begun_nobody_is_left_out(tmp_path: Path) -> None:
-    membership, _ = member(tmp_path, seat=FakeSeat(may_exclude=False))
+    membership, _ = member(tmp_path, gate=FakeGate(may_exclude=False))
     asked, _ = proposal(lost="peer2", standing=MemberProgress(durable=-1, oldest=0, started=-1, private=-1))
-    assert await membership.handle(asked) == Objection("the run has not begun, so nobody counts as lost")
+    assert await membership.handle(asked) == Objection("the run has not begun, so no member counts as lost")
 
 
 async def test_what_a_member_has_announced_is_held_against_its_promise(tmp_path: Path) -> None:
     """So that nobody goes back for it: the next proposal leaves it out."""
     announced = Signing("peer2", "").sign(Announcement(0, 6))
-    membership, _ = member(tmp_path, seat=FakeSeat({"peer2": announced}))
+    membership, _ = member(tmp_path, gate=FakeGate({"peer2": announced}))
     asked, _ = proposal(leaves=True)
     objection = await membership.handle(asked)
     assert objection == Objection("peer2 has announced a later round than it promises", (announced,))
-    no_more = FakeSeat({"peer2": Signing("peer2", "").sign(Announcement(0, 5))})
-    membership, _ = member(tmp_path, seat=no_more)
+    no_more = FakeGate({"peer2": Signing("peer2", "").sign(Announcement(0, 5))})
+    membership, _ = member(tmp_path, gate=no_more)
     prepare = Signing("peer1", "").sign(Prepare(1, asked.proposal.vote.statement.ballot))
     assert isinstance(await membership.handle(AskPromise(prepare)), Promised)
     assert isinstance(await membership.handle(asked), Voted)
@@ -280,7 +277,7 @@ async def test_no_view_is_planned_from_a_round_that_has_begun(tmp_path: Path) ->
     asked, _ = proposal(leaves=True)
     assert asked.proposal.view
     assert asked.proposal.view.first == 8
-    membership, _ = member(tmp_path, seat=FakeSeat(started=8))
+    membership, _ = member(tmp_path, gate=FakeGate(started=8))
     assert await membership.handle(asked) == Objection("peer0 has begun round 8")
 
 
@@ -289,8 +286,9 @@ async def test_no_view_is_planned_from_a_round_that_has_begun(tmp_path: Path) ->
 
 def opened(directory: Path, content: bytes) -> Membership:
     (directory / VIEWS).write_bytes(content)
-    work = list[Event]().append, MembershipSettings(patience=60.0, min_members=2)
-    return Membership.open(directory, RULES, Signing("peer0", "federation"), FakeQuestions(), work)
+    store = ViewStore.open(directory, "peer0")
+    one = store.acceptor(RULES, Signing("peer0", "federation"))
+    return Membership(store, one, FakeQuestions(), list[Event]().append)
 
 
 def kept(**changes: Any) -> bytes:

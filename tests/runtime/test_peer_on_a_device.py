@@ -17,9 +17,10 @@ from meta_device import META, Copy, Device
 
 from peer.network.transport.memory import MemoryNetwork
 from peer.protocols.base import Peer
-from peer.runtime.local_peer import LocalPeer
+from peer.runtime.data_and_model import fitting_model
+from peer.runtime.rounds.local_peer import LocalPeer
 from peer.runtime.runtime import Runtime
-from peer.runtime.setup import fitting_model, prepare
+from peer.runtime.setup import prepare
 from peer.spec.peer import PeerConfig, peer_data
 from peer.telemetry.telemetry import Telemetry
 

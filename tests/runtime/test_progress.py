@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.runtime.round_reports import Better, EarlyStopping, RunProgress, figure_to_send
+from peer.runtime.rounds.reports import Better, EarlyStopping, RunProgress, figure_to_send
 from peer.spec.blocks import StopEarly
 from peer.telemetry.results import Best
 

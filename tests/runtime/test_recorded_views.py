@@ -267,7 +267,7 @@ def test_what_cannot_be_replayed_is_refused(tmp_path: Path, keys: dict[str, Any]
 def test_peers_with_different_recordings_refuse_each_other() -> None:
     told = [Agreement({"views": [view.as_json() for view in views]}) for views in ([ALL, WITHOUT], [ALL])]
     one, other = (Identity(id, said.digests, "", settings=said.content) for id, said in zip(IDS[:2], told, strict=True))
-    refusal = one.judge(Hello.FromString(other.hello("peer0")), None)
+    refusal = one.check(Hello.FromString(other.hello("peer0")), None)
     assert refusal
     assert refusal.reason == Refusal.FEDERATION
     assert list(refusal.keys) == ["views"]

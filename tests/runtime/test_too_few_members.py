@@ -14,9 +14,10 @@ from peer.network.transport import DisconnectedError, Transport
 from peer.network.view_rpc import ViewRpc
 from peer.runtime.lifecycle import ReportIntervals
 from peer.runtime.membership import proposer
-from peer.runtime.membership.gate import DynamicMembershipGate, MembershipSettings
-from peer.runtime.membership.membership import Membership, ViewStore
+from peer.runtime.membership.gate import DynamicMembershipGate
+from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.proposer import CHANGE_AGAIN, CHANGES, Proposer
+from peer.runtime.membership.view_store import ViewStore
 from peer.telemetry.events import Event, Shortage, Waiting
 from peer.views.decision import Acceptor, MembershipChange, Memory, Rules
 from peer.views.signing import Keyring
@@ -59,16 +60,17 @@ class Waiter:
         self._sleep, self._patch = asyncio.sleep, patch
         patch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
         patch.setattr(proposer.asyncio, "sleep", self._second)  # type: ignore[attr-defined]
-        acceptor = Acceptor(Memory(id), Rules(ids(peers), rounds=9, absence=4), Keyring(id, ""))
+        acceptor = Acceptor(
+            Memory(id), Rules(ids(peers), rounds=9, min_members=min_members, absence=4), Keyring(id, "")
+        )
         self.questions = Left(id, here, {id: f"{id}:7700" for id in ids(peers)})
         register = ViewStore(directory / "views.json", acceptor.memory)
-        terms = MembershipSettings(patience=60.0, min_members=min_members)
-        self.membership = Membership(register, acceptor, self.questions, self._report, terms)
-        self.seat: DynamicMembershipGate = self.membership.open_gate()
-        self.seat.transport = object()  # type: ignore[assignment]
-        self.seat.started = 3
-        self.seat.silent = lambda *_: ["peer3"]  # type: ignore[method-assign,assignment]
-        self.seat.has_met = lambda _: True  # type: ignore[method-assign,assignment]
+        self.membership = Membership(register, acceptor, self.questions, self._report)
+        self.gate: DynamicMembershipGate = self.membership.open_gate()
+        self.gate.transport = object()  # type: ignore[assignment]
+        self.gate.started = 3
+        self.gate.silent_members = lambda *_: ["peer3"]  # type: ignore[method-assign,assignment]
+        self.gate.has_met = lambda _: True  # type: ignore[method-assign,assignment]
 
     async def _second(self, _seconds: float) -> None:
         self.now += 1
@@ -91,9 +93,7 @@ class Waiter:
         """How many seconds it leaves to other members before it proposes."""
         proposed = asyncio.get_running_loop().create_future()
 
-        async def propose(
-            self: Proposer, wish: MembershipChange, seat: DynamicMembershipGate, transport: Transport
-        ) -> None:
+        async def propose(self: Proposer, wish: MembershipChange, gate: DynamicMembershipGate) -> None:
             if not proposed.done():
                 proposed.set_result((self._clock(), [*wish.suspects]))
 
@@ -118,8 +118,8 @@ async def test_it_says_for_whom_it_waits_at_once_and_then_ever_more_seldom(
     assert str(second) == (
         f"too few members for a decision: 2 of 5 are here, 3 are needed; after 61 s still waiting for {away}"
     )
-    assert waiter.seat.waiting
-    assert [one.id for one in waiter.seat.waiting.awaited] == ["peer2", "peer3", "peer4"]
+    assert waiter.gate.waiting
+    assert [one.id for one in waiter.gate.waiting.awaited] == ["peer2", "peer3", "peer4"]
 
 
 async def test_it_says_when_enough_are_here_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,14 +131,14 @@ async def test_it_says_when_enough_are_here_again(tmp_path: Path, monkeypatch: p
     await waits
     [_, (_, over)] = waiter.told
     assert str(over) == "enough members are here for a decision"
-    assert (over.awaited, waiter.seat.waiting) == ((), None)
+    assert (over.awaited, waiter.gate.waiting) == ((), None)
 
 
 async def test_who_has_nothing_to_decide_waits_for_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waiter = Waiter(tmp_path, monkeypatch)
-    waiter.seat.silent = lambda *_: []  # type: ignore[method-assign,assignment]
+    waiter.gate.silent_members = lambda *_: []  # type: ignore[method-assign,assignment]
     assert await waiter.waits(60) == []
-    assert waiter.seat.waiting is None
+    assert waiter.gate.waiting is None
 
 
 async def test_enough_for_a_quorum_may_be_too_few_for_the_protocol(
@@ -220,5 +220,5 @@ async def test_members_that_see_the_same_loss_begin_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, id: str, seconds: float
 ) -> None:
     """Nobody waits for the one that is lost, nor for more than six."""
-    monkeypatch.setattr(proposer, "RANK", 10)
+    monkeypatch.setattr(proposer, "RANK_DELAY_S", 10)
     assert await Waiter(tmp_path, monkeypatch, peers=9, id=id).begins() == seconds

@@ -75,7 +75,7 @@ class Owing:
         monkeypatch.setattr(lifecycle.asyncio, "sleep", second)  # type: ignore[attr-defined]
         self._sleep = sleep
 
-    def stalled(self) -> list[tuple[Neighbour, Key, int]]:
+    def stalled_messages(self) -> list[tuple[Neighbour, Key, int]]:
         return [(self.neighbour, *self.message)]
 
     def report(self, event: Event) -> None:
@@ -100,7 +100,7 @@ async def test_it_is_told_after_half_a_minute_and_every_ten(monkeypatch: pytest.
 
 async def test_its_coming_is_told_and_a_new_wait_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     class Late(Owing):
-        def stalled(self) -> list[tuple[Neighbour, Key, int]]:
+        def stalled_messages(self) -> list[tuple[Neighbour, Key, int]]:
             return [] if self.now == 50 else [(self.neighbour, Key(0, 3 if self.now < 50 else 4, 1), 0)]
 
     said = await Late(monkeypatch).minded(100)
@@ -118,9 +118,9 @@ async def test_every_report_names_all_who_are_stalled(monkeypatch: pytest.Monkey
             self.other = Neighbour("c", "c:1", state="up", signs=SignsOfLife(0.0, activity="training in round 3"))
             self.reported: list[tuple[float, list[str]]] = []
 
-        def stalled(self) -> list[tuple[Neighbour, Key, int]]:
+        def stalled_messages(self) -> list[tuple[Neighbour, Key, int]]:
             late = [(self.other, Key(0, 3, 1), int(self.now > 10))]
-            return late if self.now >= 50 else [*super().stalled(), *late]
+            return late if self.now >= 50 else [*super().stalled_messages(), *late]
 
         def report(self, event: Event) -> None:
             assert isinstance(event, Waiting)
@@ -136,7 +136,7 @@ async def test_every_report_names_all_who_are_stalled(monkeypatch: pytest.Monkey
 
 async def test_a_message_that_grows_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(Owing):
-        def stalled(self) -> list[tuple[Neighbour, Key, int]]:
+        def stalled_messages(self) -> list[tuple[Neighbour, Key, int]]:
             return [(self.neighbour, self.message[0], int(self.now // 20))]
 
     assert await Slow(monkeypatch).minded(300) == []

@@ -11,8 +11,7 @@ from authority import Holder, authority
 from cryptography.x509 import DNSName
 
 from launcher.certificates import make_certificates
-from peer.network.transport import DisconnectedError, ListenConfig
-from peer.network.transport.base import UNTRUSTED
+from peer.network.transport import UNTRUSTED, DisconnectedError, ListenConfig
 from peer.network.transport.grpc import GrpcTransport
 from peer.network.transport.tls import CertificatePaths, TlsCredentials, fingerprint
 from peer.spec.loading import load_spec

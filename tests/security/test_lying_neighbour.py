@@ -16,7 +16,7 @@ from peer.spec.federation import Spec
 from peer.spec.loading import load_spec
 
 LIE = "`extractor` is not declared to travel in round 3"
-QUICK = RuntimeLimits(timeouts=Timeouts(beat=0.05, refused=(0.05, 0.2), settle=0.5))
+QUICK = RuntimeLimits(timeouts=Timeouts(heartbeat_interval=0.05, retry_refused=(0.05, 0.2), stable_after=0.5))
 
 
 def spec(directory: Path, **more: object) -> Spec:
@@ -34,16 +34,16 @@ async def models(spec: Spec, out: Path) -> dict[str, str]:
 
 def lying(monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
     """peer1 says so many times that what peer0 sends in round 3 is not declared; the lies so far."""
-    take, lies = Receiver.take, list[str]()
+    receive, lies = Receiver.receive_frame, list[str]()
 
     async def lie(receiver: Receiver, sender: str, data: bytes) -> bool:
         about = (receiver._identity.id, sender, decode(data).key.round)
         if about == ("peer1", "peer0", 3) and len(lies) < times:
             lies.append(sender)
             raise NotDeclaredError(LIE)
-        return await take(receiver, sender, data)
+        return await receive(receiver, sender, data)
 
-    monkeypatch.setattr(Receiver, "take", lie)
+    monkeypatch.setattr(Receiver, "receive_frame", lie)
     return lies
 
 

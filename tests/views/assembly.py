@@ -77,9 +77,9 @@ class Assembly:
         said = {**self.standing, **(standing or {})}
         for id, request in attempt.requests().items():
             if id in lost:
-                attempt.failed(id)
+                attempt.on_no_reply(id)
             else:
-                attempt.answered(id, self.acceptors[id].handle(request, said[id]))
+                attempt.on_reply(id, self.acceptors[id].handle(request, said[id]))
 
     def refuses(self, id: str, decision: Decision) -> str:
         """Why a member does not believe that; nothing of it may be kept."""

@@ -133,4 +133,4 @@ def test_a_promise_comes_with_the_lock_that_it_names(given: Ballot | None) -> No
     named = None if given == LATER else LATER
     lie = promises("d", ballot=attempt.ballot, locked=named)[0]
     with pytest.raises(InvalidError, match="a promise without the lock that it names"):
-        attempt.answered("d", Promised(lie, lock(WITHOUT_B, given) if given else None))
+        attempt.on_reply("d", Promised(lie, lock(WITHOUT_B, given) if given else None))

@@ -207,9 +207,9 @@ def test_a_proposer_is_not_outdated_by_a_view_that_was_not_decided() -> None:
     assembly.pass_on(attempt)
     requests = attempt.requests()
     with pytest.raises(InvalidError, match="too few"):
-        attempt.answered("d", Decided((Decision(INVENTED, ONE, votes_of(assembly, INVENTED, *of("d"))),)))
+        attempt.on_reply("d", Decided((Decision(INVENTED, ONE, votes_of(assembly, INVENTED, *of("d"))),)))
     for id in "bc":
-        attempt.answered(id, assembly.acceptors[id].handle(requests[id], AT_FIVE))
+        attempt.on_reply(id, assembly.acceptors[id].handle(requests[id], AT_FIVE))
     while not attempt.over:
         assembly.pass_on(attempt)
     assert attempt.decision
@@ -286,17 +286,17 @@ def test_who_is_outdone_by_the_highest_ballot_goes_on_with_one_that_all_take() -
     assembly = Assembly()
     attempt = Attempt(assembly.acceptors["a"], None, MembershipChange())
     assembly.pass_on(attempt)
-    attempt.answered("d", Refused(1, Ballot(HIGHEST, "d")))
+    attempt.on_reply("d", Refused(1, Ballot(HIGHEST, "d")))
     assert attempt.preempted_by == Ballot(HIGHEST, "d")
     later = Attempt(assembly.acceptors["a"], attempt.preempted_by, MembershipChange())
     assert later.ballot.counter <= JUMP + 1
     while not later.over:
         for id, request in later.requests().items():
             if id == "d":
-                later.failed(id)
+                later.on_no_reply(id)
                 continue
             assert read_request(written(request)) == request
-            later.answered(id, read_reply(written(assembly.acceptors[id].handle(request, AT_FIVE))))
+            later.on_reply(id, read_reply(written(assembly.acceptors[id].handle(request, AT_FIVE))))
     assert later.decision
     assert later.decision.view == WITHOUT_D
 
@@ -335,11 +335,11 @@ def test_rounds_that_never_come_are_not_taken_for_a_promise(name: str, round: in
     assembly.pass_on(attempt)
     lie = replace(Promise(1, attempt.ballot, 5, 0, 7, -1), **{name: round})  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match=rf"{name}|tells of round 61 in a run of 60"):
-        attempt.answered("d", read_reply(written(Promised(keyring("d").sign(lie)))))
-    attempt.failed("d")
+        attempt.on_reply("d", read_reply(written(Promised(keyring("d").sign(lie)))))
+    attempt.on_no_reply("d")
     for id, request in attempt.requests().items():
         if id != "d":
-            attempt.answered(id, assembly.acceptors[id].handle(request, AT_FIVE))
+            attempt.on_reply(id, assembly.acceptors[id].handle(request, AT_FIVE))
     while not attempt.over:
         assembly.pass_on(attempt, lost="d")
     assert attempt.decision
@@ -389,7 +389,7 @@ def test_nobody_goes_back_for_one_that_promises_less_than_it_has_announced() -> 
     assembly = Assembly()
     assembly.standing["d"] = replace(AT_FIVE, durable=-1)
     attempt = Attempt(assembly.acceptors["a"], None, MembershipChange())
-    attempt.against([announced("d", 5)])
+    attempt.hold_against([announced("d", 5)])
     while not attempt.over:
         assembly.pass_on(attempt)
     assert attempt.decision
@@ -405,13 +405,13 @@ def test_one_objection_is_enough_to_hold_an_announcement_against_a_promise() -> 
     while attempt.state != "proposing":
         assembly.pass_on(attempt)
     attempt.requests()
-    attempt.answered("b", read_reply(written(Objection("d has announced more", (announced("d", 5),)))))
+    attempt.on_reply("b", read_reply(written(Objection("d has announced more", (announced("d", 5),)))))
     for id in "acd":
-        attempt.failed(id)
+        attempt.on_no_reply(id)
     assert attempt.over
     assert attempt.announced["d"].statement == Announcement(0, 5)
     again = Attempt(assembly.acceptors["a"], None, MembershipChange())
-    again.against(attempt.announced.values())
+    again.hold_against(attempt.announced.values())
     while not again.over:
         assembly.pass_on(again)
     assert again.decision
@@ -431,7 +431,7 @@ def test_one_objection_is_enough_to_hold_an_announcement_against_a_promise() -> 
 def test_nobody_is_left_out_for_what_it_has_not_announced(lie: Signed[Announcement]) -> None:
     assembly = Assembly()
     attempt = Attempt(assembly.acceptors["d"], None, MembershipChange())
-    attempt.against([lie])
+    attempt.hold_against([lie])
     while not attempt.over:
         assembly.pass_on(attempt)
     assert (attempt.state, assembly.present.number) == ("no_quorum", 0)

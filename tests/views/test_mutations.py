@@ -39,7 +39,8 @@ RULES: dict[str, tuple[Any, str, str, str]] = {
                                        "least"),
     "back to the latest checkpoint": (decision, "next_view", "least = min(", "least = max("),
     "back behind the entry": (decision, "next_view", "if first <= promise.oldest", "if False"),
-    "void rounds are held against one": (decision, "is_less", "min(announced.round, ceiling)", "announced.round"),
+    "void rounds are held against one": (decision, "is_less", "chain.valid(announced.round, announced.view)",
+                                         "announced.round"),
     "the held go on": (Slot, "held", "return self.promised is not None", "return False"),
     "less is told after a restart": (Machine, "read_back", "self.newest", "self.certain()"),
 }  # fmt: skip

@@ -18,19 +18,19 @@ class Clocked(Turns):
 
 def test_in_a_turn_nobody_else_is_listened_to_nor_its_own_member_again() -> None:
     turns = Clocked()
-    assert turns.take("a")
+    assert turns.try_acquire("a")
     turns.now = 3.9
-    assert not turns.take("a")
-    assert not turns.take("b")
+    assert not turns.try_acquire("a")
+    assert not turns.try_acquire("b")
     assert turns.over_for == 0
     turns.now = 4.5
     assert turns.over_for == 0.5
-    assert turns.take("b")
+    assert turns.try_acquire("b")
 
 
 def test_a_turn_begins_anew_with_each_phase_and_ends_all_the_same() -> None:
     turns = Clocked()
-    turns.take("a")
+    turns.try_acquire("a")
     for now in (3.0, 6.0, 9.0, 11.0):
         turns.now = now
         turns.advance("a")
@@ -43,7 +43,7 @@ def test_a_turn_begins_anew_with_each_phase_and_ends_all_the_same() -> None:
 
 def test_who_gives_up_ends_its_own_turn_only() -> None:
     turns = Clocked()
-    turns.take("a")
+    turns.try_acquire("a")
     turns.end("b")
     assert not turns.is_free("b")
     turns.now = 0.5
@@ -56,11 +56,11 @@ def test_who_gives_up_ends_its_own_turn_only() -> None:
 
 def test_what_is_decided_or_who_comes_back_makes_all_equal_again() -> None:
     turns = Clocked()
-    turns.take("a")
+    turns.try_acquire("a")
     turns.now = 2 * PHASE
     assert not turns.is_free("a")
     turns.forget()
-    assert turns.take("a")
+    assert turns.try_acquire("a")
 
 
 @given(st.lists(st.floats(0.0, 6.0), max_size=400), st.integers(1, 9))
@@ -70,7 +70,7 @@ def test_whoever_tries_and_tries_holds_each_member_ever_less(waits: list[float],
     for at, wait in enumerate(waits):
         for turns in all_turns:
             turns.now += wait
-        all_turns[at % members].take("liar")
+        all_turns[at % members].try_acquire("liar")
     for turns in all_turns:
         turns.end()
         spent = turns._spent["liar"]

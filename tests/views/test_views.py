@@ -190,7 +190,7 @@ def test_the_own_promise_is_on_disk_before_others_are_asked() -> None:
     made = Attempt(members.acceptors["b"], None, MembershipChange())
     requests = made.requests()
     assert requests.keys() == {"b"}
-    made.answered("b", members.acceptors["b"].handle(requests["b"], STANDING["b"]))
+    made.on_reply("b", members.acceptors["b"].handle(requests["b"], STANDING["b"]))
     assert made.requests().keys() == {"a", "c", "d"}
     assert not made.requests(), "each is given once"
 
@@ -213,8 +213,8 @@ def test_one_that_is_outdated_hears_what_was_decided() -> None:
     members, ahead = assembly(), assembly().begin_with(View(2, ("a", "b"), 2)).acceptors["b"]
     made = Attempt(members.acceptors["a"], None, MembershipChange())
     request = made.requests()["a"]
-    made.answered("a", members.acceptors["a"].handle(request, STANDING["a"]))
-    made.answered("b", ahead.handle(made.requests()["b"], STANDING["b"]))
+    made.on_reply("a", members.acceptors["a"].handle(request, STANDING["a"]))
+    made.on_reply("b", ahead.handle(made.requests()["b"], STANDING["b"]))
     assert (made.state, made.newer) == ("superseded", (*ahead.memory.decisions[1:],))
 
 

@@ -133,12 +133,12 @@ def test_an_attempt_to_vote_one_out_is_not_outdone_by_that_one() -> None:
     made = Attempt(members.acceptors["a"], None, MembershipChange(evidence=OUT))
     assert made.requests().keys() == {"a"}
     prepare = AskPromise(members.keyrings["a"].sign(Prepare(1, made.ballot)))
-    made.answered("a", members.acceptors["a"].handle(prepare, members.standing["a"]))
+    made.on_reply("a", members.acceptors["a"].handle(prepare, members.standing["a"]))
     assert made.requests().keys() == {"b", "d"}
-    made.answered("c", Refused(1, Ballot(9, "c")))
+    made.on_reply("c", Refused(1, Ballot(9, "c")))
     assert (made.state, made.preempted_by) == ("asking", None), "it was not asked"
     for id in "bd":
-        made.answered(id, members.acceptors[id].handle(prepare, members.standing[id]))
+        made.on_reply(id, members.acceptors[id].handle(prepare, members.standing[id]))
     while not made.over:
         members.pass_on(made)
     assert made.decision

@@ -295,7 +295,7 @@ class World:
 
     def begin(self, machine: Machine, wish: MembershipChange) -> None:
         machine.proposal = attempt = Attempt(machine.acceptor, machine.above, wish)
-        attempt.against(machine.announced.values())
+        attempt.hold_against(machine.announced.values())
         if wish.leaves:
             self.leaving.add((machine.id, attempt.number))
         machine.waiting = {}
@@ -309,7 +309,7 @@ class World:
         if machine.waiting and self.random.random() < 0.7:
             late = self.random.choice(sorted(machine.waiting))
             del machine.waiting[late]
-            machine.proposal.failed(late)
+            machine.proposal.on_no_reply(late)
         elif self.random.random() < 0.9:
             self.wait_no_longer(machine)
         else:
@@ -321,7 +321,7 @@ class World:
         for late in sorted(machine.waiting):
             machine.waiting.pop(late)
             if machine.proposal:
-                machine.proposal.failed(late)
+                machine.proposal.on_no_reply(late)
 
     def go_on(self, machine: Machine) -> None:
         """Sends what a proposal asks for, and notes how it has ended."""
@@ -420,7 +420,7 @@ class World:
                 return
             machine.waiting.pop(letter.member)
             try:
-                attempt.answered(letter.member, reply)
+                attempt.on_reply(letter.member, reply)
             except InvalidError as error:
                 self.named(machine, letter.member, reply, error)
             if attempt.newer and machine.proposal is attempt and isinstance(reply, Decided):
@@ -480,7 +480,7 @@ class World:
                 slot, ballot = machine.acceptor.slot, prepare.statement.ballot
                 is_new = prepare.statement.number == slot.number and (slot.promised is None or ballot > slot.promised)
                 heard = machine.acceptor.keyring.is_valid(prepare) if is_new else True
-                if is_new and not (heard and machine.turns.take(sender)):
+                if is_new and not (heard and machine.turns.try_acquire(sender)):
                     return Refused(slot.number, slot.promised or ballot)
             case Yield(ballot=ballot) if ballot.proposer == sender and ballot == machine.acceptor.slot.promised:
                 machine.turns.end(sender)
@@ -661,7 +661,7 @@ class World:
                         self.arrive(letter)
                     elif letter.proposal is proposer.proposal and proposer.proposal:
                         proposer.waiting.pop(letter.member, None)
-                        proposer.proposal.failed(letter.member)
+                        proposer.proposal.on_no_reply(letter.member)
                         self.go_on(proposer)
                 elif proposer.proposal:
                     self.wait_no_longer(proposer)

@@ -29,7 +29,7 @@ from peer.plugins import describe_error
 
 
 def check_picklable(reading: BatchReader) -> None:
-    """InputError with the way out where something of the user's cannot be sent."""
+    """Raise InputError if some user object in it cannot be sent to a worker."""
     # What may be sent at a process's start alone, such as a lock, asks whether one is being started.
     set_spawning_popen(_NoProcess())  # type: ignore[arg-type]
     try:
@@ -42,16 +42,14 @@ def check_picklable(reading: BatchReader) -> None:
 
 
 def not_picklable(reading: BatchReader, error: Exception) -> InputError:
-    """What is said of it."""
     return InputError(
-        f"{reading.name} cannot be given to `workers`: {describe_error(error)}; "
-        f"use no lambda and no open file in it, or set "
-        "`workers: 0`"
+        f"{reading.name} cannot be given to `workers`: {describe_error(error)}; use no lambda and no open file in it, "
+        "or set `workers: 0`"
     )
 
 
 class _WithoutNumbers(ForkingPickler):
-    """Leaves out what can always be sent and may be large."""
+    """Pickles everything but numbers, which can always be sent and may be large."""
 
     def reducer_override(self, value: Any) -> Any:
         numbers = isinstance(value, Tensor) or (isinstance(value, np.ndarray) and not value.dtype.hasobject)
@@ -59,7 +57,7 @@ class _WithoutNumbers(ForkingPickler):
 
 
 class _NoProcess:
-    """In the place of the process that is being started."""
+    """Stands in for the process that is being started."""
 
     DupFd: ClassVar[type[int]] = int
 
@@ -75,10 +73,9 @@ _WORKER_ENDED = ("exited unexpectedly", "is killed by signal")
 
 
 class BatchLoader:
-    """Reads what is wanted, in the order in which it is, by `workers` processes that live until `close`.
+    """Reads batches in the order in which they are requested, by `workers` processes that live until `close`.
 
-    They are forked from a server that has no threads: a peer has those of gRPC, which do not survive a fork. Whoever
-    is asked while another reading is under way reads in this process.
+    A request that comes while another one is being read is read in this process.
     """
 
     def __init__(self, reading: BatchReader, workers: int = 0) -> None:
@@ -93,13 +90,13 @@ class BatchLoader:
 
     @cached_property
     def shape(self) -> Any:
-        """Of one input, as the model takes it."""
-        return self._shape(self.pair)
+        """The shape of one input, as the model takes it."""
+        return _input_shape(self.pair)
 
     def check(self) -> None:
-        """InputError unless training and test inputs are alike, where they are all of one shape, and the workers can
-        be given what they read."""
-        tested = self._shape(self._two("test", drawn=False))
+        """Raise InputError unless training and test inputs have the same shape, and workers can be given what they
+        read."""
+        tested = _input_shape(self._two("test", drawn=False))
         if self.reading.collate is None and tested != self.shape:
             raise InputError(
                 f"{self.reading.name}: training inputs are {self.shape} and test inputs {tested} after their "
@@ -108,12 +105,8 @@ class BatchLoader:
         if self.workers:
             check_picklable(self.reading)  # after it was read from, which may have opened a file
 
-    def read(self, wanted: BatchRequest) -> ReadBatch:
-        """One batch, read here."""
-        return self.reading.read(wanted)
-
     def batches(self, wanted: Iterable[BatchRequest], *, alone: bool, device: torch.device) -> Generator[ReadBatch]:
-        """One batch after the other; with `alone` without workers. Pinned in memory for a GPU, where workers read."""
+        """Yield one batch after the other; with `alone` without workers. Workers pin them in memory for a GPU."""
         if alone or self._busy or not self.workers:
             yield from map(self.reading.read, wanted)
             return
@@ -142,9 +135,8 @@ class BatchLoader:
             if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in _WORKER_ENDED):
                 raise
             raise FailedError(
-                f"a worker that reads {self.reading.name} was ended, "
-                f"perhaps for want of memory ({describe_error(error)}); "
-                "set fewer `workers` or a smaller `batch_size`"
+                f"a worker that reads {self.reading.name} was ended, perhaps for want of memory "
+                f"({describe_error(error)}); set fewer `workers` or a smaller `batch_size`"
             ) from error
 
     def _opened(self, device: torch.device) -> DataLoader[Any]:
@@ -172,12 +164,13 @@ class BatchLoader:
         count = len(self.reading.parts[part])
         return self.reading.read(BatchRequest(part, np.array([0, min(1, count - 1)]), np.arange(2), 0, drawn))
 
-    def _shape(self, read: ReadBatch) -> Any:
-        return tree_map(lambda x: tuple(x.shape[1:]), read.inputs)
+
+def _input_shape(read: ReadBatch) -> Any:
+    return tree_map(lambda x: tuple(x.shape[1:]), read.inputs)
 
 
 class _RequestOrder:
-    """What is to be read next; torch's loader goes through it anew each time."""
+    """The requests in their order. Torch's loader takes one such object for good and goes through it each time."""
 
     wanted: Iterable[BatchRequest] = ()
 
@@ -186,7 +179,7 @@ class _RequestOrder:
 
 
 def _end_with_peer(_number: int) -> None:
-    """Torch's own watch looks at the fork server, which a worker keeps alive."""
+    """End a worker with its peer. Torch's own watch looks at the fork server, which a worker keeps alive."""
 
     def wait() -> None:
         if peer := multiprocessing.parent_process():
@@ -216,7 +209,7 @@ class StreamedSamples(Samples):
     on: torch.device = CPU
     """Where batches go."""
     turns: int = 0
-    """By so many right angles images are turned, anticlockwise."""
+    """Right angles by which images are turned, anticlockwise."""
     standard: Standardisation | None = None
     """What brings its columns to one scale."""
     alone: bool = False
@@ -241,7 +234,7 @@ class StreamedSamples(Samples):
         return self.known
 
     def batch(self, positions: Tensor) -> Batch:
-        return self._batch(self.stream.read(self._tested(positions.cpu())), positions.cpu())
+        return self._batch(self.stream.reading.read(self._tested(positions.cpu())), positions.cpu())
 
     def in_order(self, size: int) -> Iterator[Batch]:
         return self._read((at, self._tested(at)) for at in torch.split(torch.arange(len(self)), size))
@@ -259,7 +252,7 @@ class StreamedSamples(Samples):
         return replace(self, on=torch.device(device))
 
     def first(self, count: int) -> "StreamedSamples":
-        """Those are read without workers."""
+        """At most so many of them, read without workers."""
         known = None if self.known is None else self.known[:count]
         return replace(self, rows=self.rows[:count], known=known, alone=True)
 

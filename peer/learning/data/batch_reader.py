@@ -36,7 +36,7 @@ class BatchRequest(NamedTuple):
 
     part: str
     rows: Indices
-    """In the part."""
+    """Positions in the part."""
     numbers: Indices
     """Each sample's number in the stream of `seed`."""
     seed: int
@@ -74,7 +74,7 @@ class DataPart:
 
     def __getstate__(self) -> dict[str, Any]:
         mapped = isinstance(self.inputs, np.memmap) and self.inputs._mmap is not None  # type: ignore[attr-defined]
-        return {**self.__dict__, "inputs": MappedArray.of(self.inputs) if mapped else self.inputs}
+        return {**self.__dict__, "inputs": MappedArray.from_memmap(self.inputs) if mapped else self.inputs}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         inputs = state["inputs"]
@@ -95,7 +95,7 @@ class MappedArray(NamedTuple):
     dtype: str
 
     @classmethod
-    def of(cls, array: Any) -> "MappedArray":
+    def from_memmap(cls, array: Any) -> "MappedArray":
         whole = np.frombuffer(array._mmap, np.uint8)
         begin = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY + array.ctypes.data - whole.ctypes.data
         return cls(str(array.filename), begin, array.shape, array.strides, array.dtype.str)
@@ -107,15 +107,15 @@ class MappedArray(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchReader(Dataset[Any]):
-    """Gives `Read` for `BatchRequest`. A process of its own gets all of this, but for what is memory-mapped."""
+    """Answers a `BatchRequest` by a `ReadBatch`. A worker process is sent all of it except what is memory-mapped."""
 
     name: str
-    """Of the data set, for messages."""
+    """The data set's name, for messages."""
     parts: Mapping[str, DataPart]
     task: Task
     scale: float = 1.0
     transforms: Mapping[bool, Transform | None] | None = None
-    """For samples that are trained on (True), and for all others."""
+    """The transforms of samples that are trained on (True), and of all others."""
     collate: Collate | None = None
 
     def __getitems__(self, wanted: BatchRequest) -> ReadBatch | ReadFailure:
@@ -126,7 +126,7 @@ class BatchReader(Dataset[Any]):
             return ReadFailure(str(error))
 
     def read(self, wanted: BatchRequest) -> ReadBatch:
-        """A batch; InputError where the user's code fails, or gives what is no sample."""
+        """Read a batch; InputError if user code fails, or returns something other than a sample."""
         part, transform = self.parts[wanted.part], (self.transforms or {}).get(wanted.drawn)
         rows = part.at(wanted.rows)
         if isinstance(part.inputs, Dataset):
@@ -141,7 +141,7 @@ class BatchReader(Dataset[Any]):
         return ReadBatch(self._stacked(inputs, rows), None if y is None else torch.stack(targets))
 
     def targets(self, wanted: BatchRequest) -> Array:
-        """What a torch Dataset's samples have for targets, (n, ...), as they come."""
+        """Read the targets of a torch Dataset's samples, (n, ...), as they come."""
         part = self.parts[wanted.part]
         rows = part.at(wanted.rows)
         found = [y for _, y in self._samples(part.inputs, rows, None, wanted)]
@@ -176,11 +176,11 @@ class BatchReader(Dataset[Any]):
         try:
             inputs, targets = (self.collate or default_collate)(samples)
         except Exception as error:  # the user's, or torch's own for what cannot be put together
-            way_out = "" if self.collate else "; give tensors of one shape, or a `collate` of your own"
+            hint = "" if self.collate else "; give tensors of one shape, or a `collate` of your own"
             parts = [] if self.collate else zip(("input", "target"), zip(*samples, strict=True), strict=True)
             unlike = (_shape_mismatch(values, rows, what) for what, values in parts)
             why = next(filter(None, unlike), describe_error(error))
-            raise InputError(f"{self.name}: its samples make no batch: {why}{way_out}") from error
+            raise InputError(f"{self.name}: its samples make no batch: {why}{hint}") from error
         return ReadBatch(tree_map(self._as_input, inputs), None if self.task.has_classes else self._as_targets(targets))
 
     def _as_input(self, x: Any) -> Tensor:
@@ -202,11 +202,11 @@ class BatchReader(Dataset[Any]):
             return torch.stack([*inputs]).float() if self.task.inputs == "float32" else torch.stack([*inputs])
         except (RuntimeError, TypeError) as error:
             why = _shape_mismatch(inputs, rows, "input") or describe_error(error)
-            raise InputError(f"{self.name}: the transforms make inputs that are no batch: {why}") from error
+            raise InputError(f"{self.name}: the transforms make inputs that cannot be stacked: {why}") from error
 
 
 def _shape_mismatch(values: Sequence[Any], rows: Indices, what: str) -> str:
-    """Of the first two values of other shapes which samples have them; empty where shapes are not the reason."""
+    """Name the first two samples whose shapes differ; empty if shapes are not the reason."""
     try:
         shapes = [tuple(np.shape(value)) for value in values]
     except (ValueError, TypeError):
@@ -230,14 +230,14 @@ TARGETS_COMPARED = 8
 
 
 class TorchDataset:
-    """Such a data set in the place of arrays; only `Reading` knows what is in it."""
+    """A map-style torch data set in the place of arrays; only `BatchReader` knows what is in it."""
 
     def __init__(self, dataset: "Dataset[Any]", name: str) -> None:
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
             raise InputError(f"{name} returned a data set without a length; give it `__len__` and `__getitem__`")
         self.dataset, self.name = dataset, name
         self.shape = (_length(dataset, name),)
-        """Of how many there are; of one input nothing is known before it is read."""
+        """(number of samples,): the shape of an input is not known before one is read."""
 
     def __getitem__(self, indices: Indices, /) -> Array:
         raise TypeError("samples of a torch data set are read one by one")
@@ -273,7 +273,7 @@ class TorchDataset:
 
 
 def _length(dataset: Any, name: str) -> int:
-    """How many samples it says that it has, from 1; asked as it is, since `len` names nobody for what is no length."""
+    """Return its `__len__`, at least 1; called directly, as `len` does not name the class that answers wrongly."""
     with user_input_errors(f"{name}: `__len__` of its data set fails"):
         count: Any = dataset.__len__()
     with suppress(TypeError):
@@ -291,4 +291,4 @@ def _listed_targets(dataset: Any) -> NDArray[Any] | None:
     try:
         return None if targets is None else np.asarray(targets)
     except ValueError as error:
-        raise InputError(f"`targets` of a data set are no list of classes: {describe_error(error)}") from error
+        raise InputError(f"`targets` of a data set are not a list of classes: {describe_error(error)}") from error

@@ -15,11 +15,11 @@ from peer.errors import InputError
 from peer.learning.data.batch_loader import BatchLoader, StreamedSamples
 from peer.learning.data.batch_reader import BatchReader, DataPart, TorchDataset, as_model_inputs
 from peer.learning.data.samples import Array, Indices, InMemory, Inputs, Names, Samples, Targets
-from peer.learning.randomness import derive
+from peer.learning.randomness import derive, draw
 from peer.learning.tasks import Classification, Task
 
-ROWS_AT_ONCE = 10_000
-"""Of tokens that are looked through together."""
+TOKEN_ROWS = 10_000
+"""Rows of tokens that are searched together."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +63,18 @@ class Dataset:
         return self._take("test", self.test_inputs, self.test_targets, chosen)
 
     def few(self) -> tuple[Samples, Samples]:
-        """Two training samples and two test samples, for a dry pass: as `Samples.pair` has them, and read in parts."""
-        parts = (self.train, self.train_inputs), (self.test, self.test_inputs)
-        return tuple(take(self._two(inputs)).first(2) for take, inputs in parts)  # type: ignore[return-value]
+        """Two training samples and two test samples, for a dry pass, chosen as by `Samples.pair` without reading all
+        data at once."""
+        return self.train(self._two(self.train_inputs)).first(2), self.test(self._two(self.test_inputs)).first(2)
 
     def _two(self, inputs: Inputs) -> Indices:
+        count = inputs.shape[0]
         if self.stream or self.task.inputs == "float32":
-            return np.arange(min(2, inputs.shape[0]))
-        rows = np.array_split(np.arange(inputs.shape[0]), -(-inputs.shape[0] // ROWS_AT_ONCE))
-        ends = [_ends(inputs[some]) for some in rows]
-        largest, smallest = (np.concatenate([found[end] for found in ends]) for end in (0, 1))
+            return np.arange(min(2, count))
+        blocks = (
+            inputs[rows].reshape(len(rows), -1) for rows in np.array_split(np.arange(count), -(-count // TOKEN_ROWS))
+        )
+        largest, smallest = map(np.concatenate, zip(*((rows.max(1), rows.min(1)) for rows in blocks), strict=True))
         return np.array([largest.argmax(), smallest.argmin()])
 
     def validation_samples(self) -> Samples | None:
@@ -88,12 +90,6 @@ class Dataset:
             return StreamedSamples(self.stream, part, indices, labels)
         x = torch.from_numpy(as_model_inputs(inputs, indices, self.task.inputs, self.scale))
         return InMemory(x, torch.from_numpy(targets[indices]))
-
-
-def _ends(tokens: Array) -> tuple[Array, Array]:
-    """The largest and the smallest of each row."""
-    flat = np.reshape(tokens, (len(tokens), -1))
-    return flat.max(1), flat.min(1)
 
 
 _BLOCK = 1 << 22
@@ -153,13 +149,20 @@ def labelled(x: Array, y: Array, where: str, task: Task, x_name: str = "x", y_na
 
 
 def hold_out(samples: Labelled, share: float, seed: int, where: str) -> tuple[Labelled, Labelled]:
-    """Split off `share` of the samples, at least one, for testing: the last ones of a seeded permutation."""
+    """Split off `share` of the samples, at least one, for testing: the last ones of a seeded permutation.
+
+    Both parts keep the permutation's order.
+    """
     count = len(samples.targets)
     tests = max(1, round(share * count))
     if tests >= count:
         raise InputError(f"{where}: {count} samples are too few to train on some and hold {share:g} out")
     order = np.random.default_rng(seed).permutation(count)
-    return _select_rows(samples, order[: count - tests]), _select_rows(samples, order[count - tests :])
+    train, test = (
+        replace(samples, inputs=SelectedRows(samples.inputs, rows), targets=samples.targets[rows])
+        for rows in (order[: count - tests], order[count - tests :])
+    )
+    return train, test
 
 
 def join_parts(train: Labelled, test: Labelled, where: str, classes: int | None = None) -> Dataset:
@@ -198,10 +201,6 @@ def _refuse_non_finite(x: Array, where: str, name: str) -> None:
             )
 
 
-def _select_rows(samples: Labelled, rows: Indices) -> Labelled:
-    return replace(samples, inputs=SelectedRows(samples.inputs, rows), targets=samples.targets[rows])
-
-
 def _describe(part: Labelled) -> str:
     kind = "of 8-bit pixels" if part.scale == 255.0 else "of numbers"
     return f"{tuple(part.inputs.shape[1:])} {kind}"
@@ -210,8 +209,8 @@ def _describe(part: Labelled) -> str:
 def set_aside(dataset: Dataset, share: float, seed: int, where: str) -> Dataset:
     """The data set with `share` of its test samples, at least one, as validation samples instead.
 
-    They are drawn from a stream of `seed` that nothing else uses. Both parts keep the data set's order. InputError
-    if no test sample is left, or none of a class that had some.
+    They are drawn from a stream of `seed` that nothing else uses. Both parts keep the data set's order. Raises
+    InputError if no test sample is left, or none of a class that had some.
     """
     targets = dataset.test_targets
     count = max(1, round(share * len(targets)))
@@ -220,8 +219,7 @@ def set_aside(dataset: Dataset, share: float, seed: int, where: str) -> Dataset:
             f"{where}: `validation: {share:g}` leaves none of the {len(targets)} test samples to test on; "
             "give a smaller share or more test samples"
         )
-    order = np.random.default_rng(derive(seed, "validation")).permutation(len(targets))
-    taken, rest = np.sort(order[:count]), np.sort(order[count:])
+    taken, rest = draw(len(targets), count, derive(seed, "validation"))
     lost = np.setdiff1d(targets, targets[rest]) if dataset.task.has_classes else np.empty(0)
     if len(lost):
         raise InputError(

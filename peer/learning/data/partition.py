@@ -1,7 +1,7 @@
 """Data splits: which samples of one common data set each peer holds. Equal generators give equal splits.
 
 What every split has in common comes first: the rule's settings, the check that no peer is left without samples, and
-ways of dealing. Then the splits that give every peer the same (in what, in how much, or both), those in which the
+ways of splitting. Then the splits that give every peer the same (in what, in how much, or both), those in which the
 peers' label mixes differ, and those in which only their amounts do.
 """
 
@@ -20,7 +20,7 @@ MAX_DRAWS = 100
 
 
 class Partition(Settings):
-    """A rule that deals the samples of one data set to N peers."""
+    """A rule that splits the samples of one data set among N peers."""
 
     kind: str
     """Name of the rule."""
@@ -28,23 +28,23 @@ class Partition(Settings):
     """Whether it looks at the samples' classes, and not only at how many there are."""
 
     def split(self, labels: Labels, names: Sequence[str], rng: np.random.Generator) -> list[Indices]:
-        """Deal `labels` (n,) to the peers `names`: one int64 index array a peer, in the peers' order.
+        """Split `labels` (n,) among the peers `names`: one int64 index array per peer, in the peers' order.
 
         The arrays are disjoint and none is empty. InputError names the peers that would get nothing.
         """
-        parts = self._deal(labels, len(names), rng)
+        parts = self._assign(labels, len(names), rng)
         empty = [name for name, part in zip(names, parts, strict=True) if len(part) == 0]
         if empty:
             raise InputError(
-                f"the {self.kind} split of {len(labels)} samples leaves {', '.join(empty)} without any; {self._way_out}"
+                f"the {self.kind} split of {len(labels)} samples leaves {', '.join(empty)} without any; {self._hint}"
             )
         return parts
 
-    _way_out: ClassVar[str] = "use fewer peers or more data"
+    _hint: ClassVar[str] = "use fewer peers or more data"
 
     @abstractmethod
-    def _deal(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
-        """Index arrays, one a peer; some may be empty."""
+    def _assign(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
+        """Return index arrays, one per peer; some may be empty."""
 
 
 def shuffled_classes(labels: Labels, rng: np.random.Generator) -> list[Indices]:
@@ -62,7 +62,7 @@ def cut_by_shares(indices: Indices, shares: np.ndarray[Any, np.dtype[np.float64]
 
 
 def redraw(draw: Callable[[], list[Indices]]) -> list[Indices]:
-    """Draw until nobody is empty; after 100 draws the last one, whose empty peers the caller names."""
+    """Draw until no peer is empty; after MAX_DRAWS return the last draw, whose empty peers the caller names."""
     for _ in range(MAX_DRAWS):
         parts = draw()
         if all(len(part) for part in parts):
@@ -77,7 +77,7 @@ class Iid(Partition):
     """Every peer draws from the same distribution."""
     by_label: ClassVar[bool] = False
 
-    def _deal(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
+    def _assign(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
         return np.array_split(rng.permutation(len(labels)), peers)
 
 
@@ -87,14 +87,14 @@ class Homogeneous(Partition):
     kind: Literal["homogeneous"] = "homogeneous"
     """Equal numbers per class."""
 
-    def _deal(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
-        # Dealt like cards from a deck sorted by class, so the totals differ by one at most as well.
+    def _assign(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
+        # Every N-th of a deck sorted by class, so the totals differ by one at most as well.
         deck = np.concatenate([np.empty(0, np.int64), *shuffled_classes(labels, rng)])
         return [deck[peer::peers] for peer in range(peers)]
 
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
-# The union of all partitions is validated as Python's, whose strict tuples are no lists.
+# The union of all partitions is validated as Python's, whose strict tuples refuse lists.
 Fractions = Annotated[
     tuple[Fraction, Fraction, Fraction],
     BeforeValidator(lambda given: tuple(given) if isinstance(given, list) else given),
@@ -109,9 +109,9 @@ class Dirichlet(Partition):
     alpha: float = Field(gt=0, le=1e6)
     """Concentration: 0.1 gives each peer few classes, 100 almost the same mix. FIRMA: 0.1, 0.5, 0.8."""
 
-    _way_out: ClassVar[str] = f"{MAX_DRAWS} draws were tried: use a larger alpha, fewer peers or another data seed"
+    _hint: ClassVar[str] = f"{MAX_DRAWS} draws were tried: use a larger alpha, fewer peers or another data seed"
 
-    def _deal(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
+    def _assign(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
         return redraw(lambda: self._draw(labels, peers, rng))
 
     def _draw(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
@@ -141,9 +141,9 @@ class LabelSkew(Partition):
     """Share of the budget taken from each primary, secondary and minority class. Not given, those that fit
     the published splits: k=1 0.55, 0.20, 0.03; k=2 0.275, 0.20, 0.03; k≥3 0.275, 0.10, 0.015."""
 
-    _way_out: ClassVar[str] = "give smaller fractions, since the peers before them took all there was"
+    _hint: ClassVar[str] = "give smaller fractions, since the peers before them took all there was"
 
-    def _deal(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
+    def _assign(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
         pools = shuffled_classes(labels, rng)
         classes = len(pools)
         if 2 * self.k + 1 > classes:
@@ -180,7 +180,7 @@ class Pathological(Partition):
     xi: int = Field(ge=1, le=10_000)
     """Number of shards a peer; 2 gives most peers two classes."""
 
-    def _deal(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
+    def _assign(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
         shards = np.array_split(np.argsort(labels, kind="stable"), peers * self.xi)
         hands = np.split(rng.permutation(len(shards)), peers)
         return [np.concatenate([shards[shard] for shard in hand]) for hand in hands]
@@ -203,7 +203,7 @@ class Imbalanced(Partition):
             raise ValueError(f"{self.m} peers with {self.kappa} of the data each leave nothing for the others")
         return self
 
-    def _deal(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
+    def _assign(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
         if self.m >= peers:
             raise InputError(
                 f"the imbalanced split needs more peers than its m={self.m} large ones, and there are "
@@ -224,9 +224,9 @@ class Quantity(Partition):
     delta: float = Field(gt=0, le=1e6)
     """Concentration of the sizes: 0.5 is very uneven, 100 nearly even."""
 
-    _way_out: ClassVar[str] = f"{MAX_DRAWS} draws were tried: use a larger delta, fewer peers or another data seed"
+    _hint: ClassVar[str] = f"{MAX_DRAWS} draws were tried: use a larger delta, fewer peers or another data seed"
 
-    def _deal(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
+    def _assign(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
         return redraw(lambda: cut_by_shares(rng.permutation(len(labels)), rng.dirichlet(np.full(peers, self.delta))))
 
 

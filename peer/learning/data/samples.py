@@ -27,7 +27,7 @@ class Standardisation:
     deviations: Tensor
 
     def __post_init__(self) -> None:
-        """FailedError where no input could be standardised so: others have a part in them."""
+        """Raise FailedError if no input could be standardised so: other peers contribute to them."""
         usable = bool(torch.isfinite(self.means).all() and torch.isfinite(self.deviations).all())
         if not usable or not bool((self.deviations > 0).all()):
             raise FailedError(
@@ -45,14 +45,14 @@ class Standardisation:
         return torch.cat([self.means, self.deviations])
 
     @classmethod
-    def of_vector(cls, vector: Tensor) -> Self:
-        """Of what `vector` gave."""
+    def from_vector(cls, vector: Tensor) -> Self:
+        """Take back what `vector` gave."""
         means, deviations = vector.clone().chunk(2)
         return cls(means, deviations)
 
 
 def check_columns(shape: object, where: str) -> None:
-    """InputError unless inputs of that shape are rows of columns."""
+    """Raise InputError unless inputs of that shape are rows of columns."""
     if not (isinstance(shape, tuple) and len(shape) == 1 and isinstance(shape[0], int)):
         raise InputError(
             f"{where}: `standardize` is for rows of numbers, and inputs are {shape}; leave it out (images can be "
@@ -99,7 +99,7 @@ class Batch(NamedTuple):
 
 
 class Samples(ABC):
-    """Samples of a peer, in memory (`InMemory`) or read when they are needed (`Streamed`)."""
+    """Samples of a peer, in memory (`InMemory`) or read when they are needed (`StreamedSamples`)."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -112,7 +112,7 @@ class Samples(ABC):
     @property
     @abstractmethod
     def device(self) -> torch.device:
-        """Where positions are to lie."""
+        """Where positions must lie."""
 
     @property
     @abstractmethod
@@ -229,7 +229,7 @@ CONSTANT_BELOW = torch.finfo(torch.float32).eps
 
 
 def first_pass(samples: Samples) -> Tensor:
-    """Of each column its mean and how large its values are, float32 (2·columns,)."""
+    """Return each column's mean and mean size, float32 (2·columns,)."""
     total = torch.zeros(2, *samples.shape, dtype=torch.float64)
     for batch in samples.in_order(STATISTICS_BATCH):
         x = batch.inputs.cpu().double()
@@ -238,7 +238,7 @@ def first_pass(samples: Samples) -> Tensor:
 
 
 def second_pass(samples: Samples, first: Tensor) -> Tensor:
-    """Of each column the mean distance from the mean of the first pass, and that of its squares, in units of the
+    """Return each column's mean distance from the first pass's mean, and that of its squares, in units of the
     column's size: float32 (2·columns,)."""
     about, size = _of_first(first)
     total = torch.zeros(2, *samples.shape, dtype=torch.float64)
@@ -249,7 +249,7 @@ def second_pass(samples: Samples, first: Tensor) -> Tensor:
 
 
 def standardisation_of(first: Tensor, second: Tensor) -> Standardisation:
-    """Of what both passes gave, each perhaps its mean over peers. A column that always is the same has deviation 1,
+    """Combine both passes, each perhaps its mean over peers. A column that is always the same has deviation 1,
     and so becomes 0."""
     about, size = _of_first(first)
     rest, squares = second.double().chunk(2)

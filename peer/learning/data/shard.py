@@ -18,7 +18,7 @@ from peer.learning.data.drift import Stage, stage_of
 from peer.learning.data.partition import Partition
 from peer.learning.data.samples import Indices, Labels, Names, Samples, Standardisation, Targets, check_columns
 from peer.learning.data.sources.base import Source
-from peer.learning.randomness import derive
+from peer.learning.randomness import derive, draw
 from peer.learning.tasks import Classification, Task
 from peer.plugins import user_code_errors
 
@@ -40,10 +40,8 @@ class HoldBack:
                 f"{self.peer}: `hold_back: {self.share:g}` leaves none of its {len(indices)} training samples; give a "
                 "smaller share or more samples"
             )
-        drawn = np.random.default_rng(derive(self.seed, self.peer, "hold back")).permutation(len(indices))[:count]
-        held = np.zeros(len(indices), bool)
-        held[drawn] = True
-        return indices[~held], indices[held]
+        held, rest = draw(len(indices), count, derive(self.seed, self.peer, "hold back"))
+        return indices[rest], indices[held]
 
 
 @dataclass(frozen=True)
@@ -56,21 +54,21 @@ class Shard:
     proportions: NDArray[np.float64]
     """q_i: the share of each class among the training samples by their true labels, (classes,); where the task has no
     classes, of each kind of target that it tells apart, (kinds,), or (0,) where that is not known."""
-    paper: NDArray[np.int64] | None
-    """The peer's part of the global test set, drawn by the training split's rule but independently."""
-    own: bool
-    """Whether this is the peer's own data, of which no other peer has a part."""
     classes: int
     validation: Samples | None
-    """Public samples, the same at every peer, on which nobody is tested; None unless the federation's
+    """Public samples, the same at every peer, on which no peer is tested; None unless the federation's
     `data.validation` sets some aside."""
     names: Names
     task: Task
+    paper: NDArray[np.int64] | None = None
+    """The peer's part of the global test set, drawn by the training split's rule but independently."""
+    own: bool = False
+    """Whether this is the peer's own data, of which no other peer has a part."""
     held_back: Samples | None = None
-    """Of the peer's own training samples those that it does not train on; None unless `hold_back` sets some aside."""
+    """Training samples of the peer that it does not train on; None unless `hold_back` sets some aside."""
 
     def standardised(self, standard: Standardisation) -> "Shard":
-        """All of its samples so, of which none is standardised yet."""
+        """Standardise all of its samples, none of which may be standardised yet."""
         train, test = self.train.standardised(standard), self.test.standardised(standard)
         public, held = (some and some.standardised(standard) for some in (self.validation, self.held_back))
         return replace(self, train=train, test=test, validation=public, held_back=held)
@@ -83,41 +81,41 @@ class Shard:
 
 
 class TestSets(NamedTuple):
-    """What all who have a data set in common are tested on in a stage."""
+    """The samples on which all peers with a common data set are tested in a stage."""
 
     test: Samples
     validation: Samples | None
 
     @classmethod
-    def of(cls, dataset: Dataset, stage: Stage) -> Self:
+    def from_dataset(cls, dataset: Dataset, stage: Stage) -> Self:
         public = dataset.validation_samples()
         return cls(stage.apply(dataset.test()), public and stage.apply(public))
 
 
 class CommonData:
-    """A data set of which each peer has a part: read and dealt once, with tests that all its shards share."""
+    """A data set of which each peer has a part: read and split once, with tests that all its shards share."""
 
     def __init__(self, source: Source, ids: Sequence[str], task: Task = Classification()) -> None:
-        """InputError when anybody's part would be empty in any round."""
+        """Raises InputError if any peer's part would be empty in any round."""
         self._source, self._ids = source, ids
         self._dataset = load_common(source, task)
-        self._dealt = split_samples(source, self._dataset, ids)
+        self._parts = split_samples(source, self._dataset, ids)
         self._tests: dict[int, tuple[TestSets, list[Indices] | None]] = {}
-        """With everybody's published test split, by the first round of their stage."""
+        """With the published test split of all peers, by the first round of their stage."""
 
     def shard(self, peer: str, round: int = 1, hold_back: HoldBack | None = None) -> Shard:
         """The part that `peer` has in a round."""
         mine, stage = self._ids.index(peer), stage_of(round, self._source.stages)
         if stage.since not in self._tests:
             papers = _paper_parts(stage.partition, self._source.seed, self._dataset, self._ids)
-            self._tests[stage.since] = TestSets.of(self._dataset, stage), papers
+            self._tests[stage.since] = TestSets.from_dataset(self._dataset, stage), papers
         tests, papers = self._tests[stage.since]
-        shard = _shard(self._dataset, self._dealt[stage.since][mine], stage, tests, hold_back)
+        shard = _shard(self._dataset, self._parts[stage.since][mine], stage, tests, hold_back)
         return replace(shard, paper=papers[mine] if papers else None)
 
 
 def load_common(source: Source, task: Task) -> Dataset:
-    """A data set of which each peer takes a part: all of them know its training targets."""
+    """Load a data set of which each peer takes a part; all peers know its training targets."""
     dataset = source.load(task)
     known = dataset.task if is_read_one_by_one(dataset) else dataset.task.with_common(dataset.train_targets)
     return replace(dataset, task=known)
@@ -131,30 +129,29 @@ def common_shard(
     task: Task = Classification(),
     hold_back: HoldBack | None = None,
 ) -> Shard:
-    """The part of a common data set that `peer` has in a round; InputError when anybody's would be empty in any."""
+    """The part of a common data set that `peer` has in a round; InputError if any peer's would be empty in any."""
     return CommonData(source, ids, task).shard(peer, round, hold_back)
 
 
 def split_samples(source: Source, dataset: Dataset, ids: Sequence[str]) -> dict[int, list[Indices]]:
-    """By the first round of each stage, each peer's training samples; InputError when anybody would have none.
+    """By the first round of each stage, each peer's training samples; InputError if a peer would have none.
 
-    Classes are those of the data set, whatever a drift calls them: with other names everybody keeps its samples.
+    Classes are those of the data set, whatever a drift calls them: with other names every peer keeps its samples.
     """
-    dealt = {}
+    found = {}
     for stage in source.stages:
         stage.check(dataset.shape, dataset.classes, dataset.task)
         try:
-            known = labels(dataset.train_targets, dataset)
-            parts = stage.partition.split(known, ids, np.random.default_rng(source.seed))
+            known, rng = _split_labels(dataset.train_targets, dataset), np.random.default_rng(source.seed)
+            found[stage.since] = stage.partition.split(known, ids, rng)
         except InputError as error:
             raise InputError(f"{stage}: {error}" if stage.since > 1 else str(error)) from None
-        dealt[stage.since] = parts
-    return dealt
+    return found
 
 
 @contextmanager
 def own_data_errors(peer: str) -> Iterator[None]:
-    """What is wrong with data of a peer's own, told with the peer's name."""
+    """Name the peer in errors about its own data."""
     try:
         yield
     except InputError as error:
@@ -170,29 +167,33 @@ def own_shard(
 ) -> Shard:
     """A data set of the peer's own, unsplit, with the validation samples of the federation's, if it sets some aside.
 
-    InputError when the federation's data do not lie here too then, or do not go with the peer's own. The federation's
-    drift changes these samples, too.
+    The federation's drift changes these samples, too. Raises InputError if validation samples are needed and the
+    federation's data are not here, or do not match the peer's own.
     """
     dataset, stage = open_own(source, federation, task), stage_of(round, federation.stages)
-    all_of_it = np.arange(len(dataset.train_targets))
-    shard = replace(_shard(dataset, all_of_it, stage, TestSets.of(dataset, stage), hold_back), own=True)
+    everything, tests = np.arange(len(dataset.train_targets)), TestSets.from_dataset(dataset, stage)
+    shard = replace(_shard(dataset, everything, stage, tests, hold_back), own=True)
     if not federation.validation:
         return shard
-    public = _public(federation, dataset)
+    try:
+        common = federation.load(dataset.task)
+    except InputError as error:
+        hint = "every peer needs the samples of the federation's `data.validation`; put them here, or set it to 0"
+        raise InputError(f"{error}; {hint}") from error
+    check_public(common, dataset)
+    public = common.validation_samples()
     return replace(shard, validation=public and stage.apply(public))
 
 
 def open_own(source: Source, federation: Source, task: Task = Classification()) -> Dataset:
-    """A data set of a peer's own; InputError when the federation's drift cannot change it.
+    """Load a data set of a peer's own; InputError if the federation's drift cannot change it.
 
-    Nor may it set validation samples aside, which would not be the same at every peer, or drift alone.
+    What must be the same at every peer it may not set: validation samples, drift, standardisation.
     """
-    if source.validation:
-        raise InputError("`validation` in a peer's own data would not be public; set it in the federation's `data`")
-    if source.drift:
-        raise InputError("`drift` in a peer's own data would be nobody else's; set it in the federation's `data`")
-    if source.standardize:
-        raise InputError("`standardize` in a peer's own data would be nobody else's; set it in the federation's `data`")
+    for key in ("validation", "drift", "standardize"):
+        if getattr(source, key):
+            why = "not be public" if key == "validation" else "not hold for the other peers"
+            raise InputError(f"`{key}` in a peer's own data would {why}; set it in the federation's `data`")
     dataset = source.load(task)
     if federation.standardize:
         check_columns(dataset.shape, source.name)
@@ -201,18 +202,8 @@ def open_own(source: Source, federation: Source, task: Task = Classification()) 
     return dataset
 
 
-def _public(federation: Source, own: Dataset) -> Samples | None:
-    way_out = "every peer needs the samples of the federation's `data.validation`; put them here, or set it to 0"
-    try:
-        common = federation.load(own.task)
-    except InputError as error:
-        raise InputError(f"{error}; {way_out}") from error
-    check_public(common, own)
-    return common.validation_samples()
-
-
 def check_public(common: Dataset, own: Dataset) -> None:
-    """InputError when a peer with its own data could make nothing of the federation's validation samples."""
+    """InputError if the federation's validation samples do not match a peer's own data."""
     if (common.shape, common.classes) != (own.shape, own.classes):
         raise InputError(
             f"validation inputs {common.shape} of {own.task.outputs_in_words(common.classes)} do not go with the "
@@ -227,13 +218,13 @@ def _paper_parts(partition: Partition, seed: int, dataset: Dataset, ids: Sequenc
     It is drawn by a generator of the training split's seed, as the published figures were made.
     """
     try:
-        return partition.split(labels(dataset.test_targets, dataset), ids, np.random.default_rng(seed))
+        return partition.split(_split_labels(dataset.test_targets, dataset), ids, np.random.default_rng(seed))
     except InputError:
         return None
 
 
-def labels(targets: Targets, dataset: Dataset) -> Labels:
-    """Of targets what splits go by: the classes, or the same for all where the task has none."""
+def _split_labels(targets: Targets, dataset: Dataset) -> Labels:
+    """The labels by which targets are split: their classes, or 0 for all where the task has none."""
     return targets if dataset.task.has_classes else np.zeros(len(targets), np.int64)
 
 
@@ -275,8 +266,6 @@ def _shard(dataset: Dataset, indices: Indices, stage: Stage, tests: TestSets, ho
         train=train,
         test=tests.test,
         proportions=class_mix(train, dataset.classes) if dataset.task.has_classes else target_mix(dataset, trained),
-        paper=None,
-        own=False,
         classes=dataset.classes,
         validation=tests.validation,
         names=dataset.names,

@@ -27,7 +27,7 @@ class Transform:
     """Transforms one after the other, of an input, and of a target that is as high and wide: both alike."""
 
     def __init__(self, steps: Sequence[Named]) -> None:
-        """InputError for a name that is none, and for arguments that it does not take."""
+        """Raise InputError for an unknown name, and for arguments that a transform does not take."""
         self.named, self.steps = steps, [_step(one) for one in steps]
 
     def __reduce__(self) -> tuple[type["Transform"], tuple[Sequence[Named]]]:
@@ -91,7 +91,7 @@ def _value(key: str, value: JsonValue) -> Any:
 
 
 def transforms_by_use(training: Sequence[Named], tested: Sequence[Named]) -> Mapping[bool, Transform | None]:
-    """By whether samples are trained on. InputError names the key in the settings."""
+    """The transforms by whether samples are trained on; InputError names the key in the settings."""
     found: dict[bool, Transform | None] = {}
     for key, use, steps in (("transforms", True, training), ("test_transforms", False, tested)):
         try:

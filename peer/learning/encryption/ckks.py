@@ -12,7 +12,7 @@ from peer.errors import InputError
 
 DEGREE, PRIMES, SCALE = 8192, [40, 30, 30, 30, 40], 2.0**30
 LEAST = 2.0**-28
-"""Nothing smaller is multiplied by: it would encode as 0, and a product with that is no ciphertext."""
+"""Nothing smaller is multiplied by: it would encode as 0, and a product with that is not a ciphertext."""
 Rows = Sequence[Sequence[float]]
 
 

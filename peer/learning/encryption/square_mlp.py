@@ -1,6 +1,6 @@
 """A model evaluated on inputs that stay encrypted: CKKS, by TenSEAL, for one hidden layer with the square in it.
 
-One slot of a ciphertext is a sample, one ciphertext an input value of all samples. The one who evaluates has a context
+A slot of a ciphertext is a sample, a ciphertext an input value of all samples. The peer that evaluates has a context
 without a secret key. What a neighbour has sent TenSEAL reads in processes of their own.
 """
 
@@ -19,7 +19,7 @@ from peer.learning.encryption.worker import shared_worker
 SLOTS = 4096
 """Samples in a ciphertext."""
 MAX_LOGIT = 256.0
-"""Of the 512 up to which the last prime has room, half: the one who evaluates does not see the inputs."""
+"""Half of the 512 for which the last prime has room, as the peer that evaluates does not see the inputs."""
 FRESH_BYTES, ANSWER_BYTES, CONTEXT_BYTES, KEY_BYTES = 400_000, 120_000, 2_000_000, 400_000
 """Most bytes of an encrypted input value, of a logit, of a context without and of one with a secret key."""
 FLOAT64 = 8
@@ -104,10 +104,10 @@ def _check_vectors(vectors: Sequence[bytes]) -> None:
     for content in vectors:
         begun = VECTOR.match(content)
         if not begun or not 0 < _varint(begun[1][1:]) <= SLOTS:
-            raise ValueError("what is no single ciphertext")
+            raise ValueError("not a single ciphertext")
         rest = content[begun.end() + _varint(begun[2]) :]
         if len(rest) != 9 or rest[:1] != b"\x19":
-            raise ValueError("what is no single ciphertext")
+            raise ValueError("not a single ciphertext")
 
 
 def _varint(content: bytes) -> int:

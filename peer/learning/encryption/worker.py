@@ -34,7 +34,7 @@ READ_BYTES = 1 << 20
 
 
 def write_parts(pipe: int, parts: Iterable[bytes], count: int) -> None:
-    """BrokenPipeError where nobody reads any more."""
+    """Write the parts; BrokenPipeError if the reader has closed the pipe."""
     _write_bytes(pipe, count.to_bytes(LENGTH_BYTES, "little"))
     for part in parts:
         _write_bytes(pipe, len(part).to_bytes(LENGTH_BYTES, "little"))
@@ -86,7 +86,7 @@ class Worker:
         self._process: Popen[bytes] | None = None
 
     def ask(self, request: Sequence[bytes], count: int, most: int) -> list[bytes]:
-        """Its answer, `count` parts of at most so many bytes each.
+        """Return its answer, `count` parts of at most so many bytes each.
 
         ValueError says why there is none: the request was refused, or has ended the process.
         """
@@ -127,7 +127,7 @@ class Worker:
 
 @cache
 def shared_worker(task: WorkerTask) -> Worker:
-    """The one of this process."""
+    """Return the worker that all code of this process shares."""
     return Worker(task)
 
 
@@ -155,7 +155,7 @@ MAX_REASON_CHARACTERS = 300
 
 def main() -> None:
     requests, replies = os.dup(0), os.dup(1)
-    os.dup2(2, 1)  # what a library may print is no reply
+    os.dup2(2, 1)  # what a library may print must not go into the replies
     # A terminal and some schedulers signal all processes of a peer: it is the peer that decides when to end.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -217,7 +217,7 @@ class ProcessLimits:
 
 
 def set_limit(what: int, most: int) -> None:
-    """As the process may: others may have set it lower limits, which nobody can raise."""
+    """Set a limit, within a hard limit that was set from outside and cannot be raised."""
     hard = resource.getrlimit(what)[1]
     resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 

@@ -84,12 +84,12 @@ class Patterned:
 
 
 def matches(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a name is one of those patterns', in which `*` stands for anything, dots as well."""
+    """Whether a name matches any pattern, in which `*` stands for anything, dots included."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def check_patterns(module: nn.Module, patterns: tuple[str, ...], key: str, model: str) -> None:
-    """InputError for a pattern that no tensor's name matches."""
+    """Raise InputError for a pattern that no tensor's name matches."""
     names = [name for name, _ in (*module.named_parameters(remove_duplicate=False), *module.named_buffers())]
     for pattern in patterns:
         if not any(matches(name, (pattern,)) for name in names):
@@ -103,7 +103,7 @@ ParameterNames = tuple[str, ...]
 
 
 def governing(root: nn.Module) -> dict[str, ParameterNames]:
-    """By each layer's name the names of the parameters that it goes with.
+    """Return, by each layer's name, the names of the parameters that govern it.
 
     They are its own; without any, all those of the layers in it; without any, those of the nearest layer around it
     that has some.
@@ -121,13 +121,13 @@ def governing(root: nn.Module) -> dict[str, ParameterNames]:
 
 
 def frozen_layers(root: nn.Module) -> frozenset[str]:
-    """The layers that go with frozen parameters alone; to be asked before a part's parameters are held still."""
+    """Return the layers governed by frozen parameters alone; call it before a phase freezes a part."""
     trainable = {name for name, parameter in root.named_parameters() if parameter.requires_grad}
     return frozenset(layer for layer, names in governing(root).items() if names and not trainable & {*names})
 
 
 def resting(split: Split | Patterned) -> Mapping[ModelPart, tuple[nn.Module, ...]]:
-    """By part, the layers that stay in evaluation mode while it learns.
+    """Return, by part, the layers that stay in evaluation mode while it learns.
 
     Those are frozen layers that have buffers, such as a BatchNorm, whose statistics so stay as well; and, of one module
     that is divided by names, the layers that go with parameters of the other part alone.
@@ -151,7 +151,7 @@ def _keeps_buffers(layer: nn.Module) -> bool:
 
 
 LEARNABLE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-"""Of what a vector can hold; it is float32 itself."""
+"""Dtypes whose values the vector, itself float32, can hold."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ def joined_slices(entries: Iterable[TensorSlot]) -> tuple[slice, ...]:
 
 
 def frozen_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """What nobody trains and what never travels, by name, as the live tensors, of any dtype.
+    """Tensors that are never trained and never travel, by name, live and of any dtype.
 
     Parameters that ask for no gradient, and the persistent buffers of layers that go with such parameters alone.
     """
@@ -294,11 +294,11 @@ def _check_halves(split: Split | Patterned, model: str) -> None:
             continue
         first = owners.setdefault(id(parameter), name)
         if split.part_of(first) != split.part_of(name):
-            way_out = (
+            hint = (
                 "let the patterns of `model.head` match both names or neither"
                 if isinstance(split, Patterned)
                 else "give one module that has both, and say by patterns in `model.head` what is the head"
             )
             raise InputError(
-                f"model {model}: {first} and {name} are one parameter, which belongs to extractor and head; {way_out}"
+                f"model {model}: {first} and {name} are one parameter, which belongs to extractor and head; {hint}"
             )

@@ -68,17 +68,17 @@ def _add_to(gradient: Tensor, parameter: Tensor) -> None:
     parameter.grad = None
 
 
-def convert(split: Split | Patterned, dtype: torch.dtype) -> None:
-    """Make all that is floating in the module of this dtype, and let it take inputs of any."""
-    split.module.to(dtype)
-    for entrance in split.entrances:
-        entrance.register_forward_pre_hook(
-            lambda _, inputs, keywords: _floats_to(dtype, (inputs, keywords)), with_kwargs=True
-        )
+def set_precision(split: Split | Patterned, dtype: torch.dtype | None) -> None:
+    """Convert a module to `dtype`, unless it is None, and let it take floating inputs of any.
 
-
-def answer_in_float32(split: Split | Patterned) -> None:
-    """Let a module with parameters of 16 bits answer in float32, in which losses and figures are computed."""
+    A module with parameters of 16 bits answers in float32, in which losses and figures are computed.
+    """
+    if dtype:
+        split.module.to(dtype)
+        for entrance in split.entrances:
+            entrance.register_forward_pre_hook(
+                lambda _, inputs, keywords: _floats_to(dtype, (inputs, keywords)), with_kwargs=True
+            )
     if any(map(is_low_precision, split.module.parameters())):
         split.entrances[-1].register_forward_hook(lambda _module, _inputs, output: _floats_to(torch.float32, output))
 

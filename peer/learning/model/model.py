@@ -80,7 +80,7 @@ def _named_tensors(module: nn.Module, layout: Sequence[TensorSlot], vector: Tens
 
 
 def _like(vector: Tensor, tensor: Tensor) -> Tensor:
-    """In the vector's dtype, as all is that has not 16 bits on purpose."""
+    """Convert to the vector's dtype, unless the tensor has 16 bits on purpose."""
     exact = tensor.is_floating_point() and tensor.dtype not in (torch.bfloat16, torch.float16)
     return tensor.to(vector.dtype) if exact else tensor
 
@@ -101,7 +101,7 @@ def _in_modes(modes: Mapping[nn.Module, bool]) -> Iterator[None]:
 def as_inputs(x: Any, columns: Sequence[str], dtype: torch.dtype, device: torch.device) -> Tensor:
     """An array or tensor as it is; of a table (a pandas DataFrame) the columns in the model's order.
 
-    InputError where a column lacks or is unknown, and for a value that is no finite number.
+    InputError if a column is missing or unknown, or a value is not finite.
     """
     if not hasattr(x, "columns"):
         batch = torch.as_tensor(x, dtype=dtype, device=device)
@@ -131,7 +131,7 @@ def _column_numbers(column: Any, name: Any) -> np.ndarray[Any, np.dtype[Any]]:
     try:
         return np.asarray(column, dtype=np.float64)
     except (ValueError, TypeError) as error:
-        raise InputError(f"column `{name}` holds what is no number ({error}); convert it") from error
+        raise InputError(f"column `{name}` holds something other than numbers ({error}); convert it") from error
 
 
 def _refuse_not_finite(batch: Tensor, columns: Sequence[str]) -> None:
@@ -159,7 +159,7 @@ class Model:
     in `counters`, live and by name. What is frozen when the model is made lies in `frozen`, in neither.
     Non-persistent buffers are the module's own affair: moved to the device, in none of them.
 
-    Tensors of 16 bits are no views: before every pass they are the vector's values, rounded, and what a
+    Tensors of 16 bits are not views: before every pass they are the vector's values, rounded, and what a
     backward pass leaves at them is added to `gradient`.
     """
 
@@ -182,13 +182,13 @@ class Model:
         self.task = example.task
         self.device = torch.device(device)
         self.facts: tuple[str, ...] = ()
-        """What of its weights must be alike at all peers, in words."""
+        """What of its weights must be equal at all peers, in words."""
         self.loaded = ""
         """How many tensors it has from which file, in words; empty if it has none."""
         self.names = Names()
-        """Of the columns of its inputs and of its classes, where they have names."""
+        """Names of its input columns and of its classes, where they have names."""
         self.standard: Standardisation | None = None
-        """What its inputs go through before: `predict` does that."""
+        """How `predict` standardises inputs before the model sees them."""
         self.module: nn.Module = split.module
         self._entrances = split.entrances
         #: Whether a training pass draws from torch's global generator (dropout), which then has to be seeded.

@@ -1,8 +1,7 @@
-"""Does a model fit the data and the task? Found out by running it once, before anything else is done with it.
+"""Checks that a model fits the data and the task, by running it once before anything else is done with it.
 
-A few samples go through in evaluation and in training mode; then the task is tried on what came out: whether it
-makes a loss, figures and a score of that. Each mistake is told as one sentence that names the code that made it:
-the model, or a task of the user's own.
+A few samples go through in evaluation and in training mode; then the task must make a loss, figures and a score of
+the outputs. Each mistake is reported as one sentence that names the code at fault: the model, or a custom task.
 """
 
 from collections.abc import Mapping
@@ -22,18 +21,18 @@ from peer.learning.tasks import Classification, Task, describe_output, loss_prob
 from peer.plugins import UserCodeError, describe_error, user_code_errors
 
 TASK_ERRORS = (TypeError, ValueError, RuntimeError, LookupError, AttributeError, ArithmeticError)
-"""What a task raises that is given what it cannot take."""
+"""What a task may raise for outputs that it cannot take."""
 
 
 def task_problem(task: Task, outputs: object, targets: Tensor) -> str | None:
-    """What a model should give for these targets, and gives not, in words; None if the task can judge it.
+    """Return what a model should give for these targets, and does not; None if the task can evaluate it.
 
-    InputError where it is the task that is wrong, as one of a user's own may be.
+    Raises InputError if it is the task that is wrong, as a custom one may be.
     """
     try:
-        with user_code_errors(task.name), torch.enable_grad():
-            loss = task.loss(tree_map(_leaf, outputs), targets)
         with user_code_errors(task.name):
+            with torch.enable_grad():
+                loss = task.loss(tree_map(_leaf, outputs), targets)
             rows = task.tally(outputs, targets)  # type: ignore[arg-type]
     except UserCodeError as error:
         given = f"{describe_output(outputs)} and targets {describe_output(targets, '')}"
@@ -54,7 +53,7 @@ def task_problem(task: Task, outputs: object, targets: Tensor) -> str | None:
 
 
 def _check_figures(task: Task, rows: Tensor) -> None:
-    """InputError where no figures come of these rows."""
+    """Raise InputError unless the task makes its figures and score of these rows."""
     try:
         with user_code_errors(task.name):
             results: object = task.results(rows.sum(0, dtype=torch.float64), len(rows))
@@ -83,7 +82,7 @@ def _is_number(value: object) -> bool:
 
 
 def _leaf(output: Any) -> Any:
-    """A tensor from which a gradient can be asked for, in place of one."""
+    """Detach a floating tensor and let it require a gradient."""
     floating = isinstance(output, Tensor) and output.is_floating_point()
     return output.detach().requires_grad_() if floating else output
 
@@ -101,12 +100,12 @@ class Example:
 
     @property
     def shape(self) -> Any:
-        """Of one input; of several a tuple or dict of shapes."""
+        """The shape of one input; a tuple or dict of shapes for several."""
         return tree_map(lambda x: tuple(x.shape[1:]), self.inputs)
 
     @property
     def tokens(self) -> str:
-        """Which ones, in words; nothing where inputs are no tokens."""
+        """The range of tokens, in words; empty where inputs are not tokens."""
         if not isinstance(self.inputs, Tensor) or self.inputs.dtype != torch.int64:
             return ""
         known = self.task.outputs_in_words(self.classes)
@@ -114,14 +113,14 @@ class Example:
 
     @classmethod
     def zeros(cls, shape: tuple[int, ...], classes: int, task: Task = Classification()) -> "Example":
-        """Of no data."""
+        """Make an example without data."""
         labels = torch.zeros(2, dtype=torch.int64) if task.has_classes else None
         return cls(torch.zeros(2, *shape, dtype=getattr(torch, task.inputs)), task, classes, labels)
 
     @classmethod
-    def of(cls, samples: Samples, classes: int, task: Task, test: Samples | None = None) -> "Example":
-        """Some of the samples, and of the tokens that the model is tested on. Where outputs do not hang on targets,
-        zeros of their shape will do."""
+    def from_samples(cls, samples: Samples, classes: int, task: Task, test: Samples | None = None) -> "Example":
+        """Take a few samples, and of the tokens that the model is tested on; zeros of their shape where outputs do not
+        depend on values."""
         if task.has_classes and isinstance(samples, InMemory) and task.inputs == "float32":
             return cls.zeros(samples.shape, classes, task)
         two = samples.pair()
@@ -141,9 +140,9 @@ class Example:
 
 @torch.no_grad()
 def dry_pass(module: nn.Module, name: str, example: Example) -> bool:
-    """Run a few samples through in evaluation and in training mode; whether training drew random numbers.
+    """Run a few samples through in evaluation and in training mode; return whether training drew random numbers.
 
-    Raises InputError naming the model, the input's shape and the reason if the task cannot judge what comes out.
+    Raises InputError naming the model, the input's shape and the reason if the task cannot evaluate the outputs.
     Buffers and the random stream are left as they were; layers whose sizes follow the input (Lazy…) take them here.
     """
     with global_stream(None):

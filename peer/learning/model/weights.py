@@ -1,6 +1,6 @@
 """Weights to begin with: pretrained somewhere, or those of a `model.safetensors` of an earlier run.
 
-They lie in files of named tensors that somebody else may have made: safetensors, or a torch state dict, read
+The files of named tensors are not trusted: safetensors, or a torch state dict, read
 without running any code in them.
 """
 
@@ -34,25 +34,31 @@ class StoredTensor:
 
 
 @contextmanager
-def open_weights(path: Path) -> Iterator[Mapping[str, StoredTensor]]:
-    """The tensors of a file by name; InputError when it is missing, damaged or something else."""
+def tensor_file_errors(path: Path, kind: str, formats: str, hint: str) -> Iterator[None]:
+    """Turn what goes wrong with a file of tensors into an InputError; `hint` says which file to give instead."""
     try:
+        yield
+    except FileNotFoundError as error:
+        raise InputError(f"there is no {kind} {path}; {hint}") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path} is a directory; {hint}") from error
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} is truncated or {formats} ({error}); copy it again") from error
+
+
+@contextmanager
+def open_weights(path: Path) -> Iterator[Mapping[str, StoredTensor]]:
+    """Open the tensors of a file by name; InputError if it is missing, damaged or something else."""
+    formats = "neither safetensors nor what torch.save writes"
+    with tensor_file_errors(path, "file of weights", formats, "correct `weights` in `model`"):
         with open_plain(path) as file:
-            torchs = file.read(len(ZIP)) == ZIP
-        if torchs:
+            is_state_dict = file.read(len(ZIP)) == ZIP
+        if is_state_dict:
             yield _state_dict(path)
         else:
             with safe_open(path, "pt") as file:
                 shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
                 yield {name: StoredTensor(shape, partial(file.get_tensor, name)) for name, shape in shapes.items()}
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file of weights {path}; mend `weights` in `model`") from error
-    except IsADirectoryError as error:
-        raise InputError(f"{path} is a directory; give `weights` in `model` a file") from error
-    except (SafetensorError, OSError) as error:
-        raise InputError(
-            f"{path} is truncated, or neither safetensors nor what torch.save writes ({error}); copy it again"
-        ) from error
 
 
 def _state_dict(path: Path) -> Mapping[str, StoredTensor]:
@@ -67,9 +73,8 @@ def _state_dict(path: Path) -> Mapping[str, StoredTensor]:
         raise
     except Exception as error:  # what torch raises for a file that is none, or that wants to run code
         raise InputError(
-            f"{path} cannot be read as plain tensors ({describe_error(error)}); "
-            f"write it by torch.save(module.state_dict(), "
-            "...)"
+            f"{path} cannot be read as plain tensors ({describe_error(error)}); write it by "
+            "torch.save(module.state_dict(), ...)"
         ) from error
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]
@@ -87,7 +92,7 @@ def _is_plain_tensor(value: object) -> bool:
 
 
 NAMES_SHOWN = 3
-"""Names that a sentence lists."""
+"""Names that an error message lists."""
 
 
 def load_weights(model: Model, path: Path, *, partial: bool) -> str:
@@ -105,9 +110,8 @@ def load_weights(model: Model, path: Path, *, partial: bool) -> str:
             _check_all(model, path, stored, wanted)
         if not fitting:
             raise InputError(
-                f"{path} has no tensor that fits model {model.name}: it has {_some_names([*stored])}, "
-                f"and the model has "
-                f"{_some_names([*own])}; give the weights of this model"
+                f"{path} has no tensor that fits model {model.name}: it has {_some_names([*stored])}, and the model "
+                f"has {_some_names([*own])}; give the weights of this model"
             )
         taken: dict[str, Tensor] = {}
         for name, to in fitting.items():
@@ -122,15 +126,15 @@ def load_weights(model: Model, path: Path, *, partial: bool) -> str:
 def _check_all(model: Model, path: Path, stored: Mapping[str, StoredTensor], wanted: Mapping[str, str]) -> None:
     """InputError unless the file has every tensor of the model in its shape, and no other."""
     own = model.state()
-    way_out = "give the weights of this model, or write `partial: true` beside `weights`"
+    hint = "give the weights of this model, or write `partial: true` beside `weights`"
     if missing := sorted(own.keys() - {*wanted.values()}):
-        raise InputError(f"{path} lacks {_some_names(missing)} of model {model.name}; {way_out}")
+        raise InputError(f"{path} lacks {_some_names(missing)} of model {model.name}; {hint}")
     if unknown := sorted(stored.keys() - wanted.keys()):
-        raise InputError(f"{path} has {_some_names(unknown)}, which model {model.name} has not; {way_out}")
+        raise InputError(f"{path} has {_some_names(unknown)}, which model {model.name} has not; {hint}")
     for name, to in wanted.items():
         if stored[name].shape != tuple(own[to].shape):
             raise InputError(
-                f"{path}: {name} is {stored[name].shape} and model {model.name} has {tuple(own[to].shape)}; {way_out}"
+                f"{path}: {name} is {stored[name].shape} and model {model.name} has {tuple(own[to].shape)}; {hint}"
             )
 
 
@@ -138,7 +142,7 @@ def _checked(tensor: Tensor, own: Tensor, where: str) -> Tensor:
     if tensor.is_floating_point() != own.is_floating_point():
         raise InputError(f"{where} is {tensor.dtype} and the model has {own.dtype}; convert it")
     if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-        raise InputError(f"{where} has values that are no finite numbers; give other weights")
+        raise InputError(f"{where} has values that are not finite; give other weights")
     return tensor
 
 

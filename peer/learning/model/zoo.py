@@ -10,14 +10,15 @@ extractor's names are torchvision's own.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
 from peer.errors import InputError, suggest
 from peer.learning.model.layout import Patterned, Split, check_patterns, matches
-from peer.learning.model.low_precision import answer_in_float32, convert
+from peer.learning.model.low_precision import set_precision
 from peer.learning.model.model import Gradient, Model
 from peer.learning.model.settings import ModelSettings
 from peer.learning.model.shape_check import Example
@@ -46,16 +47,10 @@ def mlp(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
 
 def mlp3(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
     """FedISP's: d-512-256-128 with ReLU | 128-C. 784 and 10: 567,434 in all."""
-    extractor = nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(math.prod(shape), 512),
-        nn.ReLU(),
-        nn.Linear(512, 256),
-        nn.ReLU(),
-        nn.Linear(256, 128),
-        nn.ReLU(),
-    )
-    return extractor, nn.Linear(128, classes)
+    layers: list[nn.Module] = [nn.Flatten()]
+    for width, following in pairwise((math.prod(shape), 512, 256, 128)):
+        layers += [nn.Linear(width, following), nn.ReLU()]
+    return nn.Sequential(*layers), nn.Linear(128, classes)
 
 
 class Square(nn.Module):
@@ -151,17 +146,16 @@ def _image(shape: tuple[int, ...], name: str, side: int) -> tuple[int, int, int]
 
 def mobilenet_v2(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
     """Sandler 2018, FlexiFed's model | dropout .2, FC C. `shape` is (3, height, width)."""
-    model: nn.Module = torchvision().models.mobilenet_v2(weights=None, num_classes=classes)
-    return _split_classifier(model, "classifier")
+    return _torchvision_model("mobilenet_v2", classes, "classifier")
 
 
 def resnet18(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
     """He 2015, CYCle's model | FC C. `shape` is (3, height, width)."""
-    model: nn.Module = torchvision().models.resnet18(weights=None, num_classes=classes)
-    return _split_classifier(model, "fc")
+    return _torchvision_model("resnet18", classes, "fc")
 
 
-def _split_classifier(model: nn.Module, classifier: str) -> tuple[nn.Module, nn.Module]:
+def _torchvision_model(name: str, classes: int, classifier: str) -> tuple[nn.Module, nn.Module]:
+    model: nn.Module = getattr(torchvision().models, name)(weights=None, num_classes=classes)
     head = model.get_submodule(classifier)
     setattr(model, classifier, nn.Identity())
     return model, head
@@ -259,7 +253,10 @@ def build(
         made.copy_from(_drawn(settings, example, derive(seed, "init", "shared"), device, gradient).frozen)
     if settings.weights:
         made.loaded = load_weights(made, settings.weights, partial=settings.partial)
-    made.facts = tuple(_facts(made, shared=stream == "shared"))
+    if made.frozen:
+        made.facts = (f"frozen weights sha256:{made.frozen_sha256}",)
+    if settings.weights and stream == "shared":
+        made.facts += (f"initial weights sha256:{named_sha256(made.state())}",)
     return made
 
 
@@ -269,9 +266,7 @@ def _drawn(
     with global_stream(seed):
         parts = make_split(settings, example.shape, example.classes)
         _freeze(parts.module, settings)
-        if settings.dtype:
-            convert(parts, getattr(torch, settings.dtype))
-        answer_in_float32(parts)
+        set_precision(parts, getattr(torch, settings.dtype) if settings.dtype else None)
         return Model(parts, settings=settings, example=example, device=device, gradient=gradient)
 
 
@@ -280,11 +275,3 @@ def _freeze(module: nn.Module, settings: ModelSettings) -> None:
     for name, parameter in module.named_parameters(remove_duplicate=False):
         if matches(name, settings.freeze):
             parameter.requires_grad_(False)
-
-
-def _facts(model: Model, *, shared: bool) -> Iterator[str]:
-    """What of its weights all peers must have alike, in words."""
-    if model.frozen:
-        yield f"frozen weights sha256:{model.frozen_sha256}"
-    if model.settings.weights and shared:
-        yield f"initial weights sha256:{named_sha256(model.state())}"

@@ -11,7 +11,7 @@ from peer.learning.model.layout import matches
 from peer.learning.model.model import Model
 from peer.learning.training.optimiser import SGD, Adam, KeptOptimisers, kind_of, options_of, stand_in
 from peer.learning.training.phase import PROTOCOL_DEFAULTS, Budget, Phase, Training
-from peer.learning.training.scheduler import MAX_FOLLOWED, Schedule, key_of
+from peer.learning.training.scheduler import MAX_DRY_RUN_STEPS, Schedule, key_of
 from peer.learning.training.trainer import Trainer, cut_batches, has_batch_norm
 
 
@@ -49,7 +49,7 @@ def _try_phase(model: Model, few: Samples, phase: Phase, how: Training, rounds: 
     trainer.state()
     if (scheduler := how.applied(phase).scheduler) and phase.epochs and model.trainable(phase.part):
         optimiser = KeptOptimisers(model).get(phase.part, how.applied(phase).optimiser, None)
-        Schedule(scheduler, optimiser).begin(min(rounds, MAX_FOLLOWED), optimiser)
+        Schedule(scheduler, optimiser).begin(min(rounds, MAX_DRY_RUN_STEPS), optimiser)
 
 
 def _check_patterns(model: Model, how: Training) -> None:
@@ -83,7 +83,7 @@ def check_length(model: Model, phases: tuple[Phase, ...], samples: int, how: Tra
         schedule, before = found.get(key) or (Schedule(phase.scheduler, optimiser), 0)
         found[key] = schedule, before + _in_a_round(model, phase, samples, how)
     for schedule, in_a_round in found.values():
-        schedule.follow(in_a_round * rounds)
+        schedule.dry_run(in_a_round * rounds)
 
 
 def _in_a_round(model: Model, phase: Phase, samples: int, how: Training) -> int:

@@ -65,7 +65,7 @@ def as_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 Kind = type[Any]
-"""Of `torch.optim.Optimizer`; what their constructors take differs."""
+"""A subclass of `torch.optim.Optimizer`; their constructors differ."""
 OPTIMISERS: dict[str, Kind] = {
     name: kind
     for name, kind in vars(torch.optim).items()
@@ -155,7 +155,7 @@ def kind_of(settings: AnyOptimiser) -> Kind:
 
 
 def options_of(settings: AnyOptimiser) -> dict[str, Any]:
-    """Its arguments: of a protocol's own the fused kernel, which is one a step; of a named one torch's defaults."""
+    """Return its arguments: for `Adam` and `SGD` the fused kernel, one per step; for a named one torch's defaults."""
     return settings.arguments if isinstance(settings, Optimiser) else {"fused": True, **asdict(settings)}
 
 
@@ -172,14 +172,14 @@ def _made(kind: Kind, arguments: Mapping[str, Any]) -> object:
 def plain_state(state: Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors of an optimiser's state of one parameter; ValueError for anything that a checkpoint cannot hold."""
     if odd := next((key for key, value in state.items() if value is not None and not isinstance(value, Tensor)), None):
-        raise ValueError(f"it keeps `{odd}`, which is no tensor and cannot be part of a checkpoint")
+        raise ValueError(f"it keeps `{odd}`, which is not a tensor and cannot be part of a checkpoint")
     return {key: value for key, value in state.items() if value is not None}
 
 
 ELEMENTWISE = frozenset(
     {"ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"}
 )
-"""For which it is all the same whether tensors lie in one parameter or in several: a step is a few kernels, however
+"""Optimisers whose result is the same whether tensors lie in one parameter or several: a step is a few kernels, however
 many layers there are. All others get each tensor in its own shape, as they look at norms, rows or matrices."""
 ON_THE_CPU = ("step", "mu_product")
 """Fields of the state that torch keeps on the CPU, whatever the model's device, but for its fused kernels."""

@@ -72,14 +72,16 @@ class Phase:
                 raise ValueError(f"`{name}` of a phase is called as {name}({', '.join(given)})")
 
     def own_loss(self, task: Task) -> str | None:
-        """The user's code that gives the loss, as `module:Name`; None where the loss is one of ours."""
+        """The user code that gives the loss, as `module:Name`; None if the loss is built in."""
         function = self.step or self.loss
         name = reference(function) if function else task.name
         return name if ":" in name and not name.startswith("peer.") else None
 
     def mean_loss(self, task: Task, outputs: Tensor, batch: Batch) -> Tensor:
-        """The batch's loss, of shape (); ValueError if the phase's own gives something else, UserCodeError where a task
-        of the user's own fails."""
+        """Return the batch's loss, of shape ().
+
+        Raises ValueError if the phase's own loss gives something else, UserCodeError if a custom task fails.
+        """
         if self.loss is None:
             with user_code_errors(task.name), memory_errors():
                 return task.loss(outputs, batch.targets)
@@ -109,10 +111,10 @@ class OwnStep(Settings):
     """`module:function`, called with the training step and a batch: see [training.md](training.md)."""
 
     def function(self) -> Callable[..., Any]:
-        """The function; InputError when there is none."""
+        """Return the function with its arguments bound; InputError if there is none."""
         found = load_object(self.name)
         if not callable(found):
-            raise InputError(f"`{self.name}` is no function; name one that takes a training step and a batch")
+            raise InputError(f"`{self.name}` is not a function; name one that takes a training step and a batch")
         return partial(found, **(self.model_extra or {}))
 
 
@@ -170,24 +172,24 @@ class Training(Settings):
         return self
 
     @property
-    def same_bits(self) -> bool:
-        """Whether two runs end in the same bits, as far as it depends on this block."""
+    def is_reproducible(self) -> bool:
+        """Whether two runs end in the same bits, as far as this block decides."""
         return self.budget is None or self.budget.seconds is None
 
     @property
-    def beside_the_phase(self) -> "Training":
-        """What holds for a phase that says itself how, and for how long, it is trained."""
+    def without_phases(self) -> "Training":
+        """The part of this block that applies to a phase with an optimiser and a length of its own."""
         return self.model_copy(update={"optimiser": None, "scheduler": None, "budget": None, "patience": None})
 
     @property
-    def own_steps(self) -> str | None:
-        """The first key that makes of a batch another step than that of its plain gradient; None if there is none."""
+    def changes_gradient(self) -> str | None:
+        """The first key that changes the plain gradient of a batch before the step; None if there is none."""
         keys = ("clip_gradient", "clip_value", "accumulate", "step")
         changed = [key for key in keys if getattr(self, key) != type(self).model_fields[key].default]
         return next(iter(changed), "precision" if self.precision == "float16" else None)
 
     def applied(self, phase: Phase) -> Phase:
-        """A phase of the protocol's, trained as this block says."""
+        """Return a protocol's phase with the optimiser, scheduler and step of this block."""
         own = self.step.function() if self.step else None
         return replace(
             phase,

@@ -27,8 +27,8 @@ UNSUPPORTED_SCHEDULERS = ("LRScheduler", "LambdaLR", "MultiplicativeLR")
 """These take functions, which a file of settings cannot hold."""
 SCHEDULED = ("lr", "momentum", "betas")
 """What a scheduler changes in an optimiser."""
-MAX_FOLLOWED = 10_000
-"""Times that a scheduler is followed before a run."""
+MAX_DRY_RUN_STEPS = 10_000
+"""Steps for which a scheduler is tried before a run."""
 Every = Literal["round", "epoch", "step"]
 
 
@@ -59,53 +59,55 @@ class Scheduler(Settings):
         """What is given beside the name, as the class takes it."""
         return dict(self.model_extra or {})
 
-    def over(self, optimiser: torch.optim.Optimizer) -> Any:
-        """torch's scheduler of an optimiser; ValueError where the arguments will not do."""
+    def build(self, optimiser: torch.optim.Optimizer) -> Any:
+        """Make torch's scheduler of an optimiser; ValueError if the arguments do not work."""
         try:
-            return self._made(optimiser, self.arguments)
+            return self._build(optimiser, self.arguments)
         except ARGUMENT_ERRORS as error:
-            raise ValueError(self.why_not(optimiser, error)) from None
+            raise ValueError(self.problem(optimiser, error)) from None
 
-    def why_not(self, optimiser: torch.optim.Optimizer, error: Exception) -> str:
-        """What of it, or of what it is made of, does not work; the optimiser is changed."""
+    def problem(self, optimiser: torch.optim.Optimizer, error: Exception) -> str:
+        """Return which of its arguments, or of its parts', do not work; the optimiser is changed."""
         for one in self.schedulers:
-            if not can_be_made(partial(one._walked, optimiser), one.arguments):
-                return one.why_not(optimiser, error)
-        return argument_problem(self.name, partial(self._walked, optimiser), self.arguments, error)
+            if not can_be_made(partial(one._try, optimiser), one.arguments):
+                return one.problem(optimiser, error)
+        return argument_problem(self.name, partial(self._try, optimiser), self.arguments, error)
 
-    def _walked(self, optimiser: torch.optim.Optimizer, arguments: Mapping[str, Any]) -> None:
-        made = self._made(optimiser, arguments)
+    def _try(self, optimiser: torch.optim.Optimizer, arguments: Mapping[str, Any]) -> None:
+        made = self._build(optimiser, arguments)
         optimiser.step()  # or torch warns
         made.step(*([1.0] if isinstance(made, lr_scheduler.ReduceLROnPlateau) else []))
 
-    def _made(self, optimiser: torch.optim.Optimizer, arguments: Mapping[str, Any]) -> Any:
-        kind, parts = SCHEDULERS[self.name], [one._made(optimiser, one.arguments) for one in self.schedulers]
+    def _build(self, optimiser: torch.optim.Optimizer, arguments: Mapping[str, Any]) -> Any:
+        kind, parts = SCHEDULERS[self.name], [one._build(optimiser, one.arguments) for one in self.schedulers]
         if self.name == "ChainedScheduler":
             return kind(parts, optimizer=optimiser, **arguments)
         return kind(optimiser, **({"schedulers": parts} if parts else {}), **arguments)
 
 
 class Schedule:
-    """A scheduler's course over the phases that share an optimiser, or that train the same part with new ones.
+    """A scheduler's state over the phases that share an optimiser, or that train the same part with new ones.
 
     It runs on an optimiser of its own that trains nothing, so it outlives those that do.
     """
 
     def __init__(self, settings: Scheduler, like: torch.optim.Optimizer) -> None:
-        """`like`: an optimiser as the protocol has it, whose learning rate is the first."""
+        """like: an optimiser as the protocol has it, whose learning rate is the first."""
         self.settings = settings
         options = [{key: group[key] for key in group if key != "params"} for group in like.param_groups]
         self._stand_in = stand_in(type(like), options)
         try:
-            self._scheduler = settings.over(self._stand_in)
+            self._scheduler = settings.build(self._stand_in)
         except ValueError as error:
             raise InputError(f"scheduler {error}; correct `training.scheduler`") from None
         self._round, self._heard = 1, False
         self._loss: float | Tensor = float("nan")  # read when it counts: on a GPU that waits for all that is computed
 
     def begin(self, round: int, optimiser: torch.optim.Optimizer) -> None:
-        """A phase of that round begins, with that optimiser. Rounds without training count, too, but not for a plateau,
-        which goes by their losses."""
+        """Begin a phase of that round with that optimiser.
+
+        Rounds without training count, too, but not for a plateau scheduler, which goes by losses.
+        """
         if self.settings.every == "round":
             plateau = isinstance(self._scheduler, lr_scheduler.ReduceLROnPlateau)
             for _ in range(self._round, round)[: int(self._heard) if plateau else None]:
@@ -114,18 +116,18 @@ class Schedule:
         self._apply(optimiser)
 
     def on_progress(self, what: Every, loss: Tensor, optimiser: torch.optim.Optimizer) -> None:
-        """An epoch or a step of that mean loss is over."""
+        """Advance after an epoch or a step of that mean loss."""
         if what == self.settings.every:
             self._loss = loss
             self._advance()
             self._apply(optimiser)
 
     def on_phase_end(self, loss: float) -> None:
-        """A phase of that mean loss is over."""
+        """Take a phase's mean loss."""
         self._loss, self._heard = loss, True
 
-    def follow(self, times: int) -> None:
-        """Go on so many times before the run, `MOST` at most; InputError where it ends before."""
+    def dry_run(self, times: int) -> None:
+        """Advance so many times before the run, MAX_DRY_RUN_STEPS at most; InputError if it ends before."""
         ends = getattr(self._scheduler, "total_steps", times)
         if ends < times:
             raise InputError(
@@ -133,7 +135,7 @@ class Schedule:
                 f"(`every: {self.settings.every}`); make it longer"
             )
         self._loss = 1.0
-        for _ in range(min(times, MAX_FOLLOWED)):
+        for _ in range(min(times, MAX_DRY_RUN_STEPS)):
             self._advance()
 
     def state(self) -> dict[str, Any]:
@@ -164,7 +166,7 @@ class Schedule:
         except ValueError as error:
             raise InputError(f"scheduler `{self.settings.name}` has come to its end: {error}; make it longer") from None
         except ARGUMENT_ERRORS as error:
-            why = self.settings.why_not(self._stand_in, error)
+            why = self.settings.problem(self._stand_in, error)
             raise InputError(f"scheduler {why}; correct `training.scheduler`") from None
 
     def _apply(self, optimiser: torch.optim.Optimizer) -> None:
@@ -181,7 +183,7 @@ class Schedules:
         self._loaded: dict[str, Any] = {}
 
     def get(self, key: str, settings: Scheduler, like: torch.optim.Optimizer) -> Schedule:
-        """The one under way there (`key` is `key_of` its phase); a new one if there is none."""
+        """Return the schedule of a key (`key_of` its phase); a new one if there is none."""
         if key not in self._running:
             self._running[key] = Schedule(settings, like)
             if key in self._loaded:
@@ -189,13 +191,13 @@ class Schedules:
         return self._running[key]
 
     def drop(self, keep: str) -> None:
-        """Forget those of the optimisers kept under that name."""
+        """Forget the schedules of the optimisers kept under that name."""
         for schedules in (self._running, self._loaded):
             for key in [key for key in schedules if json.loads(key)[0] == keep]:
                 del schedules[key]
 
     def state(self) -> dict[str, Tensor]:
-        """All of them, as JSON in a tensor of bytes; nothing where there are none."""
+        """Return all of them, as JSON in a tensor of bytes; nothing if there are none."""
         content = self._loaded | {key: schedule.state() for key, schedule in self._running.items()}
         text = json.dumps(content).encode()
         return {"schedules": torch.frombuffer(bytearray(text), dtype=torch.uint8)} if content else {}
@@ -207,12 +209,12 @@ class Schedules:
 
 
 def key_of(keep: str | None, part: str, optimiser: AnyOptimiser, scheduler: Scheduler) -> str:
-    """Of a phase's schedule, alike after a restart."""
+    """Return the key of a phase's schedule, the same after a restart."""
     return json.dumps([keep, part, repr(optimiser), repr(scheduler)])
 
 
 def _plain_state(scheduler: Any) -> dict[str, Any]:
-    """What of a scheduler's state changes: numbers and lists of numbers; all else is as its arguments made it."""
+    """Return what changes of a scheduler's state: numbers and lists of numbers; its arguments make all else."""
     found = {key: value for key, value in scheduler.state_dict().items() if _is_plain(value)}
     parts = getattr(scheduler, "_schedulers", [])
     return {"own": found, "parts": [_plain_state(part) for part in parts]}
@@ -220,8 +222,8 @@ def _plain_state(scheduler: Any) -> dict[str, Any]:
 
 def _load(scheduler: Any, state: Mapping[str, Any]) -> None:
     vars(scheduler).update(state["own"])
-    for part, theirs in zip(getattr(scheduler, "_schedulers", []), state["parts"], strict=True):
-        _load(part, theirs)
+    for part, of_part in zip(getattr(scheduler, "_schedulers", []), state["parts"], strict=True):
+        _load(part, of_part)
 
 
 def _is_plain(value: Any) -> bool:

@@ -41,7 +41,7 @@ class MixedPrecision:
         return scaled
 
     def unscale(self, optimiser: torch.optim.Optimizer, gradient: Tensor) -> bool | Tensor:
-        """Take the scale out of the gradient; whether it is finite, perhaps of shape (): who reads that waits for it.
+        """Take the scale out of the gradient; return whether it is finite, perhaps as a tensor that is slow to read.
         The optimiser leaves out a step that is not."""
         if self.scaler is None:
             return True
@@ -70,7 +70,7 @@ class MixedPrecision:
 
 
 class StepState(NamedTensors):
-    """`step.state`; TypeError at once for what is no tensor."""
+    """`step.state`: raises TypeError at once for anything but a tensor."""
 
     called: ClassVar[str] = "step.state"
 
@@ -107,7 +107,7 @@ class TrainingStep:
 
     @property
     def gradient(self) -> Tensor:
-        """Of the same layout: where backward passes add up."""
+        """The gradient of `parameters`, in which backward passes add up."""
         return self.model.gradient[self.model.part(self.phase.part)]
 
     def backward(self, batch: Batch) -> Tensor:
@@ -121,7 +121,7 @@ class TrainingStep:
             loss: Tensor = function(self, batch)
             if why := loss_problem(loss):
                 raise ValueError(f"it must return its loss, {why}")
-            if why := self.state.why_not_apart(self.model.vector):
+            if why := self.state.aliasing_problem(self.model.vector):
                 raise ValueError(f"it {why}")
             if loss.requires_grad:
                 torch.autograd.backward(loss)
@@ -142,13 +142,13 @@ class NotFinite(NamedTuple):
 
 
 class LossWatch:
-    """Remembers that batch on the model's device: nobody waits for it before the end."""
+    """Remembers the first such batch on the model's device, so that no step waits for a GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._first = torch.zeros(3, dtype=torch.float64, device=device)
         """Whether there was one, and what `NotFinite` says of it."""
 
-    def look(self, loss: Tensor, gradient: Tensor | None, given: Any) -> None:
+    def observe(self, loss: Tensor, gradient: Tensor | None, given: Any) -> None:
         """The loss of one batch, of what was `given`, and its gradient, unless that may be infinite."""
         finite = torch.isfinite(loss)
         if gradient is not None:
@@ -177,13 +177,13 @@ class Steps:
     """The steps of one phase, each of one batch or more."""
 
     def __init__(self, one: TrainingStep, optimiser: torch.optim.Optimizer, how: Training) -> None:
-        self._one, self._phase, self._precision = one, one.phase, one.precision
+        self._step, self._phase, self._precision = one, one.phase, one.precision
         self._task, self._gradient = one.model.task, one.gradient
         self._optimiser, self._how = optimiser, how
         self.total, self.seen = torch.zeros((), dtype=torch.float64, device=one.model.device), 0
         """The sum of the losses of all samples so far, each before its step, and how many they were."""
         self.watch = LossWatch(one.model.device) if self._phase.own_loss(self._task) else None
-        """Of a loss that may itself be what is wrong."""
+        """Only for user code's losses, which may themselves be at fault."""
 
     @property
     def loss(self) -> float:
@@ -210,21 +210,21 @@ class Steps:
         finite = self._precision.unscale(self._optimiser, self._gradient)
         self._clip()
         if self._phase.gradient_hook is not None and finite:
-            self._phase.gradient_hook(self._one.parameters, self._gradient)
+            self._phase.gradient_hook(self._step.parameters, self._gradient)
         self._precision.step(self._optimiser)
         return loss
 
     def _backward(self, batch: Batch, forward: Forward) -> Tensor:
-        given: Any = self._one.parameters
+        given: Any = self._step.parameters
         if self._phase.step is not None:
-            loss = self._one.backward(batch)
+            loss = self._step.backward(batch)
         else:
             with self._precision.forward():
                 given = spread(forward, batch.inputs)
                 loss = self._phase.mean_loss(self._task, given, batch)
             torch.autograd.backward(self._precision.scaled(self._share(loss, len(batch.positions))))
         if self.watch:
-            self.watch.look(loss.detach(), None if self._precision.scaler else self._gradient, given)
+            self.watch.observe(loss.detach(), None if self._precision.scaler else self._gradient, given)
         return loss.detach()
 
     def _share(self, loss: Tensor, samples: int) -> Tensor:
@@ -241,7 +241,7 @@ class Steps:
             self._gradient.mul_(usual / samples)
 
     def _clip(self) -> None:
-        # Before the hook: what it adds, such as control variates, is no sample's doing and must stay whole.
+        # Before the hook: what it adds, such as control variates, is not a sample's doing and must not be clipped.
         if (most := self._how.clip_value) is not None:
             self._gradient.clamp_(-most, most)
         if (longest := self._how.clip_gradient) is not None:

@@ -45,7 +45,7 @@ def has_batch_norm(model: Model, part: ModelPart) -> bool:
 
 
 def check_batches(model: Model, phases: Iterable[Phase], samples: int, peer: str) -> None:
-    """InputError if BatchNorm would have to learn from one sample at a time in any of the phases."""
+    """Raise InputError if BatchNorm would have to learn from one sample at a time in any phase."""
     for phase in phases:
         learns = phase.epochs > 0 and model.trainable(phase.part) and has_batch_norm(model, phase.part)
         if learns and min(phase.batch_size, samples) == 1:
@@ -88,7 +88,7 @@ class StoppingCriterion:
 
 
 ORDINARY_SIZE = 80.0
-"""Outputs and weights of up to this size are no sign of divergence: even the exponential of such a number is a finite
+"""Outputs and weights up to this size do not indicate divergence: even the exponential of such a number is a finite
 float32."""
 
 
@@ -114,7 +114,7 @@ class Trainer:
         self._stopped = threading.Event()
         self._round, self._numbers = -1, Counter[str]()
         self.steps = 0
-        """Of the optimiser, in the last phase."""
+        """Steps of the optimiser in the last phase."""
 
     def set_data(self, samples: Samples, held_back: Samples | None = None) -> None:
         """Train on `samples` from now on, and stop early by those held back; kept optimisers go on."""
@@ -247,7 +247,7 @@ class Trainer:
         return schedule
 
     def _loss_as_it_is(self, phase: Phase) -> float:
-        """In evaluation mode, in float32, as the model is."""
+        """The mean loss without training: in evaluation mode, in float32."""
         if phase.loss is None:
             return measure(self.model, self.samples).loss
         self.model.train(False)
@@ -265,10 +265,10 @@ class Trainer:
         if model_is and (phase.loss is None or math.isfinite(loss)):
             return
         lr = phase.optimiser.lr
-        way_out = "lower the learning rate" + (f", now {lr}" if lr is not None else "")
-        what = f"training diverged in round {round} (the {phase.part} is not finite); {way_out}"
+        hint = "lower the learning rate" + (f", now {lr}" if lr is not None else "")
+        what = f"training diverged in round {round} (the {phase.part} is not finite); {hint}"
         if model_is:
-            what = f"the phase's own loss is {loss} in round {round}; mend it, or {way_out}"
+            what = f"the phase's own loss is {loss} in round {round}; mend it, or {hint}"
         if first and math.isfinite(first.largest) and (name := phase.own_loss(self.model.task)):
             its, of = f"the gradient of the loss of `{name}` is not finite", "weights" if phase.step else "outputs"
             if not math.isfinite(first.loss):
@@ -276,7 +276,7 @@ class Trainer:
             what = f"{its} in round {round}, though the model's {of} are finite, {first.largest:.3g} at most"
             if first.largest <= ORDINARY_SIZE:
                 raise OwnLossError(f"{self._peer}: {what}; correct that loss")
-            what = f"{what}; {way_out}, or correct that loss"
+            what = f"{what}; {hint}, or correct that loss"
         raise DivergedError(f"{self._peer}: {what}", by_others=not began <= ORDINARY_SIZE)
 
     def _forward(self, phase: Phase) -> tuple[nn.Module, Samples]:

@@ -1,4 +1,4 @@
-"""What left this peer and what reached it: by round, neighbour and vector. The proof of privacy is made of it."""
+"""What left this peer and what reached it, by round, neighbour and vector; the verdicts on privacy rest on it."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ class Audit:
     """The rounds under way; a finished one is closed and written away, so that memory stays flat."""
 
     def __init__(self, view: int = 0) -> None:
-        """view: its number; no other is lived in meanwhile."""
+        """view: the number of the one view that it covers."""
         self._view = view
         self._rounds: defaultdict[int, RoundAudit] = defaultdict(RoundAudit)
         self.tensor_bytes = 0
@@ -50,7 +50,7 @@ class Audit:
                 if direction not in edges.setdefault(peer, []):
                     edges[peer].append(direction)
 
-    def wrote(self, round: int, to: Iterable[str], payload: PayloadSpec, heading: Heading) -> None:
+    def record_sent(self, round: int, to: Iterable[str], payload: PayloadSpec, heading: Heading) -> None:
         """A message that is being sent to each of `to`."""
         audit = self._rounds[round]
         for peer in to:
@@ -64,18 +64,18 @@ class Audit:
         """All peers have announced that the ring is in another order from here on."""
         self._rounds[round].orders.append([*order])
 
-    def told(self, round: int, name: str, count: int) -> None:
-        """So many numbers of this peer's own go out beside a vector or in a record: once, however many get them."""
+    def record_scalars(self, round: int, name: str, count: int) -> None:
+        """So many scalars of this peer go out beside a vector or in a record; counted once for all receivers."""
         if count:
             self._rounds[round].told[name] += count
 
     def noted(self, round: int, values: Mapping[str, object]) -> None:
-        """Numbers, or lists of them, that a user's own code puts into this peer's events and results, by name."""
+        """Numbers, or lists of them, that user code puts into this peer's events and results, by name."""
         counts = {name: len(value) if isinstance(value, Sequence) else 1 for name, value in values.items()}
         self._rounds[round].noted |= counts
 
-    def read(self, round: int, sender: str, payload: PayloadSpec, count: int, scalars: int) -> None:
-        """So many bytes of the vector and of the scalars beside it."""
+    def record_received(self, round: int, sender: str, payload: PayloadSpec, count: int, scalars: int) -> None:
+        """So many bytes of the vector and of the scalars beside it have arrived."""
         audit = self._rounds[round]
         audit.received[sender, payload.name, 0] += count
         audit.received_scalars[sender, payload.name, 0] += scalars

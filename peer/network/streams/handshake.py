@@ -1,9 +1,9 @@
-"""The first message on every stream: who speaks to whom, about which federation; and what becomes of refusals.
+"""The handshake on every stream: which peer speaks to which, about which federation; and what becomes of refusals.
 
-Whoever is refused is told why, if it may know of this federation at all, and in what the two differ. What this peer
+A refused caller is told why, if it may know of this federation at all, and in what the two differ. What this peer
 has refused is counted by cause, and each cause is reported once, however often it comes back (`Refusals`). Why a
-neighbour does not go together with this peer is told at once some times, and then seldom (`ThrottledReason`). An
-error in serving a stream that nobody has foreseen ends that stream, and nothing else (`Surprises`).
+neighbour and this peer do not agree is reported at once a few times, and then seldom (`ThrottledReason`). An
+unforeseen error in serving a stream ends that stream, and nothing else (`Surprises`).
 """
 
 import asyncio
@@ -36,9 +36,9 @@ REASON_WITHHELD = Refusal(
     reason=Refusal.STRANGER,
     detail="it tells why only to callers with a certificate or at an address of the ring; its own log has the reason",
 )
-"""To a caller who may be anybody: each reason would tell something of the federation."""
+"""To an unidentified caller: each reason would tell something of the federation."""
 MAKE_ALIKE_HINT = "make the two alike"
-"""The way out where the data of two peers differ."""
+"""What to do where the data of two peers differ."""
 
 
 class RefusedError(Exception):
@@ -51,7 +51,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Identity:
-    """Who this peer is and what it must agree on with everyone it talks to."""
+    """What this peer says of itself in a hello, and must agree on with every peer it talks to."""
 
     id: str
     spec: Mapping[str, str]
@@ -59,14 +59,14 @@ class Identity:
     manifest: str
     """sha256 of the manifest."""
     data: tuple[str, ...] = ()
-    """What the data must agree in, as the manifest has it: told to whoever is refused, to say what differs."""
+    """What the data must agree in, as the manifest has it: told to a refused peer, to say what differs."""
     view: int = 0
     passed: Mapping[int, int] = field(default_factory=dict)
     """By the number of an earlier view, the round that all have on disk who have come from it to this one."""
     rounds: int = 1_000_000
     """Of the run; where not given, as many as one may have."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What `spec` has the digests of, as plain JSON: told to whoever is refused, of the keys that differ."""
+    """What `spec` has the digests of, as plain JSON: told to a refused peer, of the keys that differ."""
     keyring: Keyring = UNSIGNED
     """What it signs what it announces with, where members change."""
     life: int = field(default_factory=lambda: randbits(64))
@@ -78,9 +78,9 @@ class Identity:
         hello.durable, hello.round, hello.life = durable, round, self.life
         return hello.SerializeToString()
 
-    def judge(self, hello: Hello, certificate: str | None) -> Refusal | None:
+    def check(self, hello: Hello, certificate: str | None) -> Refusal | None:
         """Why the sender of `hello` is refused; None if it is of this federation."""
-        if refusal := self.judge_member(hello, certificate):
+        if refusal := self.check_member(hello, certificate):
             return refusal
         if hello.view != self.view:
             refusal = Refusal(reason=Refusal.VIEW, detail=f"view {self.view} is current, not {hello.view}")
@@ -92,8 +92,8 @@ class Identity:
             return Refusal(reason=Refusal.MANIFEST, detail=detail, keys=self.data)
         return None
 
-    def judge_member(self, hello: Hello | Question, certificate: str | None) -> Refusal | None:
-        """Why whoever says so is no member of this federation; None if it is one, whatever else it brings."""
+    def check_member(self, hello: Hello | Question, certificate: str | None) -> Refusal | None:
+        """Why the caller is not accepted as a member of this federation; None if it is, whatever else differs."""
         if hello.version != VERSION:
             return Refusal(reason=Refusal.VERSION, detail=f"this peer speaks version {VERSION}, not {hello.version}")
         if hello.to != self.id:
@@ -124,32 +124,29 @@ def _facts(name: str, value: Any) -> Iterator[str]:
 
 
 def describe_refusal(refusal: Refusal, us: Identity | None) -> str:
-    """A refusal in words; `us` is who was refused."""
-    if refusal.reason == Refusal.FEDERATION:
-        if us and (said := _describe_both("federation", refusal.settings, us.settings_of(refusal.keys))):
-            return said
+    """A refusal in words; `us` is the refused peer."""
+    said = ""
+    if us and refusal.reason == Refusal.FEDERATION:
+        said = _describe_both("federation", refusal.settings, us.settings_of(refusal.keys))
+    elif us and refusal.reason == Refusal.MANIFEST and refusal.keys:
+        said = _describe_both("data", refusal.keys, us.data)
+    if not said and refusal.reason == Refusal.FEDERATION:
         differing = ", ".join(f"`{key}`" for key in refusal.keys)
-        return f"refused: its federation differs in {differing[:MAX_DIFFERENCE_CHARACTERS]}"
-    if (
-        refusal.reason == Refusal.MANIFEST
-        and us
-        and refusal.keys
-        and (said := _describe_both("data", refusal.keys, us.data))
-    ):
-        return said
-    return f"refused: {refusal.detail}"
+        said = f"refused: its federation differs in {differing[:MAX_DIFFERENCE_CHARACTERS]}"
+    return said or f"refused: {refusal.detail}"
 
 
 def _describe_both(what: str, theirs: Sequence[str], ours: Sequence[str]) -> str:
     """In what two peers differ; empty if that is not known."""
     only_theirs, only_ours = _differing(theirs, ours), _differing(ours, theirs)
-    if only_theirs and only_ours:
-        return f"refused: its {what} has {only_theirs}, and this peer's {only_ours}; {MAKE_ALIKE_HINT}"
+    if not (only_theirs or only_ours):
+        return ""
+    nothing = "has nothing of the kind"
     if only_theirs:
-        return f"refused: its {what} has {only_theirs}, and this peer's has nothing of the kind; {MAKE_ALIKE_HINT}"
-    if only_ours:
-        return f"refused: this peer's {what} has {only_ours}, and its has nothing of the kind; {MAKE_ALIKE_HINT}"
-    return ""
+        differ = f"its {what} has {only_theirs}, and this peer's {only_ours or nothing}"
+    else:
+        differ = f"this peer's {what} has {only_ours}, and its {nothing}"
+    return f"refused: {differ}; {MAKE_ALIKE_HINT}"
 
 
 def _differing(facts: Sequence[str], others: Sequence[str]) -> str:
@@ -162,12 +159,12 @@ class NoAnswerError(DisconnectedError):
     """The connection seems to stand and nothing comes: it may be forgotten on the way, and has to be made anew."""
 
 
-async def do_handshake(pipe: Pipe, hello: bytes, seconds: float, foreign: UntrustedDecoder) -> Welcome:
+async def do_handshake(pipe: Pipe, hello: bytes, seconds: float, decoder: UntrustedDecoder) -> Welcome:
     """Say hello and return the welcome; RefusedError otherwise, NoAnswerError after so many seconds without one."""
     try:
         async with asyncio.timeout(seconds):
             await pipe.send(hello)
-            reply = foreign.answer(await pipe.receive())
+            reply = decoder.answer(await pipe.receive())
     except TimeoutError:
         raise NoAnswerError(f"no answer in {seconds:.0f} s") from None
     except BadFrameError as error:
@@ -178,13 +175,13 @@ async def do_handshake(pipe: Pipe, hello: bytes, seconds: float, foreign: Untrus
 
 
 STRANGERS = "strangers"
-"""All who are no neighbours, together: they make up their names."""
+"""All callers that are no neighbours, together: they make up their names."""
 UNDISTINGUISHING_FIELDS = ("origin", "kind")
 """Fields that tell no causes apart: the first changes with every connection, the second follows from the reason."""
 
 
 class Refusals:
-    """`report` is called for the first of each cause, with the event that describes it; `known` are the neighbours."""
+    """Refusals by cause; `report` gets the event of the first of each. `known` are the neighbours."""
 
     def __init__(self, report: Report, limits: Limits = Limits(), known: Container[str] = ()) -> None:
         self._report, self._limits, self._known = report, limits, known
@@ -193,7 +190,7 @@ class Refusals:
         """Those that are told apart, by party."""
 
     def add(self, event: CallerRefused | Conflict) -> None:
-        """One more; fields other than those of SAME tell the causes apart."""
+        """Count one; all but UNDISTINGUISHING_FIELDS tell the causes apart."""
         most = self._limits.characters
         fields = {name: value for name, value in asdict(event).items() if name != "time"}
         words: dict[str, Any] = {name: sanitise(text, most) for name, text in fields.items() if isinstance(text, str)}
@@ -213,9 +210,9 @@ class Refusals:
 
 
 class Surprises:
-    """Errors in serving a stream that nobody has foreseen: the stream ends, and nothing else.
+    """Unforeseen errors in serving a stream: the stream ends, and nothing else.
 
-    Those of this peer's own state are none of them: what the code raises to end the peer, a disk, memory.
+    Errors of this peer's own state are not among them: what the code raises to end the peer, a disk, memory.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -238,14 +235,14 @@ class Surprises:
 
 
 class ThrottledReason:
-    """Why one neighbour does not go together with this peer: what is told of it changes some times, and then seldom."""
+    """Why one neighbour and this peer do not agree: the reason reported may change a few times, and then seldom."""
 
     def __init__(self, limits: Limits, timeouts: Timeouts) -> None:
-        self._pace = RateLimiter(limits.sayings, timeouts.news)
+        self._pace = RateLimiter(limits.sayings, timeouts.report_interval)
         self._last = ""
 
-    def hear(self, why: str) -> str:
+    def update(self, why: str) -> str:
         """The reason as it is to be told now."""
-        if why != self._last and self._pace.take():
+        if why != self._last and self._pace.try_acquire():
             self._last = why
         return self._last

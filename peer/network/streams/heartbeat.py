@@ -1,29 +1,27 @@
-"""Signs of life between neighbours, with what they tell each other besides tensors: durable rounds and resources.
+"""Heartbeats between neighbours, with what they carry besides: durable rounds, what arrives, and resources.
 
-- `LinkReporter` reports changes of a neighbour's link: every change, or what it is by now where it changes too
-  often.
-- `FailureDetector` sees who is silent, and has connections made anew as soon as the way is free again.
-- `HeartbeatStream` is one stream: the beats that this end sends, down to the farewell, and those that it hears.
-- `Heartbeats` keeps one such stream with each neighbour, whichever of the two dials, and acts on what is heard.
+- `LinkReporter` reports changes of a neighbour's state: every one, or how it is by now where it changes too often.
+- `FailureDetector` suspects neighbours that are silent, and reconnects as soon as the way is free.
+- `HeartbeatStream` is one stream: the beats that this end sends, down to the farewell, and those that it receives.
+- `NeighbourHeartbeats` is all that concerns one neighbour: the streams that either end opened, and the reaction to
+  each beat. `DialledHeartbeats` says which of the two dials, and when.
+- `Heartbeats` is all neighbours together: started, and closed with farewells.
 
-Suspicion is only shown and counted; it never changes the run. What does is what is told: durable rounds, of which
-`durability.py` says whose word counts for what; and the farewell of a peer that has finished (rule R8), whose
-silence afterwards is no loss. A former neighbour is told all that it lacks to forget the edge, too, before the
-stream ends (rule R7).
+Suspicion is only shown and counted; it never changes the run. What does is what beats carry: durable rounds, of which
+`durability.py` says whose word counts for what; and the farewell of a peer that has finished (R8), whose silence
+afterwards is no loss. A former neighbour is told all that it lacks to forget the edge, too, before the stream ends
+(R7).
 """
 
 import asyncio
-from abc import ABC, abstractmethod
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
 from math import inf
 
 from peer.network.durability import NOTHING, ImpossibleError
 from peer.network.limits import Limits, RateLimiter, Timeouts
-from peer.network.neighbours import LinkState, Neighbour
+from peer.network.neighbours import LinkState, Neighbour, Problem
 from peer.network.streams.handshake import RefusedError
 from peer.network.streams.state import DialledStream, NetworkCallbacks, NetworkState
 from peer.network.streams.stream import CountedPipe, StreamTakeover
@@ -35,112 +33,93 @@ from peer.telemetry.events import CallerRefused, LinkChanged, Report
 from peer.views.statements import Announcement, Signed
 
 
-@dataclass
-class LinkReport:
-    """Of one neighbour."""
-
-    pace: RateLimiter
-    changes: int = 0
-    """Of its state, that have not been told."""
-    reason: str = ""
-    """The last one told."""
-    other: str = ""
-    """The reason now, where that is another one."""
-    since: float = 0.0
-    """When that came up, by the loop's clock."""
-
-
 class LinkReporter:
-    """Reports changes of state; those of one neighbour that come too quickly are counted.
+    """Reports changes of one neighbour's state; those that come too quickly are counted.
 
     Another reason for the same state is told when it has lasted: of several in a row only the last is of use.
     """
 
     def __init__(self, limits: Limits, timeouts: Timeouts, report: Report) -> None:
-        self._limits, self._timeouts, self._report = limits, timeouts, report
+        self._suspect_after, self._report = timeouts.suspect_after, report
+        self._pace = RateLimiter(limits.news, timeouts.report_interval)
         self._clock = asyncio.get_running_loop().time
-        self._told: dict[str, LinkReport] = {}
+        self._changes = 0
+        """Of its state, that have not been told."""
+        self._reason = ""
+        """The last one told."""
+        self._newer = Problem()
+        """The reason now, where that is another one."""
 
     def change(self, neighbour: Neighbour, state: LinkState, reason: str) -> None:
-        told = self._of(neighbour)
-        told.changes += state != neighbour.state
+        self._changes += state != neighbour.state
         neighbour.state, neighbour.reason = state, reason
         self.catch_up(neighbour)
 
     def catch_up(self, neighbour: Neighbour) -> None:
         """Tell what has not been told, unless it is too soon."""
-        told = self._of(neighbour)
-        if (told.changes or self._replaced(neighbour, told)) and told.pace.take():
-            times = f"the link has changed {told.changes} times since this was last told"
-            reason = "; ".join(filter(None, [neighbour.reason, *([times] if told.changes > 1 else [])]))
-            told.changes, told.reason = 0, neighbour.reason
+        if (self._changes or self._is_stale(neighbour)) and self._pace.try_acquire():
+            times = f"the link has changed {self._changes} times since this was last told"
+            reason = "; ".join(filter(None, [neighbour.reason, *([times] if self._changes > 1 else [])]))
+            self._changes, self._reason = 0, neighbour.reason
             self._report(LinkChanged(neighbour=neighbour.id, state=neighbour.state, reason=reason))
 
-    def _replaced(self, neighbour: Neighbour, told: LinkReport) -> bool:
-        """Whether the reason that was told has been stale for a while."""
-        if neighbour.state not in ("suspected", "down") or neighbour.reason == told.reason:
-            told.other = ""
+    def _is_stale(self, neighbour: Neighbour) -> bool:
+        """Whether the reason that was told has not been the present one for a while."""
+        if neighbour.state not in ("suspected", "down") or neighbour.reason == self._reason:
+            self._newer.clear()
             return False
-        if told.other != neighbour.reason:
-            told.other, told.since = neighbour.reason, self._clock()
-        return self._clock() - told.since > self._timeouts.suspect
-
-    def _of(self, neighbour: Neighbour) -> LinkReport:
-        if neighbour.id not in self._told:
-            self._told[neighbour.id] = LinkReport(RateLimiter(self._limits.news, self._timeouts.news))
-        return self._told[neighbour.id]
-
-
-SetState = Callable[[Neighbour, LinkState, str], None]
-"""Takes note of a neighbour's state, and why it is in it."""
+        if self._newer.reason != neighbour.reason:
+            self._newer = Problem(neighbour.reason, self._clock())
+        return self._clock() - self._newer.since > self._suspect_after
 
 
 class FailureDetector:
-    """Watches all neighbours.
+    """Suspects neighbours that are silent, and reconnects as soon as the way to them is free.
 
     A connection that was cut off without a word (a NAT that forgot it, a cable) resends ever more seldom, and gRPC
-    tries to connect ever more seldom: so the way is tried here, again and again, and what stands is given up once it
+    tries to connect ever more seldom: so the way is tried here, every half second, and what stands is given up once it
     is free.
     """
 
-    def __init__(self, state: NetworkState, set_state: SetState, catch_up: Callable[[Neighbour], None]) -> None:
-        self._state, self._set_state, self._catch_up = state, set_state, catch_up
-        self._edges, self._timeouts = state.edges, state.timeouts
+    def __init__(self, heartbeats: "Heartbeats") -> None:
+        self._heartbeats, self._transport = heartbeats, heartbeats.state.transport
+        self._edges, self._timeouts = heartbeats.state.edges, heartbeats.state.timeouts
         self._clock = asyncio.get_running_loop().time
         self._tried: set[str] = set()
-        """To whom the way is being tried."""
+        """Neighbours to which the way is being tried."""
 
     def _is_silent(self, neighbour: Neighbour) -> bool:
         """For longer than it takes to be suspected."""
-        return self._clock() - neighbour.signs.last_heartbeat > self._timeouts.suspect
+        return self._clock() - neighbour.signs.last_heartbeat > self._timeouts.suspect_after
 
     async def run(self) -> None:
-        """Look at all of them again and again, for ever."""
+        """Scan all neighbours every `poll` seconds until cancelled."""
         looked = self._clock()
         async with background() as group:
             while True:
                 await asyncio.sleep(self._timeouts.poll)
                 late, looked = self._clock() - looked - self._timeouts.poll, self._clock()
                 for neighbour in [*self._edges.neighbours.values()]:
-                    self._catch_up(neighbour)
-                    # What came while this process stood still has not been read yet.
-                    if late >= self._timeouts.beat:
+                    heartbeats = self._heartbeats.of(neighbour.id)
+                    heartbeats.reporter.catch_up(neighbour)
+                    # After a pause of this process, pending heartbeats have not been read yet.
+                    if late >= self._timeouts.heartbeat_interval:
                         continue
                     if neighbour.state == "up" and self._is_silent(neighbour):
                         neighbour.signs.alive = False
-                        self._set_state(neighbour, "suspected", f"silent for {self._timeouts.suspect} s")
+                        heartbeats.set_state("suspected", f"silent for {self._timeouts.suspect_after} s")
                     if self._away(neighbour) and neighbour.address and neighbour.id not in self._tried:
                         self._tried.add(neighbour.id)
                         group.create_task(self._try(neighbour, neighbour.address))
 
     def _away(self, neighbour: Neighbour) -> bool:
-        """Nothing is heard of it, or nothing that this peer sends reaches it."""
+        """No heartbeat comes from it, or nothing that this peer sends reaches it."""
         current = self._edges.neighbours.get(neighbour.id) is neighbour
         lost = self._is_silent(neighbour) or neighbour.is_unreachable or neighbour.delivery.is_stalled
         return current and neighbour.state != "left" and lost
 
     async def _try(self, neighbour: Neighbour, address: str) -> None:
-        """Until it gives signs of life: is the way free?"""
+        """Try the way to a neighbour until it gives signs of life."""
         away, renewed = False, self._clock()
         forgotten = neighbour.state == "suspected"
         while self._away(neighbour):
@@ -148,22 +127,22 @@ class FailureDetector:
                 # A longer attempt than this one may have found out more than that nothing came.
                 if why != TIMED_OUT or not neighbour.reach.outbound:
                     neighbour.mark_unreachable(why)
-                away = away or why != REFUSED  # who refuses is there: gRPC asks it often enough
-            elif away or self._clock() - renewed > self._timeouts.renew:
+                away = away or why != REFUSED  # a machine that refuses is there: gRPC asks it often enough
+            elif away or self._clock() - renewed > self._timeouts.reconnect_after:
                 away, renewed = False, self._clock()
-                await self._state.transport.renew(address)
+                await self._transport.renew(address)
             elif forgotten:
                 # The way is free, and has been: the peer is slow, or what stood was forgotten on the way.
-                await self._state.transport.renew(address, "Tensors" if neighbour.delivery.is_stalled else "Heartbeat")
+                await self._transport.renew(address, "Tensors" if neighbour.delivery.is_stalled else "Heartbeat")
             forgotten = False
             await asyncio.sleep(self._timeouts.probe / 2)
         self._tried.discard(neighbour.id)
 
     async def _obstacle(self, address: str) -> str:
-        """Why nobody can be reached there; empty if somebody can."""
+        """Why that address cannot be reached; empty if it can."""
         try:
             async with asyncio.timeout(self._timeouts.probe):
-                await self._state.transport.reach(address)
+                await self._transport.reach(address)
         except TimeoutError:
             return TIMED_OUT
         except DisconnectedError as error:
@@ -173,84 +152,43 @@ class FailureDetector:
 
 FAREWELL = "done"
 """The state in the last beat of a peer that has finished: its silence afterwards is no loss."""
-
-
-class BeatCodec(ABC):
-    """Beats over a pipe, which carries them in one form to whom it was opened, and in another back."""
-
-    def __init__(self, pipe: CountedPipe, state: NetworkState) -> None:
-        self.pipe, self._foreign, self._seconds = pipe, state.foreign, state.timeouts.read
-
-    @abstractmethod
-    async def send(self, beat: Beat) -> None:
-        """DisconnectedError when the other end is gone."""
-
-    @abstractmethod
-    async def receive(self) -> Beat:
-        """DisconnectedError at the end of the stream; BadFrameError for bytes that are no beat."""
-
-
-class ClientBeats(BeatCodec):
-    """Of a stream that this peer opened."""
-
-    async def send(self, beat: Beat) -> None:
-        await self.pipe.tell(beat.SerializeToString(), self._seconds)
-
-    async def receive(self) -> Beat:
-        reply = self._foreign.reply(await self.pipe.receive())
-        if not reply.HasField("beat"):
-            raise BadFrameError("what it answered is no Beat")
-        return reply.beat
-
-
-class ServerBeats(BeatCodec):
-    """Of a stream that the other peer opened."""
-
-    async def send(self, beat: Beat) -> None:
-        await self.pipe.tell(Reply(beat=beat).SerializeToString(), self._seconds)
-
-    async def receive(self) -> Beat:
-        return self._foreign.beat(await self.pipe.receive())
+BeatHandler = Callable[[CountedPipe, Beat], Awaitable[None]]
 
 
 class HeartbeatStream:
-    """A stream of signs of life, from its welcome to a farewell, or until the two are no neighbours any more."""
+    """A stream of heartbeats, from its welcome to a farewell, or until the two are no neighbours any more.
 
-    def __init__(
-        self,
-        state: NetworkState,
-        callbacks: NetworkCallbacks,
-        beats: BeatCodec,
-        leaving: asyncio.Event,
-        heard: Callable[[Beat], Awaitable[None]],
-    ) -> None:
-        self._state, self._durability, self._timeouts = state, state.durability, state.timeouts
-        self._callbacks = callbacks
-        self._beats, self._leaving, self._heard = beats, leaving, heard
+    The end that dialled sends a Beat in each message; the other one answers with a Beat in a Reply.
+    """
+
+    def __init__(self, all: "Heartbeats", pipe: CountedPipe, dialled: bool, on_beat: BeatHandler) -> None:
+        self._callbacks, self._leaving, self._state = all.callbacks, all.leaving, all.state
+        self._durability, self._timeouts = all.state.durability, all.state.timeouts
+        self._pipe, self._dialled, self._on_beat = pipe, dialled, on_beat
         self.farewell_sent = False
         """That it arrived cannot be known of a stream that broke then."""
 
     async def run(self) -> None:
-        """Until the other end says farewell; DisconnectedError once it has heard this end's last word, or is cut
-        off."""
+        """Until the other end says farewell; DisconnectedError once that has heard this end's, or is cut off."""
         async with background() as group:
             group.create_task(self._speak())
-            # Who has read the last beat ends the stream. Were it ended here, a beat that comes from there would fail,
-            # and gRPC then drops what has not been read: the last beats, for which that peer waits to its `patience`.
+            # The end that has read the last beat ends the stream. Were it ended here, a beat on its way from there
+            # would fail, and gRPC then drops what has not been read: the last beats, for which that peer waits to its
+            # `patience`.
             await self._listen()
 
     async def _speak(self) -> None:
-        """Beat after beat, the last of which is the farewell, or tells a former neighbour all that it lacks to forget
-        the edge, too (rule R7)."""
+        """Send beat after beat; the last is the farewell (R8), or tells a former neighbour all that it lacks to forget
+        the edge, too (R7)."""
         told: dict[str, int] = {}
         shown: dict[str, Signed[Announcement]] = {}
         clock = asyncio.get_running_loop().time
         advertised = -inf
         while True:
-            version, listener = self._durability.version, self._beats.pipe.peer
+            version, listener = self._durability.version, self._pipe.peer
             last = self._leaving.is_set() and self._is_up_to_date(listener)
             parted = listener not in self._state.edges.neighbours
-            known = self._durability.known(listener)
+            known = self._durability.relayed_for(listener)
             state, round = self._callbacks.state()
             beat = Beat(durable=self._durability.own, state=FAREWELL if last else state, round=round)
             if self._state.identity.keyring.signs:
@@ -260,24 +198,25 @@ class HeartbeatStream:
                 told = known
             if (neighbour := self._state.edges.neighbours.get(listener)) and neighbour.is_unreachable:
                 beat.obstacle.address, beat.obstacle.reason = neighbour.address or "", neighbour.reach.outbound.reason
-            if (taken := self._state.deliveries.taken(listener)) is not None:
+            if (taken := self._state.deliveries.received_count(listener)) is not None:
                 beat.taken = taken
             if clock() - advertised > self._timeouts.resources:
                 advertised = clock()
                 beat.resources.CopyFrom(self._callbacks.resources())
             if (heard := self._durability.of(listener)) > NOTHING:
                 beat.heard = heard
-            await self._beats.send(beat)
+            message = beat if self._dialled else Reply(beat=beat)
+            await self._pipe.tell(message.SerializeToString(), self._timeouts.read)
             self.farewell_sent = last
             if last or parted:
                 break
             await self._until_news(version)
-        await self._beats.pipe.finish()
+        await self._pipe.finish()
 
     def _announce(self, beat: Beat, shown: dict[str, Signed[Announcement]]) -> None:
         """What is not yet among `shown` on this stream of what members have signed, but the listener's own."""
         for peer, signed in self._durability.announcements().items():
-            if peer != self._beats.pipe.peer and shown.get(peer) != signed:
+            if peer != self._pipe.peer and shown.get(peer) != signed:
                 before = shown.get(peer)
                 same = before is not None and before.certificate == signed.certificate
                 beat.announced.add(
@@ -289,9 +228,10 @@ class HeartbeatStream:
                 shown[peer] = signed
 
     def _is_up_to_date(self, listener: str) -> bool:
-        """Whether it knows all that this peer has on disk.
+        """Whether it knows all that this peer has on disk (R8).
 
-        A farewell may be lost with its stream; who had not heard of the last round before would wait to its `patience`.
+        A farewell may be lost with its stream; a listener that did not know of the last round by then would wait to its
+        `patience`.
         """
         neighbour = self._state.edges.neighbours.get(listener)
         return (
@@ -300,18 +240,26 @@ class HeartbeatStream:
 
     async def _until_news(self, version: int) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._timeouts.beat):
-                await self._durability.beyond(version)
+            async with asyncio.timeout(self._timeouts.heartbeat_interval):
+                await self._durability.wait_changed(version)
 
     async def _listen(self) -> None:
         while True:
-            try:
-                beat = await self._beats.receive()
-            except BadFrameError as error:
-                raise BreachError(str(error)) from None
-            await self._heard(beat)
+            beat = self._decoded(await self._pipe.receive())
+            await self._on_beat(self._pipe, beat)
             if beat.state == FAREWELL:
                 return
+
+    def _decoded(self, data: bytes) -> Beat:
+        try:
+            if not self._dialled:
+                return self._state.decoder.beat(data)
+            reply = self._state.decoder.reply(data)
+        except BadFrameError as error:
+            raise BreachError(str(error)) from None
+        if not reply.HasField("beat"):
+            raise BreachError("what it answered is no Beat")
+        return reply.beat
 
 
 class NeighbourHeartbeats:
@@ -324,6 +272,7 @@ class NeighbourHeartbeats:
         self.id, self._all, self._state = id, all, all.state
         self._edges, self._timeouts = all.state.edges, all.state.timeouts
         self._clock = asyncio.get_running_loop().time
+        self.reporter = LinkReporter(all.state.limits, all.state.timeouts, all.callbacks.report)
         self.dialled: CountedPipe | None = None
         """The stream that this peer has opened."""
         self.streams = 0
@@ -344,7 +293,7 @@ class NeighbourHeartbeats:
     @property
     def accepted(self) -> CountedPipe | None:
         """The stream in use among those that the other peer has opened."""
-        return self._all.accepted.present(self.id)
+        return self._all.accepted.active(self.id)
 
     @property
     def dials_first(self) -> bool:
@@ -353,13 +302,13 @@ class NeighbourHeartbeats:
 
     async def accept(self, pipe: CountedPipe) -> None:
         """The accepting end of a stream, after its hello; beside one in use it counts from its first beat on."""
-        is_used = self._all.accepted.enter(pipe)
+        is_used = self._all.accepted.add(pipe)
         welcome = Reply(welcome=Welcome(durable=self._state.durability.own))
         try:
             await pipe.tell(welcome.SerializeToString(), self._timeouts.read)
             if not is_used:
                 await self._take_over(pipe)
-            await self.converse(ServerBeats(pipe, self._state))
+            await self.converse(pipe, dialled=False)
         except DisconnectedError as error:
             if self.accepted is pipe:
                 self.on_end(str(error))
@@ -371,22 +320,21 @@ class NeighbourHeartbeats:
                 self.on_end("connection closed")
             raise
         finally:
-            self._all.accepted.leave(pipe)
+            self._all.accepted.remove(pipe)
 
     async def _take_over(self, pipe: CountedPipe) -> None:
         """A stream beside one in use takes its place when it says something."""
         beat = await pipe.receive()
         try:
-            self._state.foreign.beat(beat)
+            self._state.decoder.beat(beat)
         except BadFrameError as error:
             raise BreachError(str(error)) from None
         pipe.unread(beat)
-        await self._all.accepted.succeed(pipe)
+        await self._all.accepted.promote(pipe)
 
-    async def converse(self, beats: BeatCodec) -> None:
+    async def converse(self, pipe: CountedPipe, dialled: bool) -> None:
         """One stream from its welcome to its end."""
-        on_beat = partial(self._on_beat, beats.pipe)
-        stream = HeartbeatStream(self._state, self._all.callbacks, beats, self._all.leaving, on_beat)
+        stream = HeartbeatStream(self._all, pipe, dialled, self._on_beat)
         self.streams += 1
         self._began = self._clock()
         try:
@@ -409,7 +357,7 @@ class NeighbourHeartbeats:
                 signs.resources = beat.resources
             if beat.HasField("heard") and beat.heard > neighbour.progress.acked_durable:
                 neighbour.progress.acked_durable = beat.heard
-                self._state.durability.stir()  # a farewell may wait for it
+                self._state.durability.notify_changed()  # a farewell may wait for it
         self._apply_durable(beat)
         taken = beat.taken if beat.HasField("taken") else None
         if beat.state == FAREWELL and self._state.durability.of(self.id) < self._last_round:
@@ -427,7 +375,7 @@ class NeighbourHeartbeats:
         if self._latest is not pipe:
             self._latest = pipe
             last, since = neighbour.signs.last_heartbeat, neighbour.delivery.connected_since
-            missed = self._clock() - last > 2 * self._timeouts.beat
+            missed = self._clock() - last > 2 * self._timeouts.heartbeat_interval
             if missed and since is not None and since < last and neighbour.address and neighbour.state != "joining":
                 await self._state.transport.renew(neighbour.address, "Tensors")
 
@@ -435,12 +383,12 @@ class NeighbourHeartbeats:
         """What it says of itself counts; of others it may hold this peer back; what cannot be is told once."""
         durability = self._state.durability
         try:
-            durability.said(self.id, beat.durable)
+            durability.record_first_hand(self.id, beat.durable)
             if not self._state.identity.keyring.signs:
-                durability.overheard(self.id, beat.others)
+                durability.record_relayed(self.id, beat.others)
             for one in beat.announced:
                 signature, certificate = b64encode(one.signature).decode(), b64encode(one.certificate).decode()
-                durability.proved(one.id, one.round, signature, certificate)
+                durability.record_signed(one.id, one.round, signature, certificate)
         except ImpossibleError as error:
             if not self._doubted:
                 self._doubted = True
@@ -448,7 +396,7 @@ class NeighbourHeartbeats:
                 self._all.callbacks.report(CallerRefused(caller=self.id, reason=reason))
 
     def _is_stalled(self, taken: int | None) -> bool:
-        stalled = self._state.deliveries.stuck(self.id, taken, self._clock())
+        stalled = self._state.deliveries.is_stalled(self.id, taken, self._clock())
         if neighbour := self._neighbour:
             neighbour.delivery.is_stalled = stalled
         return stalled
@@ -477,12 +425,12 @@ class NeighbourHeartbeats:
         if state == "down" and neighbour.state in ("joining", "left"):
             neighbour.mark_unreachable(reason)
         else:
-            self._all.reporter.change(neighbour, state, reason)
+            self.reporter.change(neighbour, state, reason)
 
     @property
     def _settled(self) -> float:
         """Since when something must have been wrong to be told: at first there may be other streams to be opened."""
-        settled = self._clock() - self._timeouts.settle
+        settled = self._clock() - self._timeouts.stable_after
         return settled if self._began < settled else -inf
 
 
@@ -503,7 +451,7 @@ class DialledHeartbeats(DialledStream):
         self._heartbeats.dialled = None
         timeouts, clock = self._state.timeouts, asyncio.get_running_loop().time
         while self._heartbeats.accepted or not self._heartbeats.dials_first:
-            wait = self.neighbour.signs.last_heartbeat + timeouts.suspect + timeouts.probe - clock()
+            wait = self.neighbour.signs.last_heartbeat + timeouts.suspect_after + timeouts.probe - clock()
             if wait <= 0 or self._all.has_parted(self.neighbour):
                 break
             with suppress(TimeoutError):
@@ -514,7 +462,7 @@ class DialledHeartbeats(DialledStream):
     async def serve(self, pipe: CountedPipe, welcome: Welcome) -> float:
         self._backoff.welcomed()
         self._heartbeats.dialled = pipe
-        await self._heartbeats.converse(ClientBeats(pipe, self._state))
+        await self._heartbeats.converse(pipe, dialled=True)
         return self._state.timeouts.retry[-1]  # it has said farewell: should it come back, that is not now
 
     def on_disconnect(self, reason: str) -> None:
@@ -532,7 +480,6 @@ class Heartbeats:
     def __init__(self, state: NetworkState, callbacks: NetworkCallbacks) -> None:
         self.state, self.callbacks = state, callbacks
         self.accepted = StreamTakeover(state.limits, state.timeouts)
-        self.reporter = LinkReporter(state.limits, state.timeouts, callbacks.report)
         self.leaving = asyncio.Event()
         self.stream_ended = asyncio.Event()
         self.closing = False
@@ -546,12 +493,7 @@ class Heartbeats:
 
     async def watch(self) -> None:
         """Suspect neighbours that are silent, and try the way to them; until cancelled."""
-        detector = FailureDetector(
-            self.state,
-            lambda neighbour, state, reason: self.of(neighbour.id).set_state(state, reason),
-            self.reporter.catch_up,
-        )
-        await detector.run()
+        await FailureDetector(self).run()
 
     async def run(self, neighbour: Neighbour) -> None:
         """Keep a stream to a neighbour open."""
@@ -564,7 +506,7 @@ class Heartbeats:
     async def close(self) -> None:
         """Say farewell to all neighbours (R8) and wait for the end of all streams: the hearer of a farewell ends it."""
         self.leaving.set()
-        self.state.durability.stir()  # each stream waits there for its next beat
+        self.state.durability.notify_changed()  # each stream waits there for its next beat
         while any(one.streams for one in self._by_id.values()) or not all(
             map(self.has_parted, self.state.edges.neighbours.values())
         ):
@@ -575,7 +517,7 @@ class Heartbeats:
         async with background() as group:
             news = [
                 group.create_task(self.wait_stream_ended()),
-                group.create_task(self.state.durability.beyond(self.state.durability.version)),
+                group.create_task(self.state.durability.wait_changed(self.state.durability.version)),
             ]
             await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
 
@@ -592,9 +534,9 @@ class Heartbeats:
 
     async def close_with(self, former: str) -> None:
         """Tell a former neighbour the last news (R7), and wait until it has ended its streams: then it knows them."""
-        self.state.durability.stir()  # each stream waits there for its next beat
+        self.state.durability.notify_changed()  # each stream waits there for its next beat
         with suppress(TimeoutError):
-            async with asyncio.timeout(self.state.timeouts.leave):
+            async with asyncio.timeout(self.state.timeouts.farewell_timeout):
                 while self.of(former).streams:
                     await self.wait_stream_ended()
 

@@ -1,51 +1,53 @@
 """Links: how a message gets from one peer to another. Nothing above a link knows that it broke.
 
-**A message's way.** A collective (`network/collectives.py`) calls `Network.writer`, which lets out only what the
-manifest and the edges allow, and notes it in the audit. The `MessageWriter` cuts the message into frames, encodes
-each once for all receivers, and puts it into the `Outbox` of each. The receiver's `OutgoingLink` sends what its
-outbox holds, in the order of writing, over a pipe of the transport (`transport/grpc.py`; within one process
-`transport/memory.py`). At the other end the `Receiver` reads the hello and decides who is let in; checks each frame
-against checksum, manifest and edges; and puts it into the `Inbox` of its sender, where frames become an
+**A message's way.** A collective (`network/collectives.py`) calls `Network.open_message`, which lets out only what
+the manifest and the edges allow, and records it in the audit. The `MessageWriter` cuts the message into frames,
+encodes each once for all receivers, and puts it into the `Outbox` of each. The `OutgoingLink` to each sends what
+its outbox holds, in the order of writing, over a pipe of the transport (`transport/grpc.py`; within one process
+`transport/memory.py`). At the other end the `Receiver` reads the hello and admits or refuses the caller; checks
+each frame against checksum, manifest and edges; and puts it into the `Inbox` of its sender, where frames become an
 `IncomingMessage`. The collective that waits in `Network.message` works on what has arrived, frame by frame, and
 takes the whole out by `Inbox.consume`.
 
-The sender dials. Where nobody can dial the receiver, the receiver does: its `ReverseLink` opens a `Fetch` stream,
-and the sender answers on it with frames (`OutgoingLink.answer`).
+The sender dials. A receiver without an address dials instead: its `ReverseLink` opens a `Fetch` stream, and the
+sender answers on it with frames (`OutgoingLink.serve_reverse`).
 
-**After a break** the one who dials does so again, ever more seldom (`Backoff`), and the receiver's welcome says
-what it has: its durable round, the round it is in, and of each message of which something has arrived the first
-missing frame. The sender goes on from there. A newer stream takes the place of an older one once it has brought
-something (`StreamTakeover`), and whether what is sent arrives is told by heartbeats (`DeliveryTracker`).
+**After a break** the end that dials does so again, after ever longer pauses (`DialledStream`), and the receiver's
+welcome says what it has: its durable round, the round it is in, and of each message of which something has arrived
+the first missing frame. The sender goes on from there. A newer stream takes the place of an older one once it has
+brought something (`StreamTakeover`), and whether what is sent arrives is told by heartbeats (`DeliveryTracker`).
 
-**The rules** that make a crash cost nothing but time. A message has a key: (view, round, step), the step counting
-the collective calls of a round. A round is durable at a peer whose checkpoint of it is on disk, and which will not
-fall back to an earlier one; to announce it is to tell the neighbours so.
+**The rules** that make a crash cost nothing but time; each is named beside the lines that uphold it. A message has
+a key: (view, round, step), the step counting the collective calls of a round. A round is durable at a peer whose
+checkpoint of it is on disk, and which will not fall back to an earlier one; to announce it is to tell the
+neighbours so.
 
 - **R1 Function.** A message depends only on the sender's state at the start of the round and on messages received
   in it; whatever else it depends on (a secret, a measurement) is in the journal, on disk, before it is used. So a
   peer that replays a round writes the same bytes again, and a repeat can be told from a conflict by its digest. The
-  runtime upholds it (`runtime/journal.py`); everything here rests on it.
+  runtime upholds it (`runtime/checkpoints.py:Journal`); everything here rests on it.
 - **R2 Outbox.** A checkpoint holds the state *and* the messages of the round that neighbours may still ask for
-  (`Outbox.of_round`, `Network.frames`). With the messages only in memory, two neighbours that die together can wait
-  for each other for ever. They go back into the outboxes in the order of writing: in another one, a neighbour that
-  replays could have no room for what it waits for.
-- **R3 Durable.** A peer announces the older of its two newest checkpoints (`durability.py`): if the newest turns
-  out damaged, it falls back to the one before without asking for what others have dropped. After the last round
-  there is none to follow: that checkpoint is read back from disk and then announced.
+  (`Outbox.of_round`, `Network.outgoing_frames`). With the messages only in memory, two neighbours that die together
+  can wait for each other for ever. They go back into the outboxes in the order of writing: in another one, a
+  neighbour that replays could have no room for what it waits for.
+- **R3 Durable.** A peer announces the older of its two newest checkpoints (`Durability.announce`): if the newest
+  turns out damaged, it falls back to the one before without asking for what others have dropped. After the last
+  round there is none to follow: that checkpoint is read back from disk and then announced.
 - **R4 Release.** `Outbox.release` drops a message when its receiver itself has announced the message's round, over
   its own stream, or a view that was decided says that it has it; no single other peer's word counts. What has not
   been released is sent again after a break, unless the welcome says that it is there (`OutgoingLink._send`).
 - **R5 First of a key wins** (`IncomingMessage.add`). A repeat with the same content is ignored; with another
   content it is dropped and reported.
-- **R6 Low watermark.** Nobody starts a round more than W = 4 rounds past the durable round of any of its
-  neighbours, nor, as far as it has heard, of anybody else (`Durability.allows`, for which the runtime waits). That
-  bounds outboxes and inboxes. A frame from further ahead is not taken in before this peer has come closer
-  (`Receiver._expected`).
+- **R6 Low watermark.** No peer starts a round more than W = 4 rounds past the durable round of any of its
+  neighbours, nor, as far as it has heard, of any other peer (`Durability.wait_within_bound`). That bounds outboxes
+  and inboxes. A frame from further ahead is not taken in before this peer has come closer (`Receiver._expected`).
 - **R7 Old edges.** When the ring is reordered, an edge stays open for repeats until both ends have a later round on
-  disk than the last one it was used in (`neighbours.py`). Of two peers that become neighbours one learns it first:
-  its hello and its frames wait until the other has, too (`Receiver._stranger`, `Receiver._expected`).
+  disk than the last one it was used in (`Edges.retire`). Of two peers that become neighbours one learns it first:
+  its hello and its frames wait until the other has, too (`Receiver._wait_to_become_neighbour`,
+  `Receiver._expected`).
 - **R8 Serving.** A finished peer stays, and sends what it is asked for, until its neighbours have the last round on
-  disk, or `patience` is over (`runtime/barriers.py`); then it says farewell in its last heartbeat (`heartbeat.py`).
+  disk, or `patience` is over (`runtime/lifecycle.py:drain`); then it says farewell in its last heartbeat
+  (`Heartbeats.close`).
 
 docs/wire.md has the bytes; docs/reliability.md what is promised, how it was tested, and what it is worth when
 members lie.
@@ -70,8 +72,8 @@ from peer.network.streams.handshake import REASON_WITHHELD, Refusals, RefusedErr
 from peer.network.streams.state import DialledStream, Memory, NetworkState, pageable
 from peer.network.streams.stream import CountedPipe, StreamTakeover
 from peer.network.transport import BreachError, DisconnectedError, Pipe
-from peer.network.wire.frames import BadFrameError, Frame, Heading, Key, decode, encode_frame, frame_count, vector_bytes
-from peer.network.wire.manifest import DTYPES, Manifest, NotDeclaredError, PayloadSpec
+from peer.network.wire.frames import BadFrameError, Frame, Heading, Key, decode, encode_frame, frame_count
+from peer.network.wire.manifest import DTYPES, Manifest, NotDeclaredError, PayloadSpec, vector_bytes
 from peer.network.wire.messages import Hello, Position, Refusal, Reply, Welcome, sanitise
 from peer.tasks import background
 from peer.telemetry.events import CallerRefused, Conflict, Report
@@ -85,7 +87,7 @@ class KeptFrame(NamedTuple):
     """A frame as it goes on the wire; its bytes are shared by the outboxes of all receivers and never change."""
 
     serial: int
-    """Of the frame among all that this peer writes, to whomever: a receiver consumes messages in this order."""
+    """Of the frame among all that this peer writes to any peer: a receiver consumes messages in this order."""
     key: Key
     number: int
     """Of the frame within its message."""
@@ -106,7 +108,7 @@ class Outbox:
         self._grown.set()
 
     def release(self, durable: int) -> None:
-        """Drop the messages of rounds up to `durable`: the receiver has them on disk."""
+        """Drop the messages of rounds up to `durable`: the receiver has them on disk (R4)."""
         self._released = max(self._released, durable)
         count = 0
         while count < len(self._frames) and self._frames[count].key.round <= self._released:
@@ -121,7 +123,7 @@ class Outbox:
 
     async def frame(self, number: int) -> tuple[int, KeptFrame]:
         """The first frame held from `number` on, and its number; waits for one to be written."""
-        # What was just written may be released before the one who waits for it is awake.
+        # What was just written may be released before the waiting task is awake.
         while (number := max(number, self._first)) >= self._first + len(self._frames):
             self._grown.clear()
             await self._grown.wait()
@@ -138,7 +140,7 @@ class Outbox:
         return {frame.key.round for frame in self._frames}
 
     def of_round(self, round: int) -> Iterator[KeptFrame]:
-        """The frames of one round, for the checkpoint."""
+        """The frames of one round, for the checkpoint (R2)."""
         return (frame for frame in self._frames if frame.key.round == round)
 
 
@@ -153,7 +155,7 @@ class MessageWriter:
         self._index = 0
 
     def write(self, block: memoryview) -> None:
-        """The next frame's bytes; they are copied once for all receivers."""
+        """The next frame's bytes, the same at a replay (R1); they are copied once for all receivers."""
         data = encode_frame(self._heading, self._index, self._scalars, block)
         frame = KeptFrame(next(self._serials), self._heading.key, self._index, data)
         for box in self._boxes:
@@ -179,7 +181,7 @@ class MessageWriter:
 
 
 class OutgoingLink(DialledStream):
-    """The directed tensor stream to one neighbour; what the neighbour refuses is told, and sent again ever later."""
+    """The directed tensor stream to one neighbour. What it refuses is reported, and sent again after longer pauses."""
 
     service = "Tensors"
 
@@ -191,40 +193,38 @@ class OutgoingLink(DialledStream):
         self._damaged = 0
         """How often in a row the neighbour has said that what was sent arrived damaged."""
 
-    async def answer(self, pipe: Pipe, enters: Callable[[], Awaitable[None]]) -> None:
-        """Send on a stream that the neighbour has opened, to its end; what it refuses is told.
+    async def serve_reverse(self, pipe: Pipe, enters: Callable[[], Awaitable[None]]) -> None:
+        """Send on a stream that the neighbour has opened, to its end.
 
         It `enters`, in place of an older one, when the neighbour has said what it has.
         """
         state = self._state
-        welcome = Welcome(durable=state.durability.own, round=state.round, life=state.identity.life)
-        said = Reply(welcome=welcome).SerializeToString()
         try:
-            theirs = await do_handshake(pipe, said, state.timeouts.answer, state.foreign)
+            theirs = await do_handshake(pipe, state.welcome(state.round), state.timeouts.answer, state.decoder)
             await enters()
             await self.serve(pipe, theirs)
         except RefusedError as error:
-            self.on_refusal(error, self._reason.hear(str(error)))
+            self.on_refusal(error, self._reason.update(str(error)))
 
     async def serve(self, pipe: Pipe, welcome: Welcome) -> NoReturn:
         """One stream from its welcome to its break."""
-        self._state.deliveries.opened(self.neighbour.id)
+        self._state.deliveries.on_open(self.neighbour.id)
         self._welcomed(self.neighbour.id, welcome)
         self._backoff.welcomed()
-        first, has = welcome.round, self._there_already(welcome)
+        first, has = welcome.round, self._already_received(welcome)
         del welcome  # a neighbour may have filled it with what is of no use
         self.neighbour.delivery.connected_since = asyncio.get_running_loop().time()
         try:
             async with background() as group:
                 group.create_task(self._send(pipe, first, has))
-                group.create_task(self._settle())
+                group.create_task(self._mark_stable())
                 await self._until_refused(pipe)
         finally:
             self.neighbour.delivery.connected_since = None
 
-    async def _settle(self) -> None:
-        """What a neighbour does not refuse for a while, it takes."""
-        await asyncio.sleep(self._state.timeouts.settle)
+    async def _mark_stable(self) -> None:
+        """A neighbour that refuses nothing for a while takes what is sent to it."""
+        await asyncio.sleep(self._state.timeouts.stable_after)
         self._damaged = 0
         self.neighbour.delivery.accepted()
 
@@ -232,8 +232,9 @@ class OutgoingLink(DialledStream):
         self.neighbour.mark_unreachable(reason)
 
     def on_refusal(self, error: RefusedError, reason: str) -> None:
-        """Only wrong code or a lie makes a neighbour say that a frame is not declared, or so often that one is damaged.
+        """Tell a refused stream from a neighbour that rejects what is sent to it.
 
+        Only wrong code or a lie makes a neighbour say that a frame is not declared, or so often that one is damaged.
         Which of the two, and whose, is not known here: this peer's own check lets nothing out that it does not declare.
         """
         self.neighbour.mark_refused(reason)
@@ -249,20 +250,20 @@ class OutgoingLink(DialledStream):
     async def _until_refused(self, pipe: Pipe) -> NoReturn:
         """Wait on a welcomed stream for its end, or for RefusedError of what was sent; nothing else comes."""
         try:
-            reply = self._state.foreign.reply(await pipe.receive())
+            reply = self._state.decoder.reply(await pipe.receive())
         except BadFrameError as error:
             raise BreachError(str(error)) from None
         if not reply.HasField("refusal"):
             raise BreachError("what it answered is no refusal")
         raise RefusedError(reply.refusal)
 
-    def _there_already(self, welcome: Welcome) -> dict[tuple[int, int], int]:
-        """By round and step of the messages that are held here, the first frame that the neighbour has not got."""
+    def _already_received(self, welcome: Welcome) -> dict[tuple[int, int], int]:
+        """By round and step of the messages that are held here, the first frame that the neighbour lacks."""
         told = {(position.round, position.step): position.next for position in welcome.positions}
         return {key: told[key] for key in self.outbox.messages if key in told}
 
     async def _send(self, pipe: Pipe, first: int, has: Mapping[tuple[int, int], int]) -> None:
-        """What is written from that round on, but for what the neighbour has."""
+        """Send what is written from that round on, except what the neighbour has (R4)."""
         number = self.outbox.start
         clock = asyncio.get_running_loop().time
         while True:
@@ -273,11 +274,11 @@ class OutgoingLink(DialledStream):
                 continue
             began = clock()
             await pipe.send(frame.data)
-            self._state.deliveries.sent(self.neighbour.id)
-            self._measure(len(frame.data), clock() - began)
+            self._state.deliveries.on_sent(self.neighbour.id)
+            self._update_throughput(len(frame.data), clock() - began)
 
-    def _measure(self, count: int, seconds: float) -> None:
-        """A running mean of the throughput, of full frames only: small ones measure the latency."""
+    def _update_throughput(self, count: int, seconds: float) -> None:
+        """A running mean over full frames only: small ones measure the latency."""
         if count >= 1 << 16 and seconds > 0:
             rate = count / seconds
             self.bytes_per_second += (rate - self.bytes_per_second) * (0.1 if self.bytes_per_second else 1)
@@ -297,7 +298,7 @@ class IncomingMessage:
         self._bytes = vector_bytes(self.values)
         self._digests: list[int] = []
         self.released = False
-        """Handed over to who waited for it."""
+        """Handed over to the collective that waited for it."""
 
     @property
     def next(self) -> int:
@@ -315,7 +316,7 @@ class IncomingMessage:
 
     @property
     def empty(self) -> bool:
-        """Nothing was sent but the word that nothing is: neither values nor scalars."""
+        """It only says that nothing is sent: it has neither values nor scalars."""
         return not self.heading.length and not self.heading.doubles
 
     def has(self, count: int) -> bool:
@@ -323,7 +324,7 @@ class IncomingMessage:
         return self.next >= frame_count(min(count, self.heading.length), self._frame)
 
     def add(self, frame: Frame) -> AddResult:
-        """Take a frame in, unless it is here already."""
+        """Take a frame in, unless it is here already: by R1 a repeat has the same digest, and the first wins (R5)."""
         if frame.heading != self.heading:
             return "conflict"
         if frame.index < self.next:
@@ -385,16 +386,16 @@ class Inbox:
             if frame.index:
                 raise BadFrameError(f"frame {frame.index} came before frame 0")
             message = IncomingMessage(frame.heading, payload, self._limits.frame, self._memory)
-        fate = message.add(frame)
+        result = message.add(frame)
         if frame.key not in self.messages:  # not before: what is refused must leave room for what is right
             self.messages[frame.key] = message
             self.held += message.bytes
             self._waiting += 1
         self._changed.set()
-        return fate
+        return result
 
-    def silence(self, key: Key) -> bool:
-        """Take nothing but an empty message under that key from now on; whether another one is here already."""
+    def expect_empty(self, key: Key) -> bool:
+        """Accept only an empty message under that key from now on; return whether another one is here already."""
         self._silent.add(key)
         message = self.messages.get(key)
         if message is None or message.empty:
@@ -405,7 +406,7 @@ class Inbox:
     async def room(self, count: int) -> None:
         """Wait until no more than so many bytes wait to be consumed, with what each message takes besides.
 
-        Nobody waits in vain: a protocol has at most three exchanges under way that it does not wait for, so what is
+        This never waits in vain: a protocol has at most three exchanges under way that it does not wait for, so what is
         needed next from this sender is here already, or there is room for it.
         """
         while self.held + self._limits.message * self._waiting > count:
@@ -436,7 +437,7 @@ class Inbox:
         return message
 
     def forget(self, before: int) -> None:
-        """Drop the messages of rounds before that one: this life of the peer is past them."""
+        """Drop the messages of rounds before that one: this run of the peer is past them."""
         for key in [key for key in self.messages if key.round < before]:
             self._drop(key)
         self._silent = {key for key in self._silent if key.round >= before}
@@ -453,10 +454,10 @@ class Receiver:
         self._identity, self._edges = state.identity, state.edges
         self._streams = StreamTakeover(state.limits, state.timeouts)
         self.refusals = Refusals(report, state.limits, state.edges.neighbours)
-        self._sayings = defaultdict[str, ThrottledReason](lambda: ThrottledReason(state.limits, state.timeouts))
+        self._reasons = defaultdict[str, ThrottledReason](lambda: ThrottledReason(state.limits, state.timeouts))
         self.inboxes: dict[str, Inbox] = {}
         self.round = 0
-        """The round this peer is in: earlier messages are of no use, and nobody can be more than W ahead."""
+        """The round this peer is in: earlier messages are of no use, and no peer can be more than W ahead (R6)."""
         self._most_held = 4 * (manifest.largest + state.limits.frame + state.limits.message)
         """Bytes from one sender that may wait; a healthy one is at most two messages ahead."""
 
@@ -469,12 +470,12 @@ class Receiver:
         try:
             async with asyncio.timeout(patience):
                 said = await pipe.receive()
-            hello = self._state.foreign.hello(said)
+            hello = self._state.decoder.hello(said)
         except (TimeoutError, BadFrameError) as error:
             why = str(error) or f"said nothing for {patience:.0f} s"
             self.refusals.add(CallerRefused(caller="a stranger", origin=pipe.origin, kind="stranger", reason=why))
             raise DisconnectedError(why) from None
-        refusal = self._identity.judge(hello, pipe.identity) or await self._stranger(hello, directions)
+        refusal = self._identity.check(hello, pipe.identity) or await self._wait_to_become_neighbour(hello, directions)
         if refusal is None and (lost := self._state.durability.lost(hello.id, hello)):
             refusal = Refusal(reason=Refusal.LOST, detail=lost)
         known = hello.id in self._edges.neighbours
@@ -487,15 +488,16 @@ class Receiver:
         await self._refuse(counted or pipe, hello.id or "a stranger", refusal, told)
         return None
 
-    async def _stranger(self, hello: Hello, directions: tuple[Direction, ...]) -> Refusal | None:
-        """Of two peers that become neighbours one learns it first: it waits a while until the other has, too.
+    async def _wait_to_become_neighbour(self, hello: Hello, directions: tuple[Direction, ...]) -> Refusal | None:
+        """Return the refusal of a caller that has not become a neighbour within a while (R7).
 
-        Who is in an earlier round than this peer knows of no order of the ring that this peer does not know.
+        Of two peers that become neighbours one learns it first, and dials. A caller in an earlier round than this peer
+        knows of no order of the ring that this peer does not know: it is not waited for.
         """
         caller = hello.id
         becomes = self._edges.is_member(caller) and hello.round >= self._state.round
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._state.timeouts.newcomer if becomes else 0):
+            async with asyncio.timeout(self._state.timeouts.newcomer_timeout if becomes else 0):
                 while not any(self._edges.has(direction, caller) for direction in directions):
                     await self._edges.wait_changed()
                 return None
@@ -505,15 +507,15 @@ class Receiver:
         return refusal
 
     async def _refuse(self, pipe: Pipe, caller: str, refusal: Refusal, told: Refusal | None = None) -> None:
-        """Say why, or what else is to be told; count it, and report it once."""
+        """Answer with the refusal, or with `told` in its place; count it, and report it once."""
         why = refusal.detail + (": " + ", ".join(refusal.keys) if refusal.reason == Refusal.FEDERATION else "")
         why = sanitise(why, self._state.limits.characters)
         known = self._edges.neighbours.get(caller)
-        # Of what differs, the one who is refused knows more: both values. This peer may have been refused, too.
+        # The refused peer knows more of what differs: both values. This peer may have been refused, too.
         unsaid = refusal.reason in (Refusal.MANIFEST, Refusal.FEDERATION) and known and not known.reach.refusal
         if known and (unsaid or refusal.reason == Refusal.VERSION):
-            known.mark_refused(self._sayings[caller].hear(f"it was refused: {why}"))
-        # Two that hear of a new view, or of another order of the ring, one after the other: nothing is wrong.
+            known.mark_refused(self._reasons[caller].update(f"it was refused: {why}"))
+        # Two peers that hear of a new view, or of another order of the ring, one after the other: nothing is wrong.
         late = refusal.reason == Refusal.VIEW or (refusal.reason == Refusal.STRANGER and self._is_belated(caller))
         if not late:
             kind = Refusal.Reason.Name(refusal.reason).lower()
@@ -527,26 +529,26 @@ class Receiver:
         self._edges.former[caller] += 1
         return told < self._state.limits.belated
 
-    async def tensors(self, pipe: Pipe) -> None:
+    async def serve_tensors(self, pipe: Pipe) -> None:
         """One incoming tensor stream, from hello to break."""
         if admitted := await self.admit(pipe, ("receive",)):
-            await self._take_all(admitted)
+            await self._receive_all(admitted)
 
-    async def fetch(self, pipe: CountedPipe, welcome: Welcome) -> None:
+    async def receive_reverse(self, pipe: CountedPipe, welcome: Welcome) -> None:
         """The same on a stream that this peer has opened and the sender has welcomed."""
         if lost := self._state.durability.lost(pipe.peer, welcome):
             await self._refuse(pipe, pipe.peer, Refusal(reason=Refusal.LOST, detail=lost))
         else:
-            await self._take_all(pipe)
+            await self._receive_all(pipe)
 
-    async def _take_all(self, pipe: CountedPipe) -> None:
-        """Frame after frame; it returns when one was refused, and that was said."""
+    async def _receive_all(self, pipe: CountedPipe) -> None:
+        """Take frame after frame; return once one was refused, and the sender has been told."""
         sender = pipe.peer
-        if self._streams.enter(pipe):
-            self._state.deliveries.accepted(sender)
+        if self._streams.add(pipe):
+            self._state.deliveries.on_accept(sender)
         self._edges.on_handshake("receive", sender)
         try:
-            await pipe.tell(Reply(welcome=self._welcome(sender)).SerializeToString(), self._state.timeouts.read)
+            await pipe.tell(self._welcome(sender), self._state.timeouts.read)
             while True:
                 await self._receive(pipe)
         except BadFrameError as error:
@@ -554,35 +556,31 @@ class Receiver:
         except NotDeclaredError as error:
             await self._refuse(pipe, sender, Refusal(reason=Refusal.UNDECLARED, detail=str(error)))
         finally:
-            self._streams.leave(pipe)
+            self._streams.remove(pipe)
 
     async def _receive(self, pipe: CountedPipe) -> None:
-        """The next frame; of a stream beside the one in use, the first that brings something makes it the one."""
+        """The next frame; the first that brings something on a stream beside the one in use makes it the one."""
         data, sender = await pipe.receive(), pipe.peer
-        if self._streams.present(sender) is pipe:
-            with self._state.deliveries.took(sender):
-                await self._take_in_turn(sender, data)
-        elif await self._take_in_turn(sender, data):
-            await self._streams.succeed(pipe)
-            self._state.deliveries.accepted(sender)
-            with self._state.deliveries.took(sender):
+        if self._streams.active(sender) is pipe:
+            with self._state.deliveries.receiving(sender):
+                await self._receive_in_turn(sender, data)
+        elif await self._receive_in_turn(sender, data):
+            await self._streams.promote(pipe)
+            self._state.deliveries.on_accept(sender)
+            with self._state.deliveries.receiving(sender):
                 pass
 
-    async def _take_in_turn(self, sender: str, data: bytes) -> bool:
+    async def _receive_in_turn(self, sender: str, data: bytes) -> bool:
         await self.inbox(sender).room(self._most_held)
-        return await self.take(sender, data)
+        return await self.receive_frame(sender, data)
 
-    def _welcome(self, sender: str) -> Welcome:
-        positions = [
-            Position(round=key.round, step=key.step, next=message.next)
-            for key, message in self.inbox(sender).messages.items()
-        ]
-        return Welcome(
-            durable=self._state.durability.own, round=self.round, positions=positions, life=self._identity.life
-        )
+    def _welcome(self, sender: str) -> bytes:
+        messages = self.inbox(sender).messages.items()
+        positions = [Position(round=key.round, step=key.step, next=message.next) for key, message in messages]
+        return self._state.welcome(self.round, positions)
 
-    async def take(self, sender: str, data: bytes) -> bool:
-        """One frame: keep it, or raise what is wrong with it; whether it is new."""
+    async def receive_frame(self, sender: str, data: bytes) -> bool:
+        """Keep one frame, or raise what is wrong with it; return whether it is new."""
         frame = decode(data)
         key = frame.key
         if key.view != self._identity.view:
@@ -595,28 +593,31 @@ class Receiver:
             raise NotDeclaredError(f"`{sender}` does not send to this peer in round {key.round}")
         if key.round < self.round:
             return False  # it has become one while it waited
-        fate = self.inbox(sender).add(frame, payload)
-        if fate == "new":
-            self._audit.read(key.round, sender, payload, len(frame.values), len(frame.scalars))
-        elif fate == "conflict":
+        result = self.inbox(sender).add(frame, payload)
+        if result == "new":
+            self._audit.record_received(key.round, sender, payload, len(frame.values), len(frame.scalars))
+        elif result == "conflict":
+            # R5: the first one counts; by R1 an honest sender cannot send another.
             self.refusals.add(Conflict(sender=sender, round=key.round, step=key.step))
-        return fate == "new"
+        return result == "new"
 
     def end(self, sender: str) -> None:
         """It is no neighbour any more."""
         self._streams.end(sender)
 
-    def silence(self, sender: str, key: Key) -> None:
-        """Take nothing but an empty message of that key. What came before this was known ends the sender's stream:
-        it sends the message again, and is refused."""
-        if self.inbox(sender).silence(key) and (pipe := self._streams.present(sender)):
+    def expect_empty(self, sender: str, key: Key) -> None:
+        """Accept only an empty message of that key.
+
+        One with content that came before ends the sender's stream: it sends the message again, and is refused.
+        """
+        if self.inbox(sender).expect_empty(key) and (pipe := self._streams.active(sender)):
             pipe.abort()
 
     async def _expected(self, sender: str, round: int) -> bool:
         """Whether a neighbour sends to this peer in that round.
 
-        Of two peers that become neighbours one learns it first: its messages wait until the other has, too; and until
-        that is at most W rounds behind them.
+        Of two peers that become neighbours one learns it first: its messages wait until the other has, too (R7); and
+        until that is at most W rounds behind them (R6).
         """
         while self.round <= round and not (
             round <= self.round + STALENESS_BOUND and self._edges.permits("receive", sender, round)
@@ -644,7 +645,7 @@ class ReverseLink(DialledStream):
     async def serve(self, pipe: CountedPipe, welcome: Welcome) -> float:
         """Until the sender has been told what was wrong with a frame."""
         self._backoff.welcomed()
-        await self._receiver.fetch(pipe, welcome)
+        await self._receiver.receive_reverse(pipe, welcome)
         with suppress(TimeoutError):
             async with asyncio.timeout(self._state.timeouts.answer):
                 await pipe.finish()

@@ -6,7 +6,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
@@ -26,20 +26,20 @@ from peer.network.streams.handshake import (
 )
 from peer.network.streams.stream import Backoff, CountedPipe, DeliveryTracker, Traffic
 from peer.network.transport import DisconnectedError, LocallyClosedError, Pipe, Service, Transport
-from peer.network.wire.messages import Refusal, Resources, UntrustedDecoder, Welcome
+from peer.network.wire.messages import Position, Refusal, Reply, Resources, UntrustedDecoder, Welcome
 from peer.telemetry.events import Report
 
 Memory = Callable[[int, torch.dtype], Tensor]
-"""Where an arriving vector of so many values is put together, on the CPU, whatever was in it."""
+"""Allocates a vector of so many values on the CPU, uninitialised, in which a message is put together."""
 
 
 def pageable(size: int, dtype: torch.dtype) -> Tensor:
-    """Memory as any other."""
+    """Ordinary memory."""
     return torch.empty(size, dtype=dtype)
 
 
 async def no_views(_pipe: Pipe) -> None:
-    """Answers no question: the members of the run stay the same."""
+    """Answer no question about views: the members of the run stay the same."""
     raise DisconnectedError("the members of this run stay the same")
 
 
@@ -49,15 +49,15 @@ class NetworkCallbacks:
 
     report: Report
     state: Callable[[], tuple[str, int]]
-    """What it does, and in which round."""
+    """What the peer does, and in which round."""
     resources: Callable[[], Resources]
     memory: Memory = pageable
     questions: Callable[[Pipe], Awaitable[None]] = no_views
-    """Answers one about views."""
+    """Answers a question about views."""
 
 
 class NetworkState:
-    """Who this peer is, with whom it may speak, what is on whose disk, and what has passed between them."""
+    """What the streams of one peer share."""
 
     def __init__(
         self,
@@ -76,8 +76,8 @@ class NetworkState:
             if board
             else Durability(identity.id, self.edges, identity.rounds, identity.keyring, identity.view)
         )
-        self.traffic, self.deliveries = Traffic(), DeliveryTracker(timeouts.deliver)
-        self.foreign, self.surprises = UntrustedDecoder(limits, len(addresses)), Surprises(limits)
+        self.traffic, self.deliveries = Traffic(), DeliveryTracker(timeouts.delivery_timeout)
+        self.decoder, self.surprises = UntrustedDecoder(limits, len(addresses)), Surprises(limits)
         self.round = 0
         """The one this peer is in."""
         self.last_round = identity.rounds
@@ -87,6 +87,11 @@ class NetworkState:
     def id(self) -> str:
         return self.identity.id
 
+    def welcome(self, round: int, positions: Iterable[Position] = ()) -> bytes:
+        """The answer to a hello on a stream of tensors: what is durable here (R3), and what has arrived since."""
+        welcome = Welcome(durable=self.durability.own, round=round, positions=positions, life=self.identity.life)
+        return Reply(welcome=welcome).SerializeToString()
+
     @asynccontextmanager
     async def stream(self, neighbour: Neighbour, service: Service) -> AsyncIterator[tuple[CountedPipe, Welcome]]:
         """A stream to a neighbour that has been welcomed, dropped after the block; RefusedError, DisconnectedError."""
@@ -94,7 +99,7 @@ class NetworkState:
         pipe = CountedPipe(await self.transport.dial(neighbour.address, service), neighbour.id, self.traffic)
         try:
             hello = self.identity.hello(neighbour.id, self.durability.own, self.round)
-            welcome = await do_handshake(pipe, hello, self.timeouts.answer, self.foreign)
+            welcome = await do_handshake(pipe, hello, self.timeouts.answer, self.decoder)
             neighbour.mark_reachable()
             yield pipe, welcome
         except RefusedError as error:
@@ -111,19 +116,19 @@ class NetworkState:
             pipe.abort()
 
     def _released(self, neighbour: Neighbour, refusal: Refusal) -> None:
-        """Who has gone on to a later view, or has forgotten this edge first, says how far it is."""
+        """A neighbour that is in a later view, or has forgotten this edge first (R7), says how far it is."""
         if refusal.reason == Refusal.VIEW:
             neighbour.signs.last_heartbeat = asyncio.get_running_loop().time()  # it is on its way, and not lost
         if refusal.reason == Refusal.VIEW and refusal.HasField("durable"):
             with suppress(ImpossibleError):
-                self.durability.said(neighbour.id, refusal.durable)
+                self.durability.record_first_hand(neighbour.id, refusal.durable)
                 neighbour.progress.in_later_view = True
-                self.durability.stir()
+                self.durability.notify_changed()
         if refusal.reason == Refusal.STRANGER and refusal.HasField("durable") and not neighbour.progress.released:
             with suppress(ImpossibleError):
-                self.durability.said(neighbour.id, refusal.durable)
+                self.durability.record_first_hand(neighbour.id, refusal.durable)
                 neighbour.progress.released = neighbour.id not in self.edges.current()
-                self.durability.stir()
+                self.durability.notify_changed()
 
 
 class DialledStream(ABC):
@@ -144,10 +149,10 @@ class DialledStream(ABC):
             except LocallyClosedError:
                 pause = self._backoff.after_disconnect()
             except DisconnectedError as error:
-                self.on_disconnect(self._reason.hear(str(error)))
+                self.on_disconnect(self._reason.update(str(error)))
                 pause = self._backoff.after_disconnect()
             except RefusedError as error:
-                self.on_refusal(error, self._reason.hear(str(error)))
+                self.on_refusal(error, self._reason.update(str(error)))
                 pause = self._backoff.after_refusal(error)
             await asyncio.sleep(pause)
 

@@ -1,12 +1,12 @@
-"""One stream with a neighbour: counted, replaced by a newer one, opened again, and watched for whether things
+"""One stream with a neighbour: counted, taken over by a newer one, opened again, and watched for whether frames
 arrive.
 
 - `CountedPipe` counts bytes where they pass, so that no kind of message can be left out.
-- `StreamTakeover`: a newer stream takes the place of an older one only once it has said something of use. One that
-  is opened and says nothing changes nothing, however often that is done; without certificates anybody can.
-- `Backoff`: a neighbour is called again ever later, until a stream to it has stood for a while.
+- `StreamTakeover`: a newer stream takes over from the active one only once it has brought something of use. Opening
+  streams that bring nothing changes nothing, however often that is done; without certificates any caller can.
+- `Backoff`: a neighbour is dialled again after ever longer pauses, until a stream to it has stood for a while.
 - `DeliveryTracker`: tensors and signs of life go over connections of their own, and one may be cut off while the
-  other is well. So both ends of a stream of tensors count its frames, and tell each other in their heartbeats.
+  other is well. So both ends of a stream of tensors count its frames, and compare in their heartbeats.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from peer.network.wire.messages import Refusal
 
 @dataclass
 class Traffic:
-    """Bytes handed to and taken from the transport, by neighbour. What strangers say is nobody's, and not kept."""
+    """Bytes handed to and taken from the transport, by neighbour. Those of unknown callers are not counted."""
 
     sent: Counter[str] = field(default_factory=Counter)
     received: Counter[str] = field(default_factory=Counter)
@@ -72,22 +72,22 @@ class CountedPipe(Pipe):
 
 
 class StreamTakeover:
-    """The streams of one kind that others have opened, by who they are."""
+    """The streams of one kind that other peers have opened, by peer."""
 
     def __init__(self, limits: Limits, timeouts: Timeouts) -> None:
         self._limits, self._timeouts = limits, timeouts
-        self._present: dict[str, CountedPipe] = {}
+        self._active: dict[str, CountedPipe] = {}
         self._candidates: dict[str, list[CountedPipe]] = {}
         self._paces: dict[str, RateLimiter] = {}
         self._changed = asyncio.Event()
 
-    def present(self, caller: str) -> CountedPipe | None:
-        """The one that counts."""
-        return self._present.get(caller)
+    def active(self, caller: str) -> CountedPipe | None:
+        """The stream that counts."""
+        return self._active.get(caller)
 
-    def enter(self, pipe: CountedPipe) -> bool:
-        """A welcomed stream, and whether it counts at once, as there is no other; else it is a candidate."""
-        if pipe.peer not in self._present:
+    def add(self, pipe: CountedPipe) -> bool:
+        """Add a welcomed stream; return whether it is active at once, as there is no other, and no candidate."""
+        if pipe.peer not in self._active:
             self._put_in_use(pipe)
             return True
         candidates = self._candidates.setdefault(pipe.peer, [])
@@ -96,13 +96,15 @@ class StreamTakeover:
             _one_too_many(candidates).abort()
         return False
 
-    async def succeed(self, pipe: CountedPipe) -> None:
-        """It has said something of use: from now on it counts, and the older one is ended.
+    async def promote(self, pipe: CountedPipe) -> None:
+        """Make a candidate that has brought something of use the active stream, and end the older one.
 
-        A stream in use does not give way more than some times in a row; then this one waits, or until that one ends.
+        After several takeovers in a row a further one waits, or until the active stream ends.
         """
-        pace = self._paces.setdefault(pipe.peer, RateLimiter(self._limits.successions, self._timeouts.succeed))
-        while (older := self._present.get(pipe.peer)) and not pace.take():
+        pace = self._paces.setdefault(
+            pipe.peer, RateLimiter(self._limits.successions, self._timeouts.takeover_interval)
+        )
+        while (older := self._active.get(pipe.peer)) and not pace.try_acquire():
             with suppress(TimeoutError):
                 async with asyncio.timeout(pace.wait):
                     self._changed.clear()
@@ -116,26 +118,26 @@ class StreamTakeover:
             older.abort()
 
     def _put_in_use(self, pipe: CountedPipe) -> None:
-        self._present[pipe.peer] = pipe
+        self._active[pipe.peer] = pipe
         pipe.in_use()
 
     def end(self, caller: str) -> None:
-        """It is no neighbour any more: all its streams are ended, and none of them comes to count."""
-        present = self._present.get(caller)
+        """End all streams of a caller that is no neighbour any more."""
+        present = self._active.get(caller)
         for pipe in (*([present] if present else []), *self._candidates.pop(caller, [])):
             pipe.abort()
 
-    def leave(self, pipe: CountedPipe) -> None:
-        """It has ended."""
-        if self._present.get(pipe.peer) is pipe:
-            del self._present[pipe.peer]
+    def remove(self, pipe: CountedPipe) -> None:
+        """A stream has ended."""
+        if self._active.get(pipe.peer) is pipe:
+            del self._active[pipe.peer]
             self._changed.set()
         elif pipe in self._candidates.get(pipe.peer, []):
             self._candidates[pipe.peer].remove(pipe)
 
 
 def _one_too_many(candidates: list[CountedPipe]) -> CountedPipe:
-    """The oldest of those from the machine that has opened most: nobody elsewhere can push out an honest one."""
+    """The oldest of those from the host that has opened most: another host cannot push out an honest one."""
     origins = Counter(_host(pipe) for pipe in candidates)
     most = max(origins.values())
     oldest = next(pipe for pipe in candidates if origins[_host(pipe)] == most)
@@ -148,7 +150,7 @@ def _host(pipe: CountedPipe) -> str:
 
 
 class Backoff:
-    """Of one kind of stream to one neighbour."""
+    """The pauses between attempts to open one kind of stream to one neighbour."""
 
     def __init__(self, timeouts: Timeouts) -> None:
         self._timeouts, self._clock = timeouts, asyncio.get_running_loop().time
@@ -166,10 +168,10 @@ class Backoff:
     def after_refusal(self, error: RefusedError | None = None) -> float:
         """The same where the neighbour refused the stream or what was sent on it, and is likely to do so again."""
         elsewhere = error is not None and error.refusal.reason == Refusal.VIEW
-        return self._pause(self._timeouts.elsewhere if elsewhere else self._timeouts.refused)
+        return self._pause(self._timeouts.retry_other_view if elsewhere else self._timeouts.retry_refused)
 
     def _pause(self, pauses: tuple[float, ...]) -> float:
-        if self._welcomed is not None and self._clock() - self._welcomed >= self._timeouts.settle:
+        if self._welcomed is not None and self._clock() - self._welcomed >= self._timeouts.stable_after:
             self._failed.clear()
         self._welcomed = None
         pause = pauses[min(self._failed[pauses], len(pauses) - 1)]
@@ -188,24 +190,24 @@ class DeliveryTracker:
         self._progress: dict[str, tuple[int, float]] = {}
         """How many frames each neighbour had taken, and since when it has not taken more."""
 
-    def opened(self, to: str) -> None:
+    def on_open(self, to: str) -> None:
         """A new stream."""
         self._sent[to] = 0
 
-    def ended(self, to: str) -> None:
+    def forget(self, to: str) -> None:
         """There will be no other stream."""
         self._sent.pop(to, None)
 
-    def sent(self, to: str) -> None:
+    def on_sent(self, to: str) -> None:
         """One more frame."""
         self._sent[to] += 1
 
-    def accepted(self, sender: str) -> None:
+    def on_accept(self, sender: str) -> None:
         """A new stream from there."""
         self._taken[sender] = 0
 
     @contextmanager
-    def took(self, sender: str) -> Iterator[None]:
+    def receiving(self, sender: str) -> Iterator[None]:
         """One more frame from there; the next one is read after the block."""
         self._taken[sender] += 1
         self._waiting.add(sender)
@@ -214,12 +216,12 @@ class DeliveryTracker:
         finally:
             self._waiting.discard(sender)
 
-    def taken(self, sender: str) -> int | None:
-        """For the beats; None while the sender has to wait for this peer: nothing is read then, and all is well."""
+    def received_count(self, sender: str) -> int | None:
+        """For the beats; None while the sender has to wait for this peer: nothing is read then, by intent."""
         return None if sender in self._waiting else self._taken.get(sender)
 
-    def stuck(self, to: str, taken: int | None, now: float) -> bool:
-        """Whether frames have been on their way to a neighbour for too long, which now says how many it has taken."""
+    def is_stalled(self, to: str, taken: int | None, now: float) -> bool:
+        """Whether frames have been on their way to a neighbour for too long; `taken`: how many it says have arrived."""
         if taken is None or taken >= self._sent.get(to, 0):
             self._progress.pop(to, None)
             return False

@@ -1,18 +1,19 @@
-"""host:port: how it is written, whether this machine can listen there, and whether somebody answers there.
+"""host:port: how it is written, whether this machine can listen there, and whether something answers there.
 
-Whether somebody answers is found out by a bare TCP connection, closed at once. It tells sooner than gRPC, and why
-not: again and again for a neighbour that is silent (`TcpProbe`), and once, in a sentence for a person, before a
-start (`check_tcp`).
+Whether something answers is found out by a bare TCP connection, closed at once. It tells sooner than gRPC, and why
+not: every half second for a silent neighbour (`TcpProbe`), and once, in a sentence, before a start (`check_tcp`).
 """
 
 import asyncio
 import errno
 import ipaddress
+import os
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from peer.network.transport.base import FORBIDDEN, NO_ROUTE, REFUSED, TIMED_OUT, DisconnectedError
+from peer.network.transport import FORBIDDEN, NO_ROUTE, REFUSED, TIMED_OUT, DisconnectedError
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -41,7 +42,7 @@ def names_of(address: str) -> frozenset[str]:
 
 
 def why_taken(address: str) -> str | None:
-    """Why nobody can listen at `host:port` on this machine now, in a few words; None if one can."""
+    """Why no process can listen at `host:port` on this machine now, in a few words; None if one can."""
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(*split(address), type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -76,7 +77,7 @@ def caller(peer: str) -> Endpoint | None:
 
 
 def origin(host: str) -> str:
-    """Whom connections from there are counted to: whoever has one IPv6 address has 2^64."""
+    """What connections from there are counted to: a host with one IPv6 address has 2^64."""
     try:
         number = ipaddress.ip_address(host)
     except ValueError:
@@ -92,6 +93,19 @@ OS_REASONS = {
     errno.EPERM: FORBIDDEN,
     errno.ETIMEDOUT: TIMED_OUT,
 }
+UNRESOLVED = (OSError, UnicodeError)
+"""Raised for a name that is not known, or that cannot be one."""
+
+
+async def resolve(host: str, port: int = 0) -> list[Endpoint]:
+    """The addresses of a host, with that port; raises one of UNRESOLVED."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [(str(place[0]), int(place[1])) for *_, place in found]
+
+
+async def _connect(place: Endpoint) -> None:
+    connection, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, *place)
+    connection.abort()
 
 
 class TcpProbe:
@@ -102,15 +116,12 @@ class TcpProbe:
         self._lookups: dict[str, asyncio.Task[None]] = {}
 
     async def reach(self, address: str) -> None:
-        """DisconnectedError unless somebody takes a connection there. It waits for as long as the system does."""
+        """Raises DisconnectedError unless a connection is accepted there. It waits for as long as the system does."""
         for place in await self._places(address):
             try:
-                connection, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, *place)
+                return await _connect(place)
             except OSError as error:
                 why = OS_REASONS.get(error.errno or 0) or (error.strerror or str(error)).lower()
-                continue
-            connection.abort()
-            return
         raise DisconnectedError(why)
 
     async def _places(self, address: str) -> list[Endpoint]:
@@ -125,11 +136,8 @@ class TcpProbe:
         return self._found[address]
 
     async def _look_up(self, address: str) -> None:
-        try:
-            found = await asyncio.get_running_loop().getaddrinfo(*split(address), type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError):
-            return
-        self._found[address] = [(str(place[0]), int(place[1])) for *_, place in found]
+        with suppress(*UNRESOLVED):
+            self._found[address] = await resolve(*split(address))
 
 
 TCP_CHECK_TIMEOUT_S = 3.0
@@ -138,48 +146,44 @@ TCP_CHECK_TIMEOUT_S = 3.0
 
 @dataclass(frozen=True)
 class TcpCheck:
-    """How it went. That nobody listens yet is no fault: the host is there and answered."""
+    """How it went. That nothing listens yet is no fault: the host is there and answered."""
 
     right: bool
     said: str
     accepted: bool = False
-    """Somebody listens there, whoever that is."""
+    """Something listens there, whatever that is."""
 
 
 async def check_tcp(address: str, seconds: float = TCP_CHECK_TIMEOUT_S) -> TcpCheck:
     """`host:port` looked up and called, at each of its addresses until one answers."""
     host, port = split(address)
-    loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(seconds):
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            found = await resolve(host, port)
     except TimeoutError:
         return TcpCheck(False, f"the name {host} is not resolved within {seconds:g} s; see to this machine's DNS")
-    except (OSError, UnicodeError) as error:
+    except UNRESOLVED as error:
         why = getattr(error, "strerror", None) or error
         return TcpCheck(
             False, f"the name {host} is not known here ({why}); correct it in the ring, or give an IP address"
         )
-    met = [await _connect(family, place, seconds) for family, _, _, _, place in found]
+    met = [await _check_endpoint(place, seconds) for place in found]
     return next((one for one in met if one.right), met[-1])
 
 
-async def _connect(family: int, place: tuple[object, ...], seconds: float) -> TcpCheck:
-    port = place[1]
+async def _check_endpoint(place: Endpoint, seconds: float) -> TcpCheck:
     try:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setblocking(False)
-            async with asyncio.timeout(seconds):
-                await asyncio.get_running_loop().sock_connect(probe, place)
+        async with asyncio.timeout(seconds):
+            await _connect(place)
     except ConnectionRefusedError:
         return TcpCheck(True, "reached; nobody listens there yet, which is right before that peer's start")
     except TimeoutError:
         return TcpCheck(
             False,
-            f"no answer within {seconds:g} s: is the machine up, and do firewalls let this one reach its port {port}?",
+            f"no answer within {seconds:g} s: is the machine up, and do firewalls let this one reach its port "
+            f"{place[1]}?",
         )
     except OSError as error:
-        return TcpCheck(
-            False, f"{(error.strerror or str(error)).lower()}: see to the address and to this machine's routes"
-        )
+        why = (os.strerror(error.errno) if error.errno else str(error)).lower()
+        return TcpCheck(False, f"{why}: see to the address and to this machine's routes")
     return TcpCheck(True, "something accepts connections there", accepted=True)

@@ -16,8 +16,7 @@ import grpc.aio
 
 from peer.errors import InputError
 from peer.network.limits import Limits, UnknownCallerLimits
-from peer.network.transport.addresses import TcpProbe, why_taken
-from peer.network.transport.base import (
+from peer.network.transport import (
     NO_ROUTE,
     REFUSED,
     SERVICES,
@@ -32,6 +31,7 @@ from peer.network.transport.base import (
     StreamHandler,
     Transport,
 )
+from peer.network.transport.addresses import TcpProbe, why_taken
 from peer.network.transport.server import GrpcServer, Handler, ServerContext, ServerPipe, UnaryHandlers
 from peer.network.transport.unknown_callers import ConnectionLimiter
 from peer.network.wire.frames import largest_frame
@@ -124,7 +124,7 @@ class ClientPipe(Pipe):
 def _unless_cancelled(error: DisconnectedError) -> DisconnectedError | asyncio.CancelledError:
     """What to raise where a call has ended; a task that is to end must not take it for a break and call again.
 
-    While gRPC prepares a call, whoever reads waits for a task of gRPC's, which takes a cancellation for itself. If the
+    While gRPC prepares a call, its reader waits for a task of gRPC's, which takes a cancellation for itself. If the
     connection breaks in that moment, all that comes out of `read` is the break.
     """
     task = asyncio.current_task()
@@ -132,7 +132,7 @@ def _unless_cancelled(error: DisconnectedError) -> DisconnectedError | asyncio.C
 
 
 def describe_grpc_error(details: str, secure: bool) -> str:
-    """gRPC's account of a failure in a few words that a person can act on; of TLS only where there is any."""
+    """gRPC's account of a failure in a few words to act on; TLS is mentioned only where it is used."""
     if "failed to connect" in details and "Socket closed" in details:
         return CERTIFICATE_REJECTED if secure else CLOSED_AT_ONCE
     for sign, words in (GRPC_REASONS | TLS_REASONS if secure else GRPC_REASONS).items():
@@ -143,7 +143,7 @@ def describe_grpc_error(details: str, secure: bool) -> str:
 
 MAX_MESSAGE = largest_frame(Limits().frame) + 4096
 UNCOMPRESSED = ("grpc.compression_enabled_algorithms_bitset", 1)
-"""Nobody compresses here: a message that is, a few bytes that may unfold to any number, ends its call unread."""
+"""No peer compresses: a compressed message, a few bytes that may unfold to any number, ends its call unread."""
 SERVER_OPTIONS = [
     UNCOMPRESSED,
     ("grpc.max_send_message_length", MAX_MESSAGE),
@@ -182,8 +182,8 @@ class GrpcTransport(Transport):
         strangers: UnknownCallerLimits = UnknownCallerLimits(),
         report: Report = lambda _event: None,
     ) -> None:
-        self._place, self._status, self._security, self._strangers = place, status, security, strangers
-        self._entrance = ServerContext(place, security.holder if security else None, strangers, report)
+        self._place, self._status, self._security = place, status, security
+        self._context = ServerContext(place, security.subject if security else None, strangers, report)
         self._servers: dict[str, GrpcServer] = {}
         self._channels: dict[tuple[str, Service], grpc.aio.Channel] = {}
         self._accepted: WeakSet[ServerPipe] = WeakSet()
@@ -199,46 +199,42 @@ class GrpcTransport(Transport):
             await self._listen_for_probes(self._place.probes)
 
     async def run(self) -> None:
-        """Look who comes, and take up new certificates."""
+        """Close excess connections, and take up new certificates."""
         async with background() as group:
-            group.create_task(self._entrance.at_probes.watch())
-            watching = group.create_task(self._entrance.doorkeeper.watch())
+            group.create_task(self._context.probe_limiter.watch())
+            watching = group.create_task(self._context.limiter.watch())
             await (self._security.watch(self._renew_all) if self._security else watching)
 
     async def _listen_for_peers(self, address: str) -> None:
         assert self._accept
-        doorkeeper = self._entrance.doorkeeper
-        answers = self._answers(doorkeeper)
-        server = self._server(doorkeeper, MAX_MESSAGE, self._entrance.connections, self._strangers.streams)
+        limiter, answers = self._context.limiter, UnaryHandlers(self._context.limiter, self._context)
+        server = self._server(limiter, MAX_MESSAGE, self._context.connections, self._context.strangers.streams)
         server.serve(SERVICE, {service: self._handler(self._accept, service) for service in SERVICES})
         server.serve(SERVICE, {"Status": answers.status(self._status)})
         answers.health(server)
         answers.reflection(server)
-        doorkeeper.guard(await self._serve(server, address, self._security))
+        limiter.watch_port(await self._serve(server, address, self._security))
 
     async def _listen_for_probes(self, address: str) -> None:
-        doorkeeper = self._entrance.at_probes
-        server = self._server(doorkeeper, self._strangers.request, 2 * self._strangers.of_one_origin, streams=1)
-        self._answers(doorkeeper).health(server)
-        doorkeeper.guard(await self._serve(server, address, None))
+        limiter, context = self._context.probe_limiter, self._context
+        server = self._server(limiter, context.strangers.request, context.probe_connections, streams=1)
+        UnaryHandlers(limiter, context).health(server)
+        limiter.watch_port(await self._serve(server, address, None))
 
-    def _answers(self, doorkeeper: ConnectionLimiter) -> UnaryHandlers:
-        return UnaryHandlers(self._strangers, doorkeeper, self._entrance)
-
-    def _server(self, doorkeeper: ConnectionLimiter, largest: int, connections: int, streams: int) -> GrpcServer:
-        strangers, waiting = self._strangers, self._entrance.strangers.waiting
+    def _server(self, limiter: ConnectionLimiter, largest: int, connections: int, streams: int) -> GrpcServer:
+        strangers = self._context.strangers
         bounds = {
             "grpc.max_receive_message_length": largest,
             "grpc.max_concurrent_streams": streams,
-            "grpc.server.max_pending_requests": waiting,
-            "grpc.server.max_pending_requests_hard_limit": 2 * waiting,
+            "grpc.server.max_pending_requests": strangers.waiting,
+            "grpc.server.max_pending_requests_hard_limit": 2 * strangers.waiting,
             "grpc.max_allowed_incoming_connections": connections,
             "grpc.max_metadata_size": strangers.headers,
             "grpc.absolute_max_metadata_size": strangers.headers,
             "grpc.server_handshake_timeout_ms": round(1000 * strangers.handshake),
             "grpc.max_connection_idle_ms": round(1000 * strangers.idle),
         }
-        return GrpcServer([*SERVER_OPTIONS, *bounds.items()], doorkeeper.called)
+        return GrpcServer([*SERVER_OPTIONS, *bounds.items()], limiter.on_stream)
 
     async def _serve(self, server: GrpcServer, address: str, security: "TlsCredentials | None") -> int:
         """Its port."""
@@ -257,9 +253,9 @@ class GrpcTransport(Transport):
 
     def _handler(self, accept: StreamHandler, service: Service) -> Handler:
         async def handle(_requests: Any, context: Any) -> None:
-            if not (met := self._entrance.meet(context, self._entrance.doorkeeper)):
+            if not (met := self._context.meet(context, self._context.limiter)):
                 return
-            pipe = ServerPipe(context, met, self._entrance)
+            pipe = ServerPipe(context, met, self._context)
             self._accepted.add(pipe)
             try:
                 await accept(service, pipe)
@@ -297,7 +293,7 @@ class GrpcTransport(Transport):
                 await channel.close()
 
     async def _renew_all(self) -> None:
-        """The certificates are new ones: open every connection again, so that nobody goes on with an old one."""
+        """The certificates are new: open every connection again, so that none goes on with an old one."""
         await shielded(self._serve_anew)  # gRPC stumbles over a server whose start or end is cancelled
 
     async def _serve_anew(self) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 
 from peer.errors import InputError
-from peer.network.transport.base import (
+from peer.network.transport import (
     REFUSED,
     SERVICES,
     DisconnectedError,
@@ -95,7 +95,7 @@ class MemoryPipe(Pipe):
 
 
 class MemoryNetwork:
-    """The addresses at which peers of this process listen, and the board that they read, if there is one."""
+    """The addresses at which peers of this process listen, and the board that they share, if there is one."""
 
     def __init__(self, board: DurabilityBoard | None = None) -> None:
         self.board = board

@@ -1,13 +1,12 @@
 """The accepting end of gRPC, in three parts.
 
-- `GrpcServer`: a server of gRPC's that callers can neither end nor make fill the log, whatever they call and
-  however they go.
-- `ServerContext` and `ServerPipe`: who may come in, what those may take who are not known, and a stream from its
+- `GrpcServer`: a gRPC server that callers can neither end nor make fill the log, whatever they call and however they
+  go.
+- `ServerContext` and `ServerPipe`: which callers are let in, what unidentified ones may take, and a stream from its
   first message to its end.
-- `UnaryHandlers`: what anybody may ask, the peer's state, its health and its services. Small questions, and seconds
-  for each. gRPC would read a question to its end before a handler of its own sees it, however long it is and
-  however slowly it comes. So every method is served as a stream here, from which nothing is read before there is a
-  place for it.
+- `UnaryHandlers`: the peer's state, its health and its services. Small requests, and seconds for each. gRPC would read
+  a request to its end before a handler of its own sees it, however long it is and however slowly it comes. So every
+  method is served as a stream here, from which nothing is read before there is a slot for it.
 """
 
 import asyncio
@@ -26,8 +25,8 @@ from grpc_reflection.v1alpha import reflection
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 
 from peer.network.limits import UnknownCallerLimits
+from peer.network.transport import DisconnectedError, ListenConfig, Pipe, StatusHandler
 from peer.network.transport.addresses import Endpoint
-from peer.network.transport.base import DisconnectedError, ListenConfig, Pipe, StatusHandler
 from peer.network.transport.unknown_callers import ConnectionLimiter, ReadSlots, RingAddresses
 from peer.network.wire.messages import SERVICE, DecodeError, Message, StatusRequest
 from peer.process import open_files
@@ -38,7 +37,7 @@ Handler = Callable[[Any, Any], Awaitable[None]]
 
 
 class GrpcServer(_server.Server):
-    """Serves methods that are streams of bytes; `stray` is told where each call to any other method comes from.
+    """Serves methods that are streams of bytes; `stray` gets the origin of each call to any other method.
 
     gRPC's own server reads the name of such a method as UTF-8, and shuts down for good when it is none. This one reads
     no name: it knows its methods beforehand.
@@ -55,8 +54,8 @@ class GrpcServer(_server.Server):
         self.add_registered_method_handlers(service, served)
 
     def _guarded(self, handler: Handler) -> Handler:
-        """A fault of the peer's own is told once. gRPC would tell the caller its words, and write a traceback for each
-        caller that has gone before it hears them."""
+        """Log a fault of this peer once. gRPC would send the caller its text, and log a traceback for each caller that
+        has gone by then."""
 
         async def guarded(requests: Any, context: Any) -> None:
             try:
@@ -76,7 +75,7 @@ class GrpcServer(_server.Server):
 
 
 class _Calls(cygrpc.AioServer):  # type: ignore[misc]
-    """Of known methods as ever; the rest goes to one handler, without a look at its name."""
+    """Calls of known methods as usual; the rest goes to one handler, whatever its name."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, options: Sequence[tuple[str, Any]], rest: Handler, faults: OwnFaults
@@ -86,14 +85,14 @@ class _Calls(cygrpc.AioServer):  # type: ignore[misc]
         self._turned_away: set[asyncio.Task[None]] = set()
 
     def _make_request_call_future(self, method: bytes | None) -> "asyncio.Future[Any]":
-        """What the server waits for: the next call of a method, or, without one, of any that is not known."""
+        """What the server waits for: the next call of a method, or, without one, of any unknown method."""
         if method is None:
             return self._loop_here.create_task(self._hand_on())
         future: asyncio.Future[Any] = super()._make_request_call_future(method)
         return future
 
     async def _hand_on(self) -> None:
-        """For ever; each to a task of its own, which ends when its caller reads, or goes."""
+        """Give each such call a task of its own, which ends when its caller reads, or goes; until cancelled."""
         while True:
             call = await self._request_call()
             task = self._loop_here.create_task(self._one(cygrpc._ServicerContext(call, None, None, self._loop_here)))
@@ -112,51 +111,50 @@ class _Calls(cygrpc.AioServer):  # type: ignore[misc]
 
 
 SubjectReader = Callable[..., str]
-"""Whose the certificate is that a caller has shown; nobody's, "", without one. None where there are no certificates."""
+"""The name in the certificate that a caller has shown; "" without one."""
 
 CallOrigin = tuple[Endpoint, str | None]
-"""From where a call comes, and by whose certificate, as in `Pipe.identity`."""
+"""Where a call comes from, and the name in its certificate, as in `Pipe.identity`."""
 
 
 class ServerContext:
-    """What a peer's servers have in common: who may come in, and what those may take who are not known."""
+    """What a peer's servers share: which callers are let in, and what unidentified ones may take."""
 
     def __init__(
-        self, place: ListenConfig, holder: SubjectReader | None, strangers: UnknownCallerLimits, report: Report
+        self, place: ListenConfig, subject: SubjectReader | None, strangers: UnknownCallerLimits, report: Report
     ) -> None:
-        self.holder, self.strangers = holder, strangers.beside(place.neighbours)
+        self.subject, self.strangers = subject, strangers.beside(place.neighbours)
+        self.probe_connections = 2 * strangers.of_one_origin
         self.connections = connection_limit(place.neighbours, self.strangers)
         spare = self.connections - strangers.of_one_member * place.neighbours
-        # For strangers, for other members, and for who comes between two looks.
+        # For unknown callers, for other members, and for those that come between two scans.
         few = min(self.strangers.connections, max(2, spare // 3))
-        self.doorkeeper = ConnectionLimiter(replace(self.strangers, connections=few), report)
-        # Of probes gRPC takes twice as many as there are to be: who comes in between two looks.
+        self.limiter = ConnectionLimiter(replace(self.strangers, connections=few), report)
+        # Of probes gRPC takes twice as many as there are to be: those that come between two scans.
         half = strangers.of_one_origin // 2
-        self.at_probes = ConnectionLimiter(replace(strangers, connections=2 * half, of_one_origin=half), report)
+        self.probe_limiter = ConnectionLimiter(replace(strangers, connections=2 * half, of_one_origin=half), report)
         self.reading = ReadSlots(self.strangers)
         self._ring = RingAddresses(place.ring, strangers)
 
-    def meet(
-        self, context: "grpc.aio.ServicerContext[bytes, bytes]", doorkeeper: ConnectionLimiter
-    ) -> CallOrigin | None:
-        """One more call has come; None when its connection has already gone."""
-        if not (where := doorkeeper.called(context.peer())):
+    def meet(self, context: "grpc.aio.ServicerContext[bytes, bytes]", limiter: ConnectionLimiter) -> CallOrigin | None:
+        """A call has come; None if its connection has already gone."""
+        if not (where := limiter.on_stream(context.peer())):
             return None
-        if not self.holder:
+        if not self.subject:
             return where, None
         # The certificate itself: gRPC's own list of its names cuts each at a NUL.
-        member = self.holder(*(context.auth_context() or {}).get("x509_pem_cert", ()))
+        member = self.subject(*(context.auth_context() or {}).get("x509_pem_cert", ()))
         if member:
-            doorkeeper.belongs(where, member)
+            limiter.set_owner(where, member)
         return where, member
 
     async def knows(self, host: str) -> bool:
         """Whether a caller from there may know of this federation."""
-        return self.holder is not None or await self._ring.holds(host)
+        return self.subject is not None or await self._ring.holds(host)
 
 
 def connection_limit(neighbours: int, strangers: UnknownCallerLimits) -> int:
-    """Incoming connections at once: as many as descriptors are left beside the peer's files and its own connections."""
+    """Incoming connections at once: as many as leave descriptors for the peer's files and its own connections."""
     needed = strangers.of_one_member * neighbours
     left = open_files() - strangers.own_files - needed // 2
     return min(needed + 3 * strangers.connections, max(left, needed // 2 + 2))
@@ -166,9 +164,9 @@ class ServerPipe(Pipe):
     """The accepting end, alive as long as its handler runs."""
 
     def __init__(
-        self, context: "grpc.aio.ServicerContext[bytes, bytes]", met: CallOrigin, entrance: ServerContext
+        self, context: "grpc.aio.ServicerContext[bytes, bytes]", met: CallOrigin, server: ServerContext
     ) -> None:
-        self._context, self._entrance = context, entrance
+        self._context, self._server = context, server
         self.caller, self.identity = met
         self.handler = asyncio.current_task()
         self.aborted = False
@@ -189,12 +187,12 @@ class ServerPipe(Pipe):
 
     async def _first(self) -> Any:
         try:
-            async with self._entrance.reading.place(self.caller[0]):
+            async with self._server.reading.slot(self.caller[0]):
                 data = await self._context.read()
         except TimeoutError:
             raise DisconnectedError("others came while it said nothing") from None
         self._spoken = True
-        if isinstance(data, bytes) and len(data) > self._entrance.strangers.hello:
+        if isinstance(data, bytes) and len(data) > self._server.strangers.hello:
             raise DisconnectedError("its first message is no Hello")
         return data
 
@@ -208,15 +206,15 @@ class ServerPipe(Pipe):
 
     def welcome(self, member: str, neighbour: bool = True) -> None:
         super().welcome(member)
-        self._entrance.doorkeeper.belongs(self.caller, member)
+        self._server.limiter.set_owner(self.caller, member)
         if neighbour:
-            self._stays.enter_context(self._entrance.doorkeeper.carrying(self.caller))
+            self._stays.enter_context(self._server.limiter.exempt(self.caller))
 
     def in_use(self) -> None:
-        self._stays.enter_context(self._entrance.doorkeeper.carrying(self.caller, in_use=True))
+        self._stays.enter_context(self._server.limiter.exempt(self.caller, in_use=True))
 
     async def is_known(self) -> bool:
-        return await self._entrance.knows(self.caller[0])
+        return await self._server.knows(self.caller[0])
 
     def ended(self) -> None:
         """Its handler is about to return."""
@@ -235,13 +233,13 @@ AnswerFunction = Callable[[AsyncIterator[Any]], AsyncIterator[Message | bytes]]
 
 
 class UnaryHandlers:
-    """The handlers of all methods that are no streams between peers."""
+    """The handlers of all methods other than the streams between peers."""
 
-    def __init__(self, strangers: UnknownCallerLimits, doorkeeper: ConnectionLimiter, entrance: ServerContext) -> None:
-        self._strangers, self._doorkeeper, self._entrance = strangers, doorkeeper, entrance
+    def __init__(self, limiter: ConnectionLimiter, context: ServerContext) -> None:
+        self._limiter, self._context = limiter, context
 
     def health(self, server: GrpcServer) -> None:
-        """Told to everybody: that somebody listens is no secret."""
+        """Served to every caller: that a peer listens is no secret."""
         methods = {"Check": _health_check, "Watch": _health_watch}
         server.serve(HEALTH, {name: self._serve(one, HealthCheckRequest) for name, one in methods.items()})
 
@@ -265,12 +263,12 @@ class UnaryHandlers:
 
     def _serve(self, answer: AnswerFunction, question: type[Message], public: bool = True) -> Handler:
         async def serve(_requests: Any, context: Any) -> None:
-            if not (met := self._entrance.meet(context, self._doorkeeper)):
+            if not (met := self._context.meet(context, self._limiter)):
                 return
             (host, _), _ = met
             try:
-                async with asyncio.timeout(self._strangers.answer):
-                    if not (public or await self._entrance.knows(host)):
+                async with asyncio.timeout(self._context.strangers.answer):
+                    if not (public or await self._context.knows(host)):
                         raise PermissionError("this is told to callers at the addresses of the ring only")
                     async for reply in answer(self._questions(context, host, question)):
                         await context.write(reply if isinstance(reply, bytes) else reply.SerializeToString())
@@ -287,11 +285,11 @@ class UnaryHandlers:
 
     async def _questions(self, context: Any, host: str, kind: type[Message]) -> AsyncIterator[Message]:
         while True:
-            async with self._entrance.reading.place(host):
+            async with self._context.reading.slot(host):
                 data = await context.read()
             if not isinstance(data, bytes):
                 return
-            if len(data) > self._strangers.request:
+            if len(data) > self._context.strangers.request:
                 raise DecodeError
             yield kind.FromString(data)
 

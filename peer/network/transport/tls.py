@@ -1,4 +1,4 @@
-"""Certificates: who may connect, and as whom. Identity is the name in the certificate, mutually checked.
+"""Certificates: which peers may connect, and as which member. Identity is the certificate's name, mutually checked.
 
 A missing, expired or foreign file is an error at the start, never a reason to go on in plaintext. Files may be
 replaced while the peer runs: from then on the old ones are refused.
@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 from cryptography import x509
@@ -19,11 +20,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from peer.errors import InputError
+from peer.network.transport import UNTRUSTED
 from peer.network.transport.addresses import split
-from peer.network.transport.base import UNTRUSTED
 from peer.network.wire.messages import sanitise
 from peer.telemetry.events import CertificatesChanged, Report
 
+Extension = TypeVar("Extension", bound=x509.ExtensionType)
 MAX_NAME_CHARACTERS = 300
 """Characters of names in another's certificate that are shown; an id has 64 at most."""
 FETCH_TIMEOUT_S = 3.0
@@ -163,31 +165,31 @@ class TlsCredentials:
         self.names = names
         """Whose certificate is expected at each address."""
         self._version = certificates.version
-        self._chain = certificates.read()
+        self._bundle = certificates.read()
         self._compared: dict[str, tuple[float, CertificateBundle, str, str]] = {}
         """By address when a failure was looked into last, with which certificates, and what came of it."""
 
     @property
     def server(self) -> grpc.ServerCredentials:
         """Asks every caller for a certificate of the CA."""
-        return self._chain.server
+        return self._bundle.server
 
     @property
     def channel(self) -> grpc.ChannelCredentials:
-        return self._chain.channel
+        return self._bundle.channel
 
     async def compared(self, why: str, address: str) -> str:
-        """As `Chain.compared`, looked up again after a while."""
+        """As `CertificateBundle.compared`, looked up again after a while."""
         now = asyncio.get_running_loop().time()
-        at, chain, known, said = self._compared.get(address, (0.0, None, "", ""))
-        if chain is not self._chain or known != why or now - at > COMPARISON_VALID_S:
-            chain = self._chain
-            said = await chain.compared(why, address, self.names[address])
-            self._compared[address] = now, chain, why, said
+        at, bundle, known, said = self._compared.get(address, (0.0, None, "", ""))
+        if bundle is not self._bundle or known != why or now - at > COMPARISON_VALID_S:
+            bundle = self._bundle
+            said = await bundle.compared(why, address, self.names[address])
+            self._compared[address] = now, bundle, why, said
         return said
 
-    def holder(self, pem: bytes = b"") -> str:
-        """Whom a caller's certificate, checked by TLS, is made out to; "" is nobody, not anybody."""
+    def subject(self, pem: bytes = b"") -> str:
+        """The name in a caller's certificate, which TLS has checked; "" is no name, and matches no peer."""
         try:
             return subject_of(x509.load_pem_x509_certificate(pem))
         except ValueError:
@@ -204,7 +206,7 @@ class TlsCredentials:
             if version == self._version:
                 continue
             try:
-                self._chain = self._certificates.read()
+                self._bundle = self._certificates.read()
             except InputError as error:
                 self._version = version
                 self._report(CertificatesChanged(sentence=f"the new certificates are not used: {error}"))
@@ -215,34 +217,35 @@ class TlsCredentials:
                 self._report(CertificatesChanged(sentence=str(error)))
                 continue
             self._version = version
-            self._report(CertificatesChanged(sentence=f"new certificates, valid until {self._chain.expires:%Y-%m-%d}"))
+            self._report(CertificatesChanged(sentence=f"new certificates, valid until {self._bundle.expires:%Y-%m-%d}"))
 
 
 def subject_of(cert: x509.Certificate) -> str:
     """The one DNS name in a certificate. Several are all given, and so it is nobody's: no id has a comma."""
+    names = _extension(cert, x509.SubjectAlternativeName)
+    return ", ".join(names.get_values_for_type(x509.DNSName))[:MAX_NAME_CHARACTERS] if names else ""
+
+
+def _extension(cert: x509.Certificate, kind: type[Extension]) -> Extension | None:
+    """None where there is none, or none that can be read."""
     try:
-        names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return cert.extensions.get_extension_for_class(kind).value
     except (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, ValueError):
-        return ""
-    return ", ".join(names.get_values_for_type(x509.DNSName))[:MAX_NAME_CHARACTERS]
+        return None
 
 
 def fingerprint(ca: x509.Certificate) -> str:
     """Of a CA's key: the identifier that the certificates which it issues name, too."""
-    try:
-        known = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
-    except (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, ValueError):
-        known = x509.SubjectKeyIdentifier.from_public_key(ca.public_key())
+    known = _extension(ca, x509.SubjectKeyIdentifier) or x509.SubjectKeyIdentifier.from_public_key(ca.public_key())
     return _grouped_digits(known.digest)
 
 
 def fingerprint_of_issuer(cert: x509.Certificate) -> str:
     """Of the CA's key that the certificate names, whoever signed it."""
-    try:
-        named = cert.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier
-    except (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, ValueError):
-        named = None
-    return _grouped_digits(named) if named else f"`{sanitise(cert.issuer.rfc4514_string(), 64)}`, which names no key"
+    issuer = _extension(cert, x509.AuthorityKeyIdentifier)
+    if issuer and issuer.key_identifier:
+        return _grouped_digits(issuer.key_identifier)
+    return f"`{sanitise(cert.issuer.rfc4514_string(), 64)}`, which names no key"
 
 
 def _grouped_digits(digest: bytes) -> str:

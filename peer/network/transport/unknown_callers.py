@@ -1,10 +1,10 @@
-"""What callers may take who have not said who they are, so that nobody's many keep out another's few.
+"""What unidentified callers may take, so that the many of one origin do not keep out the few of another.
 
-gRPC can count connections, but not whose they are: `ConnectionLimiter` looks at this process's own sockets and
-closes those that are too many. gRPC keeps each message until it is whole: `ReadSlots` lets only a few of unknown
-callers be read at a time. In both, whoever comes is let in and the oldest of the origin that has the most goes
-(`PerOriginQuota`): who says soon who it is gets through, however many are silent. Where there is no certificate to
-tell who calls, `RingAddresses` tells whether the call comes from an address of the ring.
+gRPC can count connections, but not by caller: `ConnectionLimiter` scans this process's own sockets and closes excess
+ones. gRPC keeps each message until it is whole: `ReadSlots` reads only a few of unidentified callers at a time. In
+both, a new one is let in and the oldest of the origin that has the most goes (`PerOriginQuota`): a caller that
+identifies itself soon gets through, however many are silent. Where no certificate identifies a caller,
+`RingAddresses` tells whether the call comes from an address of the ring.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Generic, TypeVar
 
 from peer.network.limits import UnknownCallerLimits
-from peer.network.transport.addresses import Endpoint, caller, endpoint, origin, split
+from peer.network.transport.addresses import UNRESOLVED, Endpoint, caller, endpoint, origin, resolve, split
 from peer.telemetry.events import CallerRefused, Report
 from peer.telemetry.telemetry import ThrottledRefusals
 
@@ -26,9 +26,9 @@ T = TypeVar("T", bound=Hashable)
 
 
 class PerOriginQuota(Generic[T]):
-    """At most `most` in all and `of_one_origin` from one address. Whoever comes is let in, and an older one goes.
+    """At most `most` in all and `of_one_origin` from one address.
 
-    It is the oldest of the origin that has the most: who says soon who it is gets through, however many are silent.
+    A new one is let in, and the oldest of the origin that has the most goes for it.
     """
 
     def __init__(self, most: int, of_one_origin: int) -> None:
@@ -45,8 +45,8 @@ class PerOriginQuota(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return iter(self._origins)
 
-    def enter(self, one: T, origin: str) -> T | None:
-        """Let it in; who has to go for it, and is forgotten here."""
+    def add(self, one: T, origin: str) -> T | None:
+        """Let it in; return the one that has to go for it, and is forgotten here."""
         self._origins[one] = origin
         self._by_origin[origin][one] = None
         crowded = origin
@@ -55,11 +55,11 @@ class PerOriginQuota(Generic[T]):
                 return None
             crowded = max(self._by_origin, key=lambda other: len(self._by_origin[other]))
         oldest = next(iter(self._by_origin[crowded]))
-        self.leave(oldest)
+        self.remove(oldest)
         return oldest
 
-    def leave(self, one: T) -> None:
-        """It has gone, or is known now; nothing happens if it is not here."""
+    def remove(self, one: T) -> None:
+        """It has gone, or is identified now; nothing happens if it is not here."""
         if (origin := self._origins.pop(one, None)) is not None:
             del self._by_origin[origin][one]
             if not self._by_origin[origin]:
@@ -67,27 +67,27 @@ class PerOriginQuota(Generic[T]):
 
 
 class ReadSlots:
-    """The places for them, over all connections."""
+    """How many first messages are read at a time, over all connections."""
 
     def __init__(self, strangers: UnknownCallerLimits) -> None:
-        self._crowd: PerOriginQuota[asyncio.Timeout] = PerOriginQuota(
+        self._reading: PerOriginQuota[asyncio.Timeout] = PerOriginQuota(
             strangers.messages, strangers.messages_of_one_origin
         )
 
     @asynccontextmanager
-    async def place(self, host: str) -> AsyncIterator[None]:
-        """Take a place for the block; TimeoutError in it when somebody else needs the place."""
-        async with asyncio.timeout(None) as patience:
-            if other := self._crowd.enter(patience, origin(host)):
+    async def slot(self, host: str) -> AsyncIterator[None]:
+        """Hold a slot for the block; TimeoutError in it when another caller needs the slot."""
+        async with asyncio.timeout(None) as slot:
+            if other := self._reading.add(slot, origin(host)):
                 other.reschedule(asyncio.get_running_loop().time())
             try:
                 yield
             finally:
-                self._crowd.leave(patience)
+                self._reading.remove(slot)
 
 
 class RingAddresses:
-    """The ring's hosts, looked up when somebody asks and remembered for a while, whether they were found or not."""
+    """The ring's hosts, looked up on demand and remembered for a while, whether they were found or not."""
 
     def __init__(self, ring: Iterable[str], strangers: UnknownCallerLimits) -> None:
         self._hosts, self._strangers = {split(address)[0] for address in ring}, strangers
@@ -105,17 +105,15 @@ class RingAddresses:
         return host in self._known
 
     async def _look_up(self) -> None:
-        found = await asyncio.gather(*map(_resolved, self._hosts))
+        found = await asyncio.gather(*map(_addresses, self._hosts))
         self._known, self._lookup = frozenset().union(*found), None
         self._stale = asyncio.get_running_loop().time() + self._strangers.resolve
 
 
-async def _resolved(host: str) -> frozenset[str]:
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return frozenset()
-    return frozenset(endpoint(str(place[0]), 0)[0] for *_, place in found)
+async def _addresses(host: str) -> frozenset[str]:
+    with suppress(*UNRESOLVED):
+        return frozenset(endpoint(*place)[0] for place in await resolve(host))
+    return frozenset()
 
 
 DESCRIPTOR_FOLDER = "/dev/fd"
@@ -126,16 +124,18 @@ BYTES_RECEIVED_OFFSET = 128
 
 
 class ConnectionLimiter:
-    """Looks at this process's own sockets and shuts those that are too many: of strangers, of one member, of members
-    that are no neighbours. So a neighbour finds room, whatever all others do."""
+    """Closes excess connections: of unidentified callers, of one member, of members that are no neighbours.
+
+    So a neighbour finds room, whatever all others do.
+    """
 
     def __init__(self, strangers: UnknownCallerLimits, report: Report) -> None:
         self._strangers, self._report = strangers, report
-        self._crowd: PerOriginQuota[Endpoint] = PerOriginQuota(strangers.connections, strangers.of_one_origin)
+        self._unknown: PerOriginQuota[Endpoint] = PerOriginQuota(strangers.connections, strangers.of_one_origin)
         self._members: PerOriginQuota[Endpoint] = PerOriginQuota(strangers.connections, strangers.of_one_member)
         """Connections of members that carry no neighbour's stream."""
         self._owners: dict[Endpoint, str] = {}
-        """Whose a connection is that has said so, the oldest first."""
+        """The member at the other end of a connection, once it has identified itself; the oldest first."""
         self._ports: set[int] = set()
         self._neighbours: Counter[Endpoint] = Counter()
         """How many streams of neighbours each connection carries."""
@@ -144,15 +144,15 @@ class ConnectionLimiter:
         self._calls: Counter[Endpoint] = Counter()
         self._came = asyncio.Event()
         self._told: set[str] = set()
-        """Of which members it was told that they hold too many."""
+        """Members with too many connections that were reported, each with the reason."""
         self._nuisances = ThrottledRefusals(report)
 
-    def guard(self, port: int) -> None:
-        """Connections to this port of the process are looked after from now on."""
+    def watch_port(self, port: int) -> None:
+        """Scan connections to this port of the process from now on."""
         self._ports.add(port)
 
-    def called(self, peer: str) -> Endpoint | None:
-        """One more stream was opened. From where, of what gRPC has as its peer; None when that connection has gone."""
+    def on_stream(self, peer: str) -> Endpoint | None:
+        """A stream was opened. Return its origin by gRPC's name of the peer; None if that connection has gone."""
         self._came.set()
         one = caller(peer)
         if one:
@@ -161,15 +161,15 @@ class ConnectionLimiter:
             self._nuisances.add("calls that are given up before they can be answered", first=GIVEN_UP_CALLS)
         return one
 
-    def belongs(self, caller: Endpoint, member: str) -> None:
+    def set_owner(self, caller: Endpoint, member: str) -> None:
         """The connection is that member's."""
         self._owners[caller] = member
-        self._crowd.leave(caller)
+        self._unknown.remove(caller)
         self._came.set()
 
     @contextmanager
-    def carrying(self, caller: Endpoint, in_use: bool = False) -> Iterator[None]:
-        """The connection carries a neighbour's stream, or one that counts, for as long as the block."""
+    def exempt(self, caller: Endpoint, in_use: bool = False) -> Iterator[None]:
+        """For the block, the connection carries a neighbour's stream, or an active one."""
         streams = self._in_use if in_use else self._neighbours
         streams[caller] += 1
         try:
@@ -180,44 +180,44 @@ class ConnectionLimiter:
                 del streams[caller]
 
     async def watch(self) -> None:
-        """Look again and again, for ever."""
+        """Scan at intervals until cancelled."""
         while True:
             await asyncio.sleep(self._strangers.look)
-            if not self._crowd:
-                await self._somebody()
-            self.look()
+            if not self._unknown:
+                await self._wait_for_caller()
+            self.scan()
 
-    async def _somebody(self) -> None:
-        """Until a stream is opened, or a while is over."""
+    async def _wait_for_caller(self) -> None:
+        """Wait until a stream is opened, or a while is over."""
         self._came.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._strangers.look_around):
                 await self._came.wait()
 
-    def look(self) -> None:
-        """Take note of who has come and gone, and show out who is too many."""
+    def scan(self) -> None:
+        """Take note of connections that have come and gone, and close those that are too many."""
         connected = dict(self._connections())
         self._owners = {one: member for one, member in self._owners.items() if one in connected}
-        for crowd in (self._crowd, self._members):
-            for gone in [one for one in crowd if one not in connected]:
-                crowd.leave(gone)
+        for quota in (self._unknown, self._members):
+            for gone in [one for one in quota if one not in connected]:
+                quota.remove(gone)
         for one in self._too_many_of_one():
-            self._show_out(connected, one, "too many connections of one member")
+            self._close(connected, one, "too many connections of one member")
         for one in [*connected]:
             member = self._owners.get(one)
-            crowd, whose = (self._members, member) if member else (self._crowd, origin(one[0]))
+            quota, whose = (self._members, member) if member else (self._unknown, origin(one[0]))
             if one in self._neighbours:
-                crowd.leave(one)
+                quota.remove(one)
             elif one not in connected:
                 continue
-            elif one not in crowd and (other := crowd.enter(one, whose)):
+            elif one not in quota and (other := quota.add(one, whose)):
                 strangers = "too many connections of callers that are not known"
                 guests = "too many connections of members that are no neighbours"
-                self._show_out(connected, other, guests if member else strangers)
+                self._close(connected, other, guests if member else strangers)
             elif self._calls[one] > self._strangers.calls:
-                self._show_out(connected, one, "too many calls on one connection")
+                self._close(connected, one, "too many calls on one connection")
             elif not member and bytes_received(connected[one]) > self._strangers.received:
-                self._show_out(connected, one, "too many bytes from a caller that is not known")
+                self._close(connected, one, "too many bytes from a caller that is not known")
         self._calls.clear()
 
     def _too_many_of_one(self) -> Iterator[Endpoint]:
@@ -242,9 +242,9 @@ class ConnectionLimiter:
             if isinstance(here, tuple) and here[1] in self._ports:
                 yield endpoint(*there[:2]), descriptor
 
-    def _show_out(self, connected: dict[Endpoint, int], one: Endpoint, why: str) -> None:
-        self._crowd.leave(one)
-        self._members.leave(one)
+    def _close(self, connected: dict[Endpoint, int], one: Endpoint, why: str) -> None:
+        self._unknown.remove(one)
+        self._members.remove(one)
         try:
             with borrowed_socket(connected.pop(one)) as connection:
                 if endpoint(*connection.getpeername()[:2]) == one:  # it may be closed by now, and its number another's
@@ -280,7 +280,7 @@ def bytes_received(descriptor: int) -> int:
 
 @contextmanager
 def borrowed_socket(descriptor: int) -> Iterator[socket.socket]:
-    """A descriptor of somebody else's as a socket; it stays open. OSError if it is none."""
+    """A descriptor owned by other code as a socket; it stays open. Raises OSError if it is none."""
     # Not asking which family saves half of the time; addresses of the older one fit into those of the newer.
     one = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 0, fileno=descriptor)
     try:

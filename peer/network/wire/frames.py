@@ -11,11 +11,9 @@ import struct
 import sys
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import torch
 import xxhash
-from torch import Tensor
 
 MAGIC = b"DFL2"
 HEADER = struct.Struct("<4sHHIIIIIQQI8xQ")
@@ -26,7 +24,7 @@ if sys.byteorder != "little":
 
 
 class BadFrameError(Exception):
-    """A frame that is not one, or is damaged; says what is wrong with it."""
+    """Bytes that are not a frame, or a damaged one; the text says what is wrong."""
 
 
 class Key(NamedTuple):
@@ -38,13 +36,13 @@ class Key(NamedTuple):
 
 
 class Heading(NamedTuple):
-    """What all frames of a message have alike."""
+    """What all frames of a message have in common."""
 
     key: Key
     payload: int
     """Number of the payload in the manifest."""
     call: int
-    """Names the collective call and its scalars (`call_tag`): peers that make different calls find out."""
+    """Names the collective call and its scalars (`Call.tag`): peers that make different calls find out."""
     doubles: int
     """How many scalars the message has; they travel in its frame 0."""
     offset: int
@@ -75,12 +73,6 @@ class Frame:
             raise BadFrameError("its sizes contradict each other")
 
 
-def vector_bytes(vector: Tensor) -> memoryview:
-    """The bytes of a contiguous vector on the CPU, in place."""
-    buffer: Any = vector.view(torch.uint8).numpy()  # numpy has no bfloat16
-    return memoryview(buffer) if vector.numel() else memoryview(bytearray())
-
-
 def frame_count(length: int, size: int) -> int:
     """Frames of a message of `length` bytes, `size` to a frame; at least one."""
     return max(1, -(-length // size))
@@ -89,11 +81,6 @@ def frame_count(length: int, size: int) -> int:
 def largest_frame(size: int) -> int:
     """The most bytes that a frame has which carries up to `size` bytes of a vector."""
     return HEADER.size + 8 * MAX_DOUBLES + size
-
-
-def call_tag(collective: str, *names: str) -> int:
-    """A number for a collective and the names of the scalars that go with it."""
-    return xxhash.xxh32_intdigest("\0".join((collective, *names)).encode())
 
 
 def encode_frame(heading: Heading, index: int, scalars: bytes, values: memoryview) -> bytes:
@@ -118,7 +105,7 @@ def encode_frame(heading: Heading, index: int, scalars: bytes, values: memoryvie
 
 
 def decode(data: bytes) -> Frame:
-    """Raise BadFrameError for what is no frame, or not as it was sent; `Frame.check` looks at how it was cut."""
+    """Raise BadFrameError for what is not a frame, or not as it was sent; `Frame.check` checks how it was cut."""
     if len(data) < HEADER.size:
         raise BadFrameError(f"{len(data)} bytes are too few for a frame")
     magic, payload, doubles, view, round, step, call, index, offset, length, size, digest = HEADER.unpack_from(data)
@@ -157,7 +144,7 @@ class Call:
     @cached_property
     def tag(self) -> int:
         """What travels of the names: peers that call one another's numbers by other names find out."""
-        return call_tag(self.collective, *self.scalars)
+        return xxhash.xxh32_intdigest("\0".join((self.collective, *self.scalars)).encode())
 
     def __str__(self) -> str:
         names = "".join(f", {name}" for name in self.scalars)

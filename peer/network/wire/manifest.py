@@ -12,11 +12,12 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 Places = NDArray[np.int64]
 Values = NDArray[np.float32]
@@ -59,7 +60,7 @@ def pack_top_k(block: TopKBlock, places: Places, values: Values) -> bytes:
 def unpack_top_k(blocks: Sequence[TopKBlock], content: memoryview) -> Iterator[tuple[Places, Values]]:
     """The places and values of each block; ValueError where the content is none of these blocks.
 
-    `content` may be anybody's: it has any length and holds anything.
+    `content` is untrusted: it has any length and holds anything.
     """
     if len(content) != sum(block.length for block in blocks):
         raise ValueError("its length is not that of its blocks")
@@ -93,6 +94,12 @@ DTYPES: dict[Kind, torch.dtype] = {
     "top-k": torch.uint8,
     "uint8": torch.uint8,
 }
+
+
+def vector_bytes(vector: Tensor) -> memoryview:
+    """The bytes of a contiguous vector on the CPU, in place."""
+    buffer: Any = vector.view(torch.uint8).numpy()  # numpy has no bfloat16
+    return memoryview(buffer) if vector.numel() else memoryview(bytearray())
 
 
 class NotDeclaredError(Exception):
@@ -135,7 +142,7 @@ class PayloadSpec:
         return DTYPES[self.kind].is_floating_point
 
     def check_content(self, content: memoryview) -> None:
-        """NotDeclaredError unless the bytes of a whole message are what its kind says; a top-k's are checked here."""
+        """Raise NotDeclaredError unless the bytes of a whole message are what its kind says; only top-k needs it."""
         if not self.blocks or not len(content):
             return
         try:

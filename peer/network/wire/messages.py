@@ -1,4 +1,4 @@
-"""The protobuf messages of proto/dfl/v1/peer.proto, and the one place where those of others are read.
+"""The protobuf messages of proto/dfl/v1/peer.proto, and the one place where those of other parties are read.
 
 This is the only module that imports the generated stubs. Frames are read by `frames.decode`; everything else that
 another party says comes in through `UntrustedDecoder`: no longer than it need be, and with nothing in it that could
@@ -64,12 +64,12 @@ ControlMessage = TypeVar("ControlMessage", bound=Message)
 
 
 def sanitise(text: str, most: int) -> str:
-    """A text of somebody else's as it may be kept, written and shown: no more than so many characters of it."""
+    """A text from another party as it may be kept, written and shown: no more than so many characters of it."""
     return printable(text[:most])
 
 
 class UntrustedDecoder:
-    """Reads control messages; each raises BadFrameError for bytes that are none, and says why."""
+    """Reads control messages; each method raises BadFrameError for bytes that are not one, and says why."""
 
     def __init__(self, limits: Limits, members: int) -> None:
         self._limits, self._members = limits, members
@@ -99,11 +99,11 @@ class UntrustedDecoder:
         return beat
 
     def question(self, data: bytes) -> Question:
-        """Who asks about views."""
+        """The first message of a caller that asks about views."""
         return self._short(Question, data, "its question")
 
     def views(self, data: bytes) -> bytes:
-        """What is said about views, to be read by `peer.views.statements`."""
+        """A request or reply about views, to be read by `peer.views.statements`."""
         return self._checked(data, self._limits.views, "what it says about views")
 
     def view_answer(self, data: bytes) -> Answer:
@@ -164,5 +164,5 @@ class UntrustedDecoder:
 
 
 def _possible(value: object) -> bool:
-    """Whether a number is finite and not below 0, where it is one that was measured."""
+    """Whether a measured number is finite and not below 0."""
     return not isinstance(value, float) or (isfinite(value) and value >= 0)

@@ -1,29 +1,28 @@
-"""One member's part in deciding who belongs to the federation from which round on: it answers, checks and remembers.
+"""A member's part in deciding on views: it answers, checks, remembers, and asks the others.
 
-What is promised is on disk before it is answered, and what is decided before anybody hears of it. How a view is
-decided stands at the head of `peer/views/decision.py`; what only this member can know of a proposal is checked here:
-whether who is to be left out answers after all, which rounds have begun here, and to which it can go back.
+What is promised is on disk before it is answered, and what is decided before any other peer hears of it (rule V1). How
+a view is decided stands at the head of `peer/views/decision.py`; checked here is what only this member can know of a
+proposal (rule V2): whether a member that is to be left out answers after all, which rounds have begun here, and to
+which it can go back.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from math import inf
-from pathlib import Path
 
-from peer.errors import FailedError
-from peer.files import read, sync, write_atomically
-from peer.network.streams.handshake import Refusals, RefusedError, Surprises
+from peer.files import make_private
+from peer.network.streams.handshake import Identity, Refusals, RefusedError, Surprises
 from peer.network.transport import REFUSED, DisconnectedError, Pipe, Transport
 from peer.network.view_rpc import ViewRpc
-from peer.runtime.membership.gate import DynamicMembershipGate, MembershipSettings
-from peer.spec.recordings import VIEWS, OldVersionError, read_memory
-from peer.tasks import in_thread, shielded
+from peer.runtime.lifecycle import RuntimeLimits
+from peer.runtime.membership.gate import DynamicMembershipGate
+from peer.runtime.membership.view_store import ViewStore, view_keyring
+from peer.runtime.setup import Setup
+from peer.tasks import shielded
 from peer.telemetry import events
 from peer.telemetry.events import Awaited, Leaving, Report, ViewDecided
-from peer.views.decision import NO_PROGRESS, Acceptor, MemberProgress, Memory, Rules, Turns, is_less
-from peer.views.signing import Keyring
+from peer.views.decision import NO_PROGRESS, Acceptor, MemberProgress, Rules, Turns, is_less
 from peer.views.statements import (
     Announcement,
     Ask,
@@ -51,60 +50,16 @@ from peer.views.statements import (
     Signed,
     Voted,
     Yield,
-    canonical,
     check_reply,
 )
 from peer.views.view import View
 
 REFUSAL_LASTS_S = 3.0
-"""Seconds for which a refusal to leave is still the answer to whoever asks again and again."""
-
-
-class ViewStore:
-    """views.json in a peer's directory: what a member must never forget of views. `write` blocks."""
-
-    def __init__(self, path: Path, memory: Memory) -> None:
-        self.path, self.memory = path, memory
-
-    @classmethod
-    def open(cls, directory: Path, id: str) -> "ViewStore":
-        """FailedError when it is damaged: a promise that is forgotten could make two federations of one."""
-        path = directory / VIEWS
-        try:
-            text = read(path)
-        except FileNotFoundError:
-            return cls(path, Memory(id))
-        except OSError as error:
-            raise FailedError(f"{path}: cannot be read ({error.strerror})") from None
-        try:
-            memory = read_memory(text)
-        except OldVersionError:
-            raise FailedError(
-                f"{path}: was written by an earlier version of dfl, whose views carry no proof that they were decided; "
-                "finish the run with that version, or begin anew in another directory (`--fresh`)"
-            ) from None
-        except InvalidError as error:
-            raise FailedError(
-                f"{path}: is damaged ({error}), and what this peer has promised stood there; remove {directory} and "
-                "start this peer again: then the others take it in anew"
-            ) from None
-        if memory.id != id:
-            raise FailedError(f"{path}: is that of {memory.id}, and not {id}'s; put {id}'s own in its place")
-        return cls(path, memory)
-
-    def content(self) -> bytes:
-        """What is to be kept, as it is now."""
-        return canonical(asdict(self.memory))
-
-    def write(self, content: bytes) -> None:
-        """That is on disk when this returns."""
-        write_atomically(self.path, content)
-        sync(self.path.parent)
+"""How long a refusal to leave stays the answer to repeated requests."""
 
 
 class LeaveRequest:
-    """Its operator's, that this member leaves: since when, and what becomes of it if it cannot. Forgotten when the
-    process ends."""
+    """An operator's request that this member leave. Not persisted."""
 
     def __init__(self, report: Report) -> None:
         self._report, self._clock = report, asyncio.get_running_loop().time
@@ -113,107 +68,98 @@ class LeaveRequest:
         self._refusal, self._refused_at = "", -inf
 
     @property
-    def stands(self) -> bool:
+    def pending(self) -> bool:
         return self._since is not None
 
     @property
     def age(self) -> float:
-        """Seconds since it was given."""
+        """Seconds since it was submitted."""
         return 0.0 if self._since is None else self._clock() - self._since
 
     @property
     def refusal(self) -> str:
-        """Why the last one came to nothing, for a while."""
+        """Why the last one was rejected, for a while."""
         return self._refusal if self._clock() - self._refused_at < REFUSAL_LASTS_S else ""
 
-    def give(self, otherwise: Callable[[], None] | None = None) -> None:
-        """Leave; `otherwise` is called if that cannot be."""
+    def submit(self, otherwise: Callable[[], None] | None = None) -> None:
+        """Leave; `otherwise` is called if that cannot be done."""
         self._otherwise = otherwise or self._otherwise
         if self._since is None:
             self._since = self._clock()
-            self._report(Leaving(sentence="told to leave: the others are asked to go on without this peer"))
+            self._report(Leaving(sentence="leave requested: asking the others to continue without this peer"))
 
-    def refuse(self, why: str) -> None:
-        """It cannot leave: the order stands no more."""
-        self._refusal, self._refused_at, self._since = why, self._clock(), None
-        self._report(Leaving(sentence=f"this peer cannot leave: {why}"))
-        if otherwise := self._otherwise:
-            self._otherwise = None
+    def reject(self, reason: str) -> None:
+        self._refusal, self._refused_at, self._since = reason, self._clock(), None
+        self._report(Leaving(sentence=f"this peer cannot leave: {reason}"))
+        otherwise, self._otherwise = self._otherwise, None
+        if otherwise:
             otherwise()
 
 
 class Membership:
-    """Of one peer, through all its lives."""
+    """One peer's membership, through all views."""
 
-    def __init__(
-        self, register: ViewStore, acceptor: Acceptor, questions: ViewRpc, report: Report, terms: MembershipSettings
-    ) -> None:
-        self.register, self.acceptor, self.memory = register, acceptor, register.memory
-        self.questions, self.report, self.terms, self.timeouts = questions, report, terms, questions.timeouts
+    def __init__(self, store: ViewStore, acceptor: Acceptor, rpc: ViewRpc, report: Report) -> None:
+        self.store, self.acceptor, self.memory = store, acceptor, store.memory
+        self.rpc, self.report, self.timeouts = rpc, report, rpc.timeouts
         self.id, self.chain, self.keyring = acceptor.id, acceptor.chain, acceptor.keyring
-        self.seat: DynamicMembershipGate | None = None
-        """Where this peer is in its present life."""
-        self.order = LeaveRequest(report)
-        """To leave, if there is one."""
+        self.gate: DynamicMembershipGate | None = None
+        """That of the present view."""
+        self.leave_request = LeaveRequest(report)
         self.admission_requests: dict[str, Signed[Entry]] = {}
-        """Who does."""
         self.answered: dict[str, float] = {}
-        """When each member has answered a question last, by the loop's clock."""
+        """When each member has last answered a request, by the loop's clock."""
         self._failures: dict[str, str] = {}
-        """Why the last question to a member was not answered."""
-        self._refusing: dict[str, float] = {}
-        """Since when a member has answered this one's questions for a promise, and only without one."""
-        self._refusals = Refusals(report, questions.limits, acceptor.rules.ids)
-        self._surprises = Surprises(questions.limits)
+        """Why the last request to a member was not answered."""
+        self._withholding: dict[str, float] = {}
+        """Since when a member has answered this one's requests for a promise without one."""
+        self._refusals = Refusals(report, rpc.limits, acceptor.rules.ids)
+        self._surprises = Surprises(rpc.limits)
         self._clock = asyncio.get_running_loop().time
-        self.turns = Turns(self.timeouts.decide, self._clock)
-        """Where nobody lies all are listened to at any time."""
+        self.turns = Turns(self.timeouts.decision_timeout, self._clock)
+        """Only where members may lie; else every attempt is accepted."""
         self._announced: dict[str, Signed[Announcement]] = {}
-        """What members have announced, in this life and before."""
+        """What members have announced, in this view and before."""
         self._prepare: Signed[Prepare] | None = None
         """The present attempt's."""
-        self.held_since: float | None = None
-        """By the loop's clock; None while no view is being decided on."""
+        self._deciding_since: float | None = None
         self._relayed: tuple[Ballot | None, dict[str, asyncio.Task[Promised | Refused | Behind | None]]] = None, {}
-        """What members have answered to the present attempt that this one has asked for its proposer, or for itself."""
+        """Answers of members to the present attempt, which this one has asked for its proposer, or for itself."""
         self._changed, self._writing = asyncio.Event(), asyncio.Lock()
         self._written: object = None
-        self._told = self.chain.current.number
-        self._stranded: int | None = None
-        """The number of the view in which it lives and which cannot be played to its end any more."""
+        self._reported = self.chain.current.number
+        self._abandoned: int | None = None
+        """The number of the view that this peer plays and that cannot be played to its end any more."""
 
     @classmethod
-    def open(
-        cls,
-        directory: Path,
-        rules: Rules,
-        keyring: Keyring,
-        questions: ViewRpc,
-        work: tuple[Report, MembershipSettings],
-    ) -> "Membership":
-        """By what is in its directory; FailedError where that is damaged, or nobody can prove it."""
-        register = ViewStore.open(directory, keyring.id)
-        for pem in register.memory.authorities:
-            keyring.trust(pem)
-        try:
-            acceptor = Acceptor(register.memory, rules, keyring)
-        except InvalidError as error:
-            raise FailedError(
-                f"{register.path}: holds a view without proof that it was decided ({error}): it was decided without "
-                f"certificates or with those of another CA, or is damaged; take the certificates with which the run "
-                f"began, or remove {directory} and start this peer again: then the others take it in anew"
-            ) from None
-        return cls(register, acceptor, questions, *work)
+    def open(cls, setup: Setup, limits: RuntimeLimits, report: Report) -> "Membership":
+        """Go on from views.json; raises FailedError where that is damaged or not proved."""
+        make_private(setup.out)
+        config, spec, agreement = setup.config, setup.spec, setup.spec.link_agreement
+        identity = Identity(config.id, agreement.digests, manifest="", settings=agreement.content)
+        addresses = {id: at for id, at in spec.addresses.items() if at}
+        rules = Rules(
+            spec.ids,
+            spec.rounds,
+            faulty=spec.tolerated(config.tls is not None),
+            min_members=spec.protocol.min_peers,
+            absence=spec.absence,
+            patience=spec.patience,
+            start_with=spec.start_with,
+        )
+        keyring, store = view_keyring(setup), ViewStore.open(setup.out, config.id)
+        rpc = ViewRpc(identity, addresses, limits.limits, limits.timeouts)
+        return cls(store, store.acceptor(rules, keyring), rpc, report)
 
     @property
-    def held(self) -> bool:
+    def is_deciding(self) -> bool:
         """Whether the next view is being decided on: no round may begin."""
         return self.acceptor.held
 
     @property
-    def held_for(self) -> float:
-        """Seconds for which a view has been decided on."""
-        return 0.0 if self.held_since is None else self._clock() - self.held_since
+    def deciding_for(self) -> float:
+        """Seconds for which the next view has been decided on; 0 if it is not."""
+        return 0.0 if self._deciding_since is None else self._clock() - self._deciding_since
 
     @property
     def tolerates(self) -> int:
@@ -222,57 +168,58 @@ class Membership:
 
     @property
     def view(self) -> View:
-        """In which this peer lives, or has last lived."""
+        """The view that this peer plays, or has played last."""
         return self.chain.of(self.memory.entered)
 
     @property
     def is_member(self) -> bool:
-        """Whether it is one of the last view."""
+        """Whether it is a member of the last view."""
         return self.acceptor.is_member
 
     @property
     def has_left(self) -> bool:
-        """Whether it was told to leave, and no view is left in which it is to live."""
-        return self.order.stands and not self.is_member and not self.chain.after(self.memory.entered, self.id)
+        """Whether it was told to leave, and no view is left for it to play."""
+        return self.leave_request.pending and not self.is_member and not self.chain.after(self.memory.entered, self.id)
 
     def announcements(self) -> Mapping[str, Signed[Announcement]]:
-        """By member, what it has announced to be on its disk, as far as it has come here: in this life or in one
-        before, whichever binds it more."""
-        for signed in self.seat.announcements().values() if self.seat else ():
+        """Return what each member has announced to be on its disk, as far as known: in this view or in one before,
+        whichever binds it more."""
+        for signed in self.gate.announcements().values() if self.gate else ():
             known = self._announced.get(signed.signer)
             if known is None or self._binds(signed) >= self._binds(known):
                 self._announced[signed.signer] = signed
         return self._announced
 
     def _binds(self, announced: Signed[Announcement]) -> int:
-        """Up to which round, now that later views have made some void."""
-        ceiling, at = self.chain.last_valid_round(announced.statement.view), announced.statement.round
-        return at if ceiling is None else min(at, ceiling)
+        """Return up to which round it holds, now that later views have made some void."""
+        return self.chain.valid(announced.statement.round, announced.statement.view)
+
+    # Playing views.
 
     def open_gate(self) -> DynamicMembershipGate:
-        """For a life in that view."""
-        self.announcements()  # what was announced in the life before is not forgotten
-        self.seat = DynamicMembershipGate(self.view, self.id, self.terms, self)
-        self._tell_seat()
-        return self.seat
+        """Return the gate of the view to be played."""
+        self.announcements()  # those of the view before are not forgotten
+        self.gate = DynamicMembershipGate(self.view, self.acceptor, self.answer, self.stir)
+        self._update_gate()
+        return self.gate
 
-    async def moved(self, view: View) -> None:
-        """Wait until that view is over: its rounds are void, or the others go on without this peer."""
+    async def wait_view_over(self, view: View) -> None:
+        """Wait until its rounds are void, or the others go on without this peer."""
         while not self.is_over(view):
             await self._change()
 
     def is_over(self, view: View) -> bool:
-        """Whether life in that view is of no use any more."""
-        return view.number == self._stranded or self.chain.is_over(view.number, self.id)
+        """Return whether it is of no use any more to play that view."""
+        return view.number == self._abandoned or self.chain.is_over(view.number, self.id)
 
-    def strand(self, view: View) -> None:
-        """Who leaves cannot play that view to its end: somebody else is away."""
-        self._stranded = view.number
-        self._tell_seat()
+    def abandon_view(self, view: View) -> None:
+        """This member leaves, and cannot play that view to its end: another one is away."""
+        self._abandoned = view.number
+        self._update_gate()
         self.stir()
 
     async def enter(self, view: View) -> None:
-        """Live there from now on: this is on disk when it returns."""
+        """Play that view from now on: this is on disk when it returns."""
         self.memory.entered = view.number
         async with self._writing:
             await self._write()
@@ -280,64 +227,90 @@ class Membership:
     # Asking.
 
     def refused(self, member: str) -> bool:
-        """Whether nobody listened there when it was asked last."""
+        """Return whether the connection was refused when that member was last asked."""
         return self._failures.get(member) == REFUSED
 
     def awaited(self, member: str) -> Awaited:
-        """With the reason why it counts as away."""
-        why = (
-            "it answers, and promises nothing"
-            if self.is_withholding(member)
-            else self._failures.get(member, "no answer")
-        )
-        return Awaited(member, self.questions.addresses.get(member), why)
+        """Return the member with its address and the reason why it counts as away."""
+        withholding = "it answers, and promises nothing"
+        reason = withholding if self.is_withholding(member) else self._failures.get(member, "no answer")
+        return Awaited(member, self.rpc.addresses.get(member), reason)
 
     def is_withholding(self, member: str) -> bool:
-        """Whether a member has refused this one every promise for so long that no honest one does: for more than
+        """Return whether a member has refused this one every promise for so long that no honest one does: for more than
         `absence` and a few turns of others."""
-        since, long = self._refusing.get(member), self.acceptor.rules.absence + 3 * self.timeouts.decide
-        return since is not None and self._clock() - since > long
+        since, limit = self._withholding.get(member), self.acceptor.rules.absence + 3 * self.timeouts.decision_timeout
+        return since is not None and self._clock() - since > limit
 
-    async def ask(self, member: str, request: Request, transport: Transport) -> Reply | None:
-        """The answer; None where there is none, or one that no member gives."""
+    async def ask(self, member: str, request: Request, transport: Transport | None = None) -> Reply | None:
+        """Return the reply; None where there is none, or one that no honest member gives. transport: the gate's, if not
+        given; without either, other members are not asked."""
+        transport = transport or (self.gate.transport if self.gate else None)
+        if transport is None and member != self.id:
+            return None
         failed = self._failures.pop(member, None)
         try:
-            if member == self.id:
+            if member == self.id or transport is None:
                 return await self.handle(request)
-            reply = await self.questions.ask(transport, member, request)
+            reply = await self.rpc.ask(transport, member, request)
             check_reply(request, reply)
             if isinstance(reply, Decided):
                 await self.handle(reply)
-        except TimeoutError:  # this peer itself does not know yet how it stands
+        except TimeoutError:  # this peer itself does not know its progress yet
             return None
         except (DisconnectedError, RefusedError) as error:
             self._failures[member] = str(error)
             return None
-        except InvalidError as error:
-            self.report_invalid(member, str(error))
-            return None
         except Exception as error:  # noqa: BLE001 (as in `Network._accept`)
-            self.report_invalid(member, self._surprises.explain(error))
+            self.report_invalid(
+                member, str(error) if isinstance(error, InvalidError) else self._surprises.explain(error)
+            )
             return None
         now = self._clock()
         if failed and now - self.answered.get(member, -inf) > self.acceptor.rules.absence:
             self.turns.forget()
         self.answered[member] = now
         if isinstance(request, AskPromise) and isinstance(reply, Refused | Behind):
-            self._refusing.setdefault(member, self._clock())
+            self._withholding.setdefault(member, now)
         elif isinstance(reply, Promised):
-            self._refusing.pop(member, None)
+            self._withholding.pop(member, None)
         return reply
 
+    async def ask_informed(self, member: str, request: Request) -> Reply | None:
+        """Ask; a member that is behind is sent the views that it lacks, and asked again, while it gets on and the time
+        for a question lasts: else a liar could get on for ever."""
+        known, until = -1, self._clock() + self.timeouts.view_rpc_timeout
+        while True:
+            reply = await self.ask(member, request)
+            if not isinstance(reply, Behind) or self._clock() > until:
+                return reply
+            if not known < reply.number < self.chain.current.number:
+                return reply
+            known = reply.number
+            await self.ask(member, self.acceptor.since(known, self.most))
+
+    async def ask_all(
+        self, members: Iterable[str], request: Request, transport: Transport | None = None
+    ) -> dict[str, Reply]:
+        """Return the replies, by member; those that do not answer are left out."""
+        asked = [*members]
+        replies = await asyncio.gather(*(self.ask(id, request, transport) for id in asked))
+        return {id: reply for id, reply in zip(asked, replies, strict=True) if reply}
+
     def report_invalid(self, member: str, what: str) -> None:
-        """It has said what no honest member says: counted, and told once."""
+        """Count what no honest member sends, and report it once."""
         self._refusals.add(events.CallerRefused(caller=member, kind="views", reason=f"{what}; it was not believed"))
+
+    @property
+    def others(self) -> list[str]:
+        """The other members of the last view."""
+        return [id for id in self.chain.current.members if id != self.id]
 
     # Answering.
 
     async def answer(self, pipe: Pipe) -> None:
-        """Serve a stream with a question."""
-        await self.questions.answer(pipe, self._handle_from)
+        """Serve a stream with a request."""
+        await self.rpc.answer(pipe, self._handle_from)
 
     async def _handle_from(self, sender: str, request: Request) -> Reply:
         try:
@@ -350,70 +323,74 @@ class Membership:
             return Denied(str(error)[:300])
 
     async def handle(self, request: Request) -> Reply:
-        """The answer, once what follows from it is on disk; InvalidError for what no honest member asks."""
-        number, standing = self.chain.current.number, NO_PROGRESS
-        match request:
+        """Answer, once what follows from it is on disk; raises InvalidError for what no honest member asks."""
+        progress = NO_PROGRESS
+        match request:  # what the acceptor does not know
             case Leave():
                 return await self._leave(request)
-            case Expel() if denied := self._why_not(request):
-                return Denied(denied)
+            case Expel() if problem := self._expulsion_problem(request):
+                return Denied(problem)
             case Relay(prepare, to):
                 return await self._relay(prepare, to)
-            case AskPromise(prepare) if refused := self._not_its_turn(prepare):
-                return refused
-            case Yield(ballot=ballot):
-                if ballot == self.acceptor.slot.promised:
-                    self.turns.end(ballot.proposer)
-            case AskPromise():
-                standing = await self._standing()
+            case AskPromise(prepare):
+                if refused := self._not_its_turn(prepare):
+                    return refused
+                progress = await self._progress()
+            case Yield(ballot=ballot) if ballot == self.acceptor.slot.promised:
+                self.turns.end(ballot.proposer)
             case Propose(proposal) if objection := await self._objection(proposal):
                 return objection
+        number = self.chain.current.number
         try:
-            reply = self.acceptor.handle(request, standing, self.most)
+            reply = self.acceptor.handle(request, progress, self.most)
         except InvalidError:
             if self.chain.current.number != number:
-                await shielded(self._take_note)  # what was proved before the rest stands
+                await shielded(self._persist)  # what was proved before the rest counts
             raise
+        self._note(request, reply)
+        if self.chain.current.number != number:
+            self.turns.forget()
+        await shielded(self._persist)  # what was handled counts, also where the asker has gone meanwhile
+        return reply
+
+    def _note(self, request: Request, reply: Reply) -> None:
+        """Do what follows from the answer here, before anything else can happen."""
         if isinstance(request, AskPromise) and isinstance(reply, Promised):
             self._prepare = request.prepare
             self.memory.promised = reply.promise.statement.durable
         if isinstance(reply, Voted):
             self.turns.advance(reply.vote.statement.ballot.proposer)
-        if self.held and self.seat:
-            self.seat.block_rounds(self.memory.promised)  # a round that begins from now on is not in the promise
-        # One who hears late that it was taken in asks once more: that must not count when it has gone again.
+        if self.is_deciding and self.gate:
+            self.gate.block_rounds(self.memory.promised)  # V1: a round that begins from now on is not in the promise
+        # A member that learns late that it was admitted asks once more: that must not count when it is out again.
         current = self.chain.current
         if isinstance(request, Enter) and request.entry.signer not in {*current.members, *current.expelled}:
             self.admission_requests[request.entry.signer] = request.entry
-        if current.number != number:
-            self.turns.forget()
-        if not self.held:
-            self._refusing.clear()
-        await shielded(self._take_note)  # what was heard stands, also where the asker has gone meanwhile
-        return reply
+        if not self.is_deciding:
+            self._withholding.clear()
 
     @property
     def most(self) -> int:
-        """How many views are told at once, so that they fit into an answer also with the largest keys."""
-        return max(1, self.questions.limits.views // (6144 * len(self.acceptor.rules.ids)))
+        """How many views are sent at once, so that they fit into an answer also with the largest keys."""
+        return max(1, self.rpc.limits.views // (6144 * len(self.acceptor.rules.ids)))
 
     def _not_its_turn(self, prepare: Signed[Prepare]) -> Refused | None:
-        """The answer to one whose new attempt is not listened to now. Where nobody lies all are."""
+        """Return the answer to a new attempt that is not accepted now (rule T1)."""
         slot, ballot = self.acceptor.slot, prepare.statement.ballot
         if prepare.statement.number != slot.number or (slot.promised and ballot <= slot.promised):
             return None
         if prepare.signer != ballot.proposer or prepare.signer not in self.chain.current.members:
-            return None  # it is refused as such
+            return None  # the acceptor refuses it
         self.acceptor.verifier.check_signed(prepare)
         if self.acceptor.is_beyond(ballot):
             if self.turns.may_raise(prepare.signer):
                 self.acceptor.approach(ballot)
-        elif not self.tolerates or self.turns.take(prepare.signer):
+        elif not self.tolerates or self.turns.try_acquire(prepare.signer):
             return None
         return Refused(slot.number, slot.promised or ballot)
 
     async def _relay(self, prepare: Signed[Prepare], to: Iterable[str]) -> Reply:
-        """What those promise from whom the proposer has no answer."""
+        """Answer with the promises of members from which the proposer has none."""
         slot, present = self.acceptor.slot, self.chain.current
         if prepare != self._prepare or prepare.statement.ballot != slot.promised:
             return Refused(slot.number, slot.promised or prepare.statement.ballot)
@@ -422,7 +399,7 @@ class Membership:
         return Relayed(tuple(one for one in found if isinstance(one, Promised)))
 
     def _promise_of(self, id: str, prepare: Signed[Prepare]) -> "asyncio.Task[Promised | Refused | Behind | None]":
-        """Each is asked once in an attempt; its answer, or that there is none, is remembered until the next."""
+        """Ask each member once in an attempt; its answer, or that there is none, is kept until the next."""
         ballot, asked = self._relayed
         if ballot != prepare.statement.ballot:
             self._relayed = prepare.statement.ballot, (asked := {})
@@ -431,23 +408,18 @@ class Membership:
         return asked[id]
 
     async def _ask_for_promise(self, id: str, prepare: Signed[Prepare]) -> Promised | Refused | Behind | None:
-        """What is no promise of that member is its own fault, and not that of the proposer, who has asked for it."""
-        if not (self.seat and self.seat.transport):
-            return None
         with suppress(TimeoutError):
             # Less than the proposer waits for this member's answer.
-            async with asyncio.timeout(0.75 * self.timeouts.question):
-                reply = await self.ask(id, AskPromise(prepare), self.seat.transport)
-                if isinstance(reply, Behind) and reply.number < self.chain.current.number:
-                    await self.ask(id, self.acceptor.since(reply.number, self.most), self.seat.transport)
-                    reply = await self.ask(id, AskPromise(prepare), self.seat.transport)
+            async with asyncio.timeout(0.75 * self.timeouts.view_rpc_timeout):
+                reply = await self.ask_informed(id, AskPromise(prepare))
                 if isinstance(reply, Promised):
                     return reply if self._is_promise(reply, id, prepare.statement) else None
                 return reply if isinstance(reply, Refused | Behind) else None
         return None
 
     def _is_promise(self, promised: Promised, by: str, asked: Prepare) -> bool:
-        """In that ballot, whatever was decided meanwhile."""
+        """Return whether it is one in that ballot, whatever was decided meanwhile. If not, that member is at fault, and
+        not the proposer, which has asked for it."""
         try:
             self.acceptor.verifier.check_promised(self.chain.of(asked.number - 1), promised, by, asked.ballot)
         except InvalidError as error:
@@ -456,9 +428,9 @@ class Membership:
         return True
 
     async def _objection(self, proposal: Proposal) -> Objection | None:
-        """Why this member does not vote for a view, by what only it knows.
+        """Return why this member does not vote for a view, by what only it knows (rules V2 to V4).
 
-        Where nothing is signed everybody is believed. A view with a lock was voted for by a quorum before.
+        Without signatures all members are believed. A view with a lock has had the votes of a quorum before.
         """
         view, grounds, slot = proposal.view, proposal.grounds, self.acceptor.slot
         ballot = proposal.vote.statement.ballot
@@ -467,7 +439,7 @@ class Membership:
         if proposal.vote.statement.number != slot.number or not slot.allows_ballot(ballot):
             return None
         self.acceptor.verifier.check_proposal(self.chain, proposal)
-        if not (self.seat and self.seat.transport):
+        if not (gate := self.gate) or not gate.transport:
             return Objection(f"{self.id} has just started, and knows nothing of the others")
         known, promised = self.announcements(), {one.signer: one.statement for one in grounds.promises}
         taken_back = [
@@ -477,99 +449,97 @@ class Membership:
         ]
         if taken_back:
             return Objection(f"{taken_back[0].signer} has announced a later round than it promises", (*taken_back,))
-        if view.planned and self.seat.started >= view.first:
-            return Objection(f"{self.id} has begun round {self.seat.started}")
+        if view.planned and gate.started >= view.first:
+            return Objection(f"{self.id} has begun round {gate.started}")
         goes_back = not view.planned and self.id not in dict(view.entrants)
-        if goes_back and view.first - 1 <= self.seat.dropped and self.seat.dropped >= 0:
+        if goes_back and view.first - 1 <= gate.dropped and gate.dropped >= 0:
             return Objection(f"{self.id} cannot go back to round {view.first - 1}")
         omitted = [id for id in self.chain.current.members if id not in {*promised, *view.expelled}]
-        if omitted and not self.seat.may_exclude and not self._have_begun(promised.values()):
-            return Objection("the run has not begun, so nobody counts as lost")
+        if omitted and not gate.may_exclude and not self._have_begun(promised.values()):
+            return Objection("the run has not begun, so no member counts as lost")
         away = (*omitted, *grounds.missing)
         answers = await asyncio.gather(*(self._is_there(id, ballot) for id in away))
         there = [id for id, answered in zip(away, answers, strict=True) if answered]
         return Objection(f"{', '.join(there)} answers {self.id}"[:300]) if there else None
 
     def _have_begun(self, promises: Iterable[Promise]) -> bool:
-        """Whether one of those who promise is honest and has begun: then everybody has been there at some time, also if
-        this peer was started again meanwhile and knows nothing of it."""
+        """Return whether an honest member that promises has begun: then all have been there at some time, also if this
+        peer was restarted meanwhile and does not know it."""
         return sum(promise.started >= 0 for promise in promises) > self.tolerates
 
     async def _is_there(self, id: str, ballot: Ballot) -> bool:
-        """Whether one that is to count as lost answers this member."""
-        seat, prepare, rules = self.seat, self._prepare, self.acceptor.rules
-        if id == self.id or seat is None or seat.transport is None:
+        """Return whether a member that is to count as lost answers this one."""
+        gate, prepare = self.gate, self._prepare
+        if id == self.id or gate is None or gate.transport is None:
             return id == self.id
-        if seat.is_silent(id, rules.absence, self.answered):
+        if id in gate.silent_members(self.acceptor.rules.absence, self.answered):
             return False
         if id in self.chain.current.members and prepare and prepare.statement.ballot == ballot:
             found = await self._promise_of(id, prepare)
-            # One that listens to another ballot, or has not heard of this view, is there; but none holds up the
-            # rest by that for ever.
+            # A member that has accepted another ballot, or does not know this view, is there; but none blocks the rest
+            # by that for ever.
             return isinstance(found, Promised) or (found is not None and not self.is_withholding(id))
-        return await self.ask(id, Ask(self.chain.current.number), seat.transport) is not None
+        return await self.ask(id, Ask(self.chain.current.number)) is not None
 
     async def _leave(self, request: Leave) -> Reply:
-        """Answered when it is decided, or cannot be; else after a while, and the asker asks again."""
-        if refusal := self.order.refusal:
-            return Denied(refusal)
+        """Answer when it is decided, or cannot be done; else after a while, and the asker asks again."""
+        order = self.leave_request
+        if order.refusal:
+            return Denied(order.refusal)
         if self.is_member:
-            self.order.give()
+            order.submit()
         with suppress(TimeoutError):
-            async with asyncio.timeout(self.timeouts.question / 2):
-                while self.is_member and self.order.stands:
+            async with asyncio.timeout(self.timeouts.view_rpc_timeout / 2):
+                while self.is_member and order.pending:
                     await self._change()
-        refusal = self.order.refusal
+        refusal = order.refusal
         return Denied(refusal) if refusal else self.acceptor.handle(request, most=self.most)
 
-    def _why_not(self, request: Expel) -> str | None:
-        left = {*self.chain.current.members} - {request.id}
-        if len(left) >= self.terms.min_members or request.id in self.chain.current.expelled:
+    def _expulsion_problem(self, request: Expel) -> str | None:
+        left, least = len({*self.chain.current.members} - {request.id}), self.acceptor.rules.min_members
+        if left >= least or request.id in self.chain.current.expelled:
             return None
-        return (
-            f"without {request.id} {len(left)} members would be left, and the protocol needs {self.terms.min_members}"
-        )
+        return f"without {request.id} {left} members would be left, and the protocol needs {least}"
 
-    async def _standing(self) -> MemberProgress:
-        """How this peer stands, once it has found what it had on disk."""
-        async with asyncio.timeout(self.timeouts.question):  # then nobody waits for the answer any more
-            while not (standing := self.seat and self.seat.standing(self.chain)):
+    async def _progress(self) -> MemberProgress:
+        """Return this peer's progress, once it has found what it had on disk."""
+        async with asyncio.timeout(self.timeouts.view_rpc_timeout):  # then the asker has stopped waiting for the answer
+            while not (progress := self.gate and self.gate.progress(self.chain)):
                 await self._change()
-        return standing
+        return progress
 
-    async def _take_note(self) -> None:
+    async def _persist(self) -> None:
         async with self._writing:
             memory = self.memory
             state = (len(memory.decisions), memory.slot, len(memory.consents), len(memory.guilt), memory.promised)
             if state != self._written:
                 await self._write()
                 self._written = state
-        for view in self.chain.since(self._told):
-            self._told = view.number
-            self.admission_requests.clear()  # who still wants to asks again
+        for view in self.chain.since(self._reported):
+            self._reported = view.number
+            self.admission_requests.clear()  # members that still want to be admitted ask again
             self.report(ViewDecided(**view.as_json()))
-        self._tell_seat()
+        self._update_gate()
         self.stir()
 
     async def _write(self) -> None:
-        """As it is now, whatever is decided while it is being written."""
         self.memory.authorities = tuple(self.keyring.pems)
-        await in_thread(self.register.write, self.register.content())
+        await self.store.save()
 
-    def _tell_seat(self) -> None:
-        if self.held_since is not None and not self.held:
+    def _update_gate(self) -> None:
+        if self._deciding_since is not None and not self.is_deciding:
             self.turns.end()
-        self.held_since = (self.held_since or self._clock()) if self.held else None
-        if seat := self.seat:
-            # In a view that is void nothing more is begun, and nobody hears what is on disk of it.
-            seat.block_rounds(self.memory.promised if self.held or self.is_over(seat.view) else None)
-            following = self.chain.since(seat.view.number)[:1]
+        self._deciding_since = (self._deciding_since or self._clock()) if self.is_deciding else None
+        if gate := self.gate:
+            # In a view that is void no round is begun, and none on disk is announced.
+            gate.block_rounds(self.memory.promised if self.is_deciding or self.is_over(gate.view) else None)
+            following = self.chain.since(gate.view.number)[:1]
             if following and following[0].planned:
-                seat.end_after(following[0].first - 1)
-                seat.leaving = self.id not in following[0].members
+                gate.end_after(following[0].first - 1)
+                gate.leaving = self.id not in following[0].members
 
     def stir(self) -> None:
-        """Something has changed."""
+        """Wake up what waits for a change here."""
         self._changed.set()
 
     async def _change(self) -> None:

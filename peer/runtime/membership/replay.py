@@ -1,12 +1,13 @@
-"""A peer's lives in the views of an earlier run, none of which is decided again.
+"""A peer in the views of an earlier run, none of which is decided again.
 
-In each view of which rounds count, its members play these rounds, and nobody plays others.
+In each view that has rounds that count, its members play these rounds, and no others.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 
 from peer.errors import InputError
@@ -15,7 +16,7 @@ from peer.network.durability import Durability
 from peer.network.network import Network
 from peer.runtime.checkpoints import Checkpoints, Journal
 from peer.runtime.lifecycle import MembershipGate, drain
-from peer.runtime.membership.membership import ViewStore
+from peer.runtime.membership.view_store import ViewStore
 from peer.runtime.setup import Setup, prepare
 from peer.tasks import in_thread
 from peer.telemetry.events import Report, ViewDecided
@@ -25,135 +26,132 @@ from peer.views.view import View, view_rounds
 
 @dataclass(frozen=True)
 class ReplayedView:
-    """One peer's part in one view."""
+    """A peer's part in one view."""
 
     number: int
-    """How many views of the script are before it."""
+    """How many views of the plan are before it."""
     view: View
-    """As recorded, but planned: nobody plays rounds that are void."""
+    """As recorded, but planned: void rounds are not played."""
     last: int
     """The view's last round."""
     brings: int | None
-    """The round after which the private state stands with which the peer is taken in there, or -1; None: it is not."""
+    """The round of the private state with which the peer is admitted there, or -1; None: it is not."""
     brings_later: int
     """The least such round of its later views; -1 if there is none."""
     stay: frozenset[str]
-    """Who is in a later view."""
+    """The members of all later views."""
     met_again: frozenset[str]
-    """Who is in a later view of this peer's."""
-    ends: bool
-    """Whether the peer is in no later one."""
+    """The members of all later views of this peer."""
+
+    @property
+    def ends(self) -> bool:
+        """Whether the peer is in no later view."""
+        return not self.met_again
 
 
 def replay_plan(id: str, views: Sequence[View], rounds: int) -> list[ReplayedView]:
-    """A peer's scenes, by all views of a run of so many rounds."""
-    whole = view_rounds(views, rounds)
-    scenes = list[ReplayedView]()
-    for number, span in enumerate(whole):
+    """Return a peer's part in all views of a run of so many rounds."""
+    spans, plan = view_rounds(views, rounds), list[ReplayedView]()
+    for number, span in enumerate(spans):
         if id not in span.view.members:
             continue
-        later = [one.view for one in whole[number + 1 :]]
-        own = [dict(view.entrants)[id] for view in later if id in dict(view.entrants)]
-        scenes.append(
+        later = [one.view for one in spans[number + 1 :]]
+        brought = [dict(view.entrants)[id] for view in later if id in dict(view.entrants)]
+        plan.append(
             ReplayedView(
                 number,
                 replace(span.view, planned=number > 0),
                 span.last,
                 dict(span.view.entrants).get(id),
-                min((brought for brought in own if brought >= 0), default=-1),
+                min((round for round in brought if round >= 0), default=-1),
                 frozenset(member for view in later for member in view.members),
                 frozenset(member for view in later if id in view.members for member in view.members),
-                not any(id in view.members for view in later),
             )
         )
-    return scenes
+    return plan
 
 
 class ReplayedMembershipGate(MembershipGate):
-    """All play the view to the end of its rounds; who is in no later one leaves then."""
+    """All play the view to the end of its rounds; a peer that is in no later one leaves then."""
 
-    def __init__(self, scene: ReplayedView, patience: float, began: Callable[[], None]) -> None:
-        """patience: seconds. began: called when the peer is about to live there."""
-        super().__init__(scene.view, patience)
-        self._scene, self._began = scene, began
-        self.passed = dict.fromkeys(range(scene.view.number), scene.view.first - 1)
+    def __init__(self, part: ReplayedView, patience: float, began: Callable[[], None]) -> None:
+        """patience: seconds. began: called when the peer is about to play it."""
+        super().__init__(part.view, patience)
+        self._part, self._began = part, began
+        self.last_rounds = dict.fromkeys(range(part.view.number), part.view.first - 1)
 
-    def take(self, network: Network, done: int) -> None:
-        network.end_after(self._scene.last)
+    def attach(self, network: Network, done: int) -> None:
+        network.set_last_round(self._part.last)
         self._began()
 
-    def least_wanted(self, durability: Durability) -> int:
-        """Not later than the round to which this peer goes back when it is taken in."""
-        brought = self._scene.brings_later
-        return min([durability.low_watermark, *([brought] if brought >= 0 else [])])
+    def oldest_needed_round(self, durability: Durability) -> int:
+        """Not later than the round to which this peer goes back when it is admitted."""
+        brought = self._part.brings_later
+        return min(durability.low_watermark, brought) if brought >= 0 else durability.low_watermark
 
-    def patience(self, done: int) -> float:
-        """In the run's first view as ever; later for ever, as others may have many rounds to play before it begins."""
-        return inf if self._scene.number else self._patience
+    def join_timeout(self, done: int) -> float:
+        """Without limit after the run's first view, as others may have many rounds to play before this one."""
+        return inf if self._part.number else self._patience
 
-    async def may_pass_on(self, network: Network) -> None:
-        """Who is in no later view may be gone without a word: it is waited for no longer than `patience`."""
-        if self._scene.ends:
-            await drain(network, self._patience)
-            await network.leave()
+    async def wait_to_end(self, network: Network, finished: bool) -> None:
+        """A neighbour that is in no later view may end without a word: it is waited for `patience` seconds at most."""
+        if finished:
             return
-        while self._scene.stay & {*await drain(network, self._patience)}:
-            await network.durability.beyond(network.durability.version)
-        if network.edges.neighbours.keys() - self._scene.met_again:
-            await network.leave()  # they would wait for this peer's last word, which no later handshake brings
+        if self._part.ends:
+            await drain(network, self._patience)
+            await network.close_gracefully()
+            return
+        while self._part.stay & {*await drain(network, self._patience)}:
+            await network.durability.wait_changed(network.durability.version)
+        if network.edges.neighbours.keys() - self._part.met_again:
+            # They would wait for this peer's last word, which no later handshake brings.
+            await network.close_gracefully()
 
 
 class Replay:
-    """`run` is all of them."""
+    """Runs a peer through the views of a recording."""
 
     def __init__(
-        self, setup: Setup, recorded: Sequence[Decision], live: Callable[[Setup], Awaitable[bool]], report: Report
+        self, setup: Setup, recorded: Sequence[Decision], play: Callable[[Setup], Awaitable[bool]], report: Report
     ) -> None:
-        """live: a life in the seat that a setup has, and whether the run is over with it."""
-        self._setup, self._live, self._report = setup, live, report
-        self._decisions = recorded
+        """play: play the view of a setup's gate, and return whether the run is over."""
+        self._setup, self._play, self._report = setup, play, report
         self._views = (View(0, setup.spec.ids, first=0), *(one.view for one in recorded))
         self._id, self._patience = setup.config.id, setup.spec.patience
         self._checkpoints, self._journal = Checkpoints(setup.out / "checkpoint"), Journal(setup.out / "journal")
-        self._register = self._open()
-        self._told = self._register.memory.entered
-
-    def _open(self) -> ViewStore:
-        """With the views that are replayed; InputError where this run has begun with others."""
-        make_private(self._setup.out)
-        register = ViewStore.open(self._setup.out, self._id)
-        if not register.memory.decisions:
-            register.memory.decisions = [*self._decisions]
-        elif [one.view for one in register.memory.decisions] != [*self._views[1:]]:
+        make_private(setup.out)
+        self._store = ViewStore.open(setup.out, self._id)
+        memory = self._store.memory
+        memory.decisions = memory.decisions or [*recorded]
+        if [one.view for one in memory.decisions] != [*self._views[1:]]:
             raise InputError(
-                f"{self._setup.out}: has begun to replay other views than those of {self._setup.spec.recording}; give "
-                "another `out`"
+                f"{setup.out}: has begun to replay other views than those of {setup.spec.recording}; give another `out`"
             )
-        return register
+        self._reported = memory.entered
 
     async def run(self) -> None:
-        scenes = replay_plan(self._id, self._views, self._setup.spec.rounds)
-        for scene in [scene for scene in scenes if scene.view.number >= self._register.memory.entered]:
-            await self._enter(scene)
-            seat = ReplayedMembershipGate(scene, self._patience, lambda scene=scene: self._tell(scene))  # type: ignore[misc]
-            if await self._live(replace(self._setup, moved=seat)):
+        plan = replay_plan(self._id, self._views, self._setup.spec.rounds)
+        for part in [part for part in plan if part.view.number >= self._store.memory.entered]:
+            await self._enter(part)
+            gate = ReplayedMembershipGate(part, self._patience, partial(self._report_views, part))
+            if await self._play(replace(self._setup, later_gate=gate)):
                 return
         logging.getLogger("dfl").info("ended: %s was no member of the recorded run any more", self._id)
 
-    async def _enter(self, scene: ReplayedView) -> None:
-        """Where this peer lives is on disk before anything is dropped that the view before could still need."""
-        self._register.memory.entered = scene.view.number
-        await in_thread(self._register.write, self._register.content())
-        if scene.brings is None or max(self._checkpoints.rounds(), default=-1) >= scene.view.first:
+    async def _enter(self, part: ReplayedView) -> None:
+        """Note the view on disk before anything is dropped that the one before could still need."""
+        self._store.memory.entered = part.view.number
+        await self._store.save()
+        if part.brings is None or max(self._checkpoints.rounds(), default=-1) >= part.view.first:
             return
-        await in_thread(self._checkpoints.drop_after, scene.brings)
-        await in_thread(self._journal.drop_after, scene.brings)
-        if scene.brings < 0:
+        await in_thread(self._checkpoints.drop_after, part.brings)
+        await in_thread(self._journal.drop_after, part.brings)
+        if part.brings < 0:
             self._setup = await asyncio.to_thread(prepare, self._setup.config, self._setup.spec)
 
-    def _tell(self, scene: ReplayedView) -> None:
-        """Of the views up to this one; in the last of its lives, of all."""
-        until = self._views[-1].number if scene.ends else scene.view.number
-        for view in self._views[self._told + 1 : until + 1]:
+    def _report_views(self, part: ReplayedView) -> None:
+        """Report the views up to this one; in the last one of this peer, all."""
+        until = self._views[-1].number if part.ends else part.view.number
+        for view in self._views[self._reported + 1 : until + 1]:
             self._report(ViewDecided(**view.as_json()))
-        self._told = max(self._told, until)
+        self._reported = max(self._reported, until)

@@ -202,7 +202,7 @@ async def test_who_says_nothing_is_not_waited_for(ports: Ports) -> None:
     mute, sleepy, chatty = ports(3)
     members = {f"peer{n}": f"127.0.0.1:{port}" for n, port in enumerate((mute, sleepy, chatty))}
     with socket.create_server(("127.0.0.1", mute)), answering(sleepy, silent), answering(chatty, forever):
-        client = StatusClient("tiny", members, None, patience=1.0)
+        client = StatusClient("tiny", members, None, timeout_s=1.0)
         answers = await client.ask_all()
         await client.aclose()
     assert answers["peer0"] == answers["peer1"] == "no answer within 1 s"
@@ -254,5 +254,5 @@ def test_ctrl_c_ends_the_view_and_not_the_peers(federation: Build, commands: Com
         view.send_signal(signal.SIGINT)
         rest = view.stdout.read()
         assert view.wait(20) == 130
-    assert rest.endswith("The peers go on.\n")
+    assert rest.endswith("The peers keep running.\n")
     assert made.peers["peer0"].running

@@ -66,7 +66,7 @@ def test_a_closed_terminal_leaves_peers_that_can_go_on(
     out = tmp_path / "out"
     arguments = ["run", str(federation), "--peers", "3", "--out", str(out), "--on", "elsewhere", "--option", "hosts=2"]
     assert main(arguments) == 129
-    assert f"`dfl-launch attach {out}` takes them up" in capsys.readouterr().out
+    assert f"reattach with `dfl-launch attach {out}`" in capsys.readouterr().out
     begun = {id: peer.signals for id, peer in RUNNING.items()}
     assert begun == {"peer0": [], "peer1": [], "peer2": []}
     assert main(["attach", str(out)]) == 129

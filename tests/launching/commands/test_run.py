@@ -34,7 +34,7 @@ def test_run_to_the_end_and_again(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "peer2" / "log.txt").read_text() == "peer2 begins after round 0\n"
     code, text = run()
     assert (code, starts(tmp_path, "peer0")) == (0, 1)
-    assert "finished" in text
+    assert "complete" in text
     with pytest.raises(InputError, match="`seed`"):
         run(seed=7)
     assert run(fresh=True, seed=7)[0] == 0
@@ -73,7 +73,7 @@ def test_peer_that_crashes_again_and_again_ends_the_run(run: Run, tmp_path: Path
     code, text = run(peer1="crashes", peer2="hangs")
     assert code == 1
     *_, why, where = text.splitlines()
-    assert why.endswith("peer1 is not started again, so the run ends")
+    assert why.endswith("peer1 will not be restarted; stopping the run")
     assert where == f"report: {tmp_path}/out/report.html"
     assert starts(tmp_path, "peer1") == 3
     assert not (tmp_path / "out" / "summary.json").exists()
@@ -100,7 +100,7 @@ def test_wrong_input_that_only_a_peer_finds_creates_nothing(run: Run, tmp_path: 
         (out / "notes.txt").touch()
     code, text = run(fresh=there == "notes", peer1="wrong", peer2="hangs")
     assert code == 2
-    assert "peer1 ended with exit code 2; its last words:\n" in text
+    assert "peer1 ended with exit code 2; last log lines:\n" in text
     assert "log.txt" not in text
     left = {path.name for path in out.iterdir()} if out.exists() else None
     assert left == {"nothing": None, "a directory": set(), "notes": {".lock", ".peers", "notes.txt"}}[there]
@@ -122,7 +122,7 @@ def test_a_run_goes_on_at_other_addresses(run: Run, tmp_path: Path) -> None:
     spec = load_spec(tmp_path / "out" / "federation.yaml")
     assert [member.address for member in spec.ring] == [f"127.0.0.1:{9400 + n}" for n in range(3)]
     code, text = run(port=9500)
-    assert (code, "This run is finished" in text) == (0, True)
+    assert (code, "This run is complete" in text) == (0, True)
 
 
 def test_a_directory_that_another_launcher_took_away_is_not_claimed(
@@ -337,7 +337,7 @@ def test_output_that_nobody_reads_ends_a_command_in_a_sentence(
     ended = commands.run(arguments[command], stdout=writes, stderr=PIPE, env=environment)
     os.close(writes)
     assert ended.returncode == 1
-    assert ended.stderr.startswith("dfl-launch: stopped, as nobody reads its output any more")
+    assert ended.stderr.startswith("dfl-launch: stopped: output pipe closed")
     assert len(ended.stderr.splitlines()) == 1
     assert ("resumes" in ended.stderr) == (command == "run")
 

@@ -20,13 +20,13 @@ def test_with_bypass_the_others_go_on_without_a_peer_that_is_given_up(
 ) -> None:
     code, text = run(peer1=behaviour)
     assert code == 0
-    assert "peer1 is not started again; the others go on without it" in text
+    assert "peer1 will not be restarted; the others continue without it" in text
     assert "with changes of view at round 1: peer1 lost" in text
     made = summary(tmp_path)
     assert [peer["id"] for peer in made["per_peer"]] == ["peer0", "peer2"]
     assert (made["exact"], made["absences"]) == (False, {"peer1": [[1, 40]]})
     code, text = run()
-    assert (code, "This run is finished" in text) == (0, True)
+    assert (code, "This run is complete" in text) == (0, True)
 
 
 def test_with_bypass_who_hangs_is_ended_with_the_others(run: Run, bypass: None, tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_with_bypass_who_hangs_is_ended_with_the_others(run: Run, bypass: None, 
 def test_with_bypass_too_few_end_the_run(run: Run, bypass: None) -> None:
     code, text = run(peer1="gives up", peer2="gives up")
     assert code == 1
-    assert "is not started again, so the run ends" in text
+    assert "will not be restarted; stopping the run" in text
 
 
 def test_with_bypass_wrong_input_is_no_loss(run: Run, bypass: None) -> None:

@@ -107,7 +107,7 @@ def test_who_is_missing_is_named_and_what_cannot_be_said_is_not(
     assert main(["summary", str(sites / "north"), str(sites / "south")]) == 1
     text = " ".join(capfd.readouterr().out.split())
     assert "Definitions met: none; not known without the whole audits of peer1: 3.1, 3.2, 3.3" in text
-    assert "missing, and in no figure: peer1 (its directory is not among those given)" in text
+    assert "not included in any figure: peer1 (its directory is not among those given)" in text
 
 
 def test_what_the_others_show_is_denied_without_the_missing(sites: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -32,7 +32,7 @@ LINES = [
 def feed(tmp_path: Path) -> Feed:
     (tmp_path / "federation.yaml").write_text("protocol: fibfl\nrounds: 4\n")
     spec = load_spec(tmp_path / "federation.yaml", peers=3)
-    return Feed(spec, FederationView(spec.ids, spec.rounds, Headline.of(spec)))
+    return Feed(spec, FederationView(spec.ids, spec.rounds, Headline.from_spec(spec)))
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -64,7 +64,7 @@ async def test_a_loss_out_of_all_proportion_is_none(loss: float, feed: Feed) -> 
 
 
 async def test_who_says_nothing_keeps_no_connection(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "SILENCE", 0.2)
+    monkeypatch.setattr(room, "REQUEST_TIMEOUT_S", 0.2)
     monkeypatch.setattr(room, "vega_script", lambda: "")
     said: list[str] = []
     with opened(Address()) as dashboard:

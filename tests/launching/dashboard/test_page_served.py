@@ -32,7 +32,7 @@ def spec(tmp_path: Path) -> Spec:
 
 @pytest.fixture
 def view(spec: Spec) -> FederationView:
-    return FederationView(spec.ids, spec.rounds, Headline.of(spec))
+    return FederationView(spec.ids, spec.rounds, Headline.from_spec(spec))
 
 
 @pytest.fixture
@@ -124,15 +124,15 @@ async def test_a_browser_is_told_all_and_then_what_changes(serves: Serves, view:
         lines = answer.aiter_lines()
         first = await told_of(lines, "now")
         assert first["order"] == ["peer0", "peer1", "peer2"]
-        assert {one["words"] for one in first["peers"]} == {"starts"}
+        assert {one["words"] for one in first["peers"]} == {"starting"}
         view.update([("peer1", StateChanged(state="training", round=1, time=1.0))], 1.0)
         second = await told_of(lines, "now")
-        assert [(one["peer"], one["sign"], one["words"]) for one in second["peers"]] == [("peer1", "▲", "trains")]
+        assert [(one["peer"], one["sign"], one["words"]) for one in second["peers"]] == [("peer1", "▲", "training")]
         assert "order" not in second
         view.update([("peer0", LinkChanged(neighbour="peer1", state="down", time=2.0))], 2.0)
         third = await told_of(lines, "now")
         assert third["broken"] == [["peer0", "peer1"]]
-        assert third["peers"][0]["words"] == "is not heard by peer0"
+        assert third["peers"][0]["words"] == "suspected by peer0"
 
 
 async def test_a_document_follows_what_peers_tell(serves: Serves, view: FederationView, spec: Spec) -> None:
@@ -164,7 +164,7 @@ async def test_the_end_is_told_last(serves: Serves, feed: Feed) -> None:
 async def test_a_browser_that_takes_nothing_makes_nobody_wait(
     serves: Serves, feed: Feed, view: FederationView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "LAST", 0.2)
+    monkeypatch.setattr(room, "CLOSE_TIMEOUT_S", 0.2)
     monkeypatch.setattr(feed_room, "as_json", lambda document: json.dumps("x" * 8_000_000))
     async with serves() as (made, client):
         stuck = [socket.create_connection(("127.0.0.1", made.address.port)) for _ in range(5)]
@@ -176,7 +176,7 @@ async def test_a_browser_that_takes_nothing_makes_nobody_wait(
             lines = answer.aiter_lines()
             await told_of(lines, "now")
             view.update([("peer1", StateChanged(state="training", round=1, time=1.0))], 1.0)
-            assert (await told_of(lines, "now"))["peers"][0]["words"] == "trains"
+            assert (await told_of(lines, "now"))["peers"][0]["words"] == "training"
     for one in stuck:
         one.close()
 
@@ -206,7 +206,7 @@ async def test_what_goes_wrong_with_the_page_ends_the_page_alone(
 async def test_nothing_is_drawn_while_nobody_watches(serves: Serves, feed: Feed, view: FederationView) -> None:
     async with serves():
         view.update([("peer1", StateChanged(state="training", round=1, time=1.0))], 1.0)
-        while feed.now.peers.get("peer1", {}).get("words") != "trains":
+        while feed.now.peers.get("peer1", {}).get("words") != "training":
             await feed.following.wait()
         assert feed.drawings == 0
 
@@ -219,7 +219,7 @@ def test_who_is_lost_is_shown_so(feed: Feed, view: FederationView) -> None:
     feed.look(5.0)
     lost = feed.now.peers["peer1"]
     assert (lost["sign"], lost["tone"]) == ("✗", "bad")
-    assert lost["words"] == "is lost, and the others go on without it"
+    assert lost["words"] == "excluded; the others continue without it"
     assert "view 1" in feed.now.said
 
 
@@ -235,7 +235,7 @@ async def test_documents_are_rare(feed: Feed, view: FederationView, monkeypatch:
 
 
 async def test_nothing_goes_on_behind_it(serves: Serves, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "LAST", 0)
+    monkeypatch.setattr(room, "CLOSE_TIMEOUT_S", 0)
     async with serves() as (made, client):
         assert (await client.get(made.url)).status_code == 200
     assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -256,17 +256,17 @@ async def test_a_document_that_cannot_be_made_leaves_the_one_before(
         feed._drawn_to = -1
         await feed.draw(1e6)
     assert (feed.written, feed.drawings) == (before, 1)
-    assert feed.now.said.endswith("The figures are old: a number out of all proportion")
+    assert feed.now.said.endswith("Charts are out of date: a number out of all proportion")
     feed._drawn_to = -1
     await feed.draw(2e6)
     assert feed.drawings == 2
-    assert "old" not in feed.now.said
+    assert "out of date" not in feed.now.said
 
 
 async def test_without_the_token_no_connection_is_kept(
     serves: Serves, view: FederationView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "LONGEST", 2)
+    monkeypatch.setattr(room, "UNTRUSTED_TIMEOUT_S", 2)
     async with serves() as (made, client), client.stream("GET", f"{bare(made)}events?token={made.token}") as answer:
         lines = answer.aiter_lines()
         await told_of(lines, "now")
@@ -279,7 +279,7 @@ async def test_without_the_token_no_connection_is_kept(
                 await reader.read()
         writer.close()
         view.update([("peer1", StateChanged(state="training", round=1, time=1.0))], 1.0)
-        assert (await told_of(lines, "now"))["peers"][0]["words"] == "trains"
+        assert (await told_of(lines, "now"))["peers"][0]["words"] == "training"
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_a_run_is_shown_on_a_terminal_of_any_encoding(tmp_path: Path, commands: 
         assert process.wait(30) == 0, text
     assert "Traceback" not in text
     assert "waits for" in text
-    assert "peer1 starts again in 0.5 s" in text
+    assert "peer1: restarting in 0.5 s" in text
     assert "fibfl, 3 peers, 2 rounds" in text
 
 

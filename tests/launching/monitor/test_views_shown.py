@@ -50,25 +50,25 @@ def all_tell(told: Event, *ids: str) -> list[News]:
 
 def test_a_change_is_told_once() -> None:
     seen = federation()
-    assert seen.update(all_tell(view(1, "ab", 3), "a"), 2.0) == ["from round 3 on: c lost (c silent for 3 s); view 1"]
+    assert seen.update(all_tell(view(1, "ab", 3), "a"), 2.0) == ["view 1 from round 3: c lost (c silent for 3 s)"]
     assert seen.update(all_tell(view(1, "ab", 3), "b"), 2.5) == []
     back = view(2, "abc", 6, planned=True, entrants=(("c", 2),), reason="c taken in")
-    assert seen.update(all_tell(back, *IDS), 3.0) == ["from round 6 on: c back (c taken in); view 2"]
+    assert seen.update(all_tell(back, *IDS), 3.0) == ["view 2 from round 6: c back (c taken in)"]
     again = view(3, "abc", 6, reason="its proposer was lost")
     assert seen.update(all_tell(again, *IDS), 3.0) == [
-        "from round 6 on: what was played of them is void (its proposer was lost); view 3"
+        "view 3 from round 6: later rounds rolled back (its proposer was lost)"
     ]
 
 
 def test_who_leaves_and_who_is_voted_out_are_told_apart_from_the_lost() -> None:
     seen = federation()
     left = view(1, "ab", 5, planned=True, reason="c leaves")
-    assert seen.update(all_tell(left, "a", "b"), 2.0) == ["from round 5 on: c left (c leaves); view 1"]
+    assert seen.update(all_tell(left, "a", "b"), 2.0) == ["view 1 from round 5: c left (c leaves)"]
     assert seen.update([("c", Departed(sentence="left: view 1 goes on"))], 2.5) == ["c left: view 1 goes on"]
     assert seen.status_of("c") == "left"
     seen = federation()
     out = view(1, "ab", 3, reason="c voted out by a, b", expelled=("c",))
-    assert seen.update(all_tell(out, "a", "b"), 2.0) == ["from round 3 on: c voted out (c voted out by a, b); view 1"]
+    assert seen.update(all_tell(out, "a", "b"), 2.0) == ["view 1 from round 3: c voted out (c voted out by a, b)"]
     assert seen.status_of("c") == "expelled"
 
 
@@ -122,7 +122,7 @@ def test_that_links_go_down_and_all_go_back_is_no_news_of_its_own() -> None:
     move = [view(1, "ab", 3), LinkChanged(neighbour="b", state="down"), Resumed(round=2)]
     joins = [StateChanged(state="joining", round=3), LinkChanged(neighbour="b", state="up")]
     told = seen.update([("a", one) for one in (*move, *joins)] + all_tell(view(1, "ab", 3), "b"), 2.0)
-    assert told == ["from round 3 on: c lost (c silent for 3 s); view 1"]
+    assert told == ["view 1 from round 3: c lost (c silent for 3 s)"]
     down = LinkChanged(neighbour="b", state="down", reason="connection closed")
     assert seen.update([("a", down)], 3.0) == ["link a - b is down (connection closed)"]
 
@@ -146,7 +146,7 @@ def test_that_too_few_are_left_to_decide_is_told_once_and_then_ever_more_seldom(
     table = drawn(seen)
     assert "b, c" in next(line for line in table.splitlines() if line.strip().startswith("a"))
     assert table.rstrip().endswith("too few members for a decision: 1 of 3 are here, 2 are needed")
-    assert LiveSnapshot.of(seen, IDS, 0.0).said.endswith(
+    assert LiveSnapshot.from_federation(seen, IDS, 0.0).said.endswith(
         "Too few members for a decision: 1 of 3 are here, 2 are needed."
     )
     over = Waiting(cause="quorum", awaited=(), sentence="")
@@ -170,7 +170,7 @@ def asked() -> PolledFederation:
 def test_peers_that_are_asked_tell_who_is_outside(asked: PolledFederation) -> None:
     asked.record({"c": "connection refused"}, 1.0)
     lost = {id: status(id, round=3, view=1, first=3, outside=("c",)) for id in ("a", "b")}
-    assert asked.record(lost, 2.0) == ["from round 3 on: c lost; view 1"]
+    assert asked.record(lost, 2.0) == ["view 1 from round 3: c lost"]
     assert (asked.status_of("c"), asked.outside, asked.round) == ("lost", ["c"], 2)
     assert asked.record(lost, 3.0) == []
     asked.record({id: status(id, "serving", 9, view=1, first=3, outside=("c",)) for id in ("a", "b")}, 4.0)
@@ -181,7 +181,7 @@ def test_peers_that_are_asked_tell_who_is_outside(asked: PolledFederation) -> No
 
 def test_who_is_asked_is_back_when_the_others_say_so(asked: PolledFederation) -> None:
     asked.record({id: status(id, view=1, first=3, outside=("c",)) for id in ("a", "b")}, 2.0)
-    assert asked.record({"a": status("a", view=3, first=6)}, 3.0) == ["from round 6 on: c back; view 3"]
+    assert asked.record({"a": status("a", view=3, first=6)}, 3.0) == ["view 3 from round 6: c back"]
     assert asked.outside == []
 
 

@@ -85,7 +85,7 @@ def test_a_change_of_view_is_told_once() -> None:
         row for row in event_rows(peers, Views(ids, 3, (view_of_event(event),))) if row["kind"] == "change of view"
     ]
     assert row["begin"] == 3
-    assert row["text"] == "view 1 from round 2 on: peer2 lost (silence)"
+    assert row["text"] == "view 1 from round 2: peer2 lost (silence)"
 
 
 def test_the_clock_stands_while_nobody_runs() -> None:

@@ -14,7 +14,7 @@ from report_pages import cards, document, federate, say
 from launcher.cli import main
 from launcher.page import build, charts
 from launcher.page.charts import look
-from launcher.page.document import MOST_POINTS, TABLES, ReportDocument, as_csv, as_text
+from launcher.page.document import MAX_POINTS, TABLES, ReportDocument, as_csv, as_text
 from peer.errors import FailedError
 from peer.files import write_atomically
 
@@ -133,7 +133,7 @@ def test_peers_from_other_hosts_make_the_same_page(run: Path, tmp_path: Path) ->
     shutil.rmtree(tmp_path / "sites" / "east")
     (one,) = reported(tmp_path / "sites", "--out", tmp_path / "sites.html")["runs"]
     assert one["state"] == "unfinished"
-    assert "Nothing is known of peer3: no directory of theirs was given" in one["notes"]
+    assert "No data for peer3: their directories were not given" in one["notes"]
 
 
 def test_what_peers_say_stays_text(run: Path) -> None:
@@ -271,7 +271,7 @@ def test_tables_do_not_go_into_the_directory_of_a_run(run: Path, capfd: pytest.C
 def test_of_very_many_moments_failures_are_left_out_last(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     say(run / "peer0", *({"time": 1e9, "event": "refused", "caller": "x", "reason": "y"} for _ in range(30)))
     say(run / "peer0", {"time": 2e9, "event": "failed", "message": "at last"})
-    monkeypatch.setattr(build, "MOST_MOMENTS", 10)
+    monkeypatch.setattr(build, "MAX_EVENTS", 10)
     made = reported(run)
     moments = made["tables"]["moments"]
     assert len(moments) == 10
@@ -308,5 +308,5 @@ def test_very_many_rounds_are_drawn_thinner() -> None:
     made = (
         ReportDocument("a", [], {name: [] for name in TABLES} | {"peer_rounds": rows}).thinned().tables["peer_rounds"]
     )
-    assert len(made) <= MOST_POINTS + 200
+    assert len(made) <= MAX_POINTS + 200
     assert {row["round"] for row in made if row["peer"] == "peer9"} >= {1, 1001}

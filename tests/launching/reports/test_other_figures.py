@@ -90,7 +90,7 @@ def test_how_to_load_a_model_is_told_where_it_can_be_loaded_so(
 
 
 def test_the_live_view_goes_by_the_headline(spec: Spec) -> None:
-    view = FederationView(spec.ids, 2, Headline.of(spec))
+    view = FederationView(spec.ids, 2, Headline.from_spec(spec))
     view.apply([(id, RoundDone(round=1, figures=figures(course[0]))) for id, course in COURSE.items()])
     assert view.mean_figure(1) == 190
     assert "mean rmse 190.00" in federation_line(view)

@@ -165,7 +165,7 @@ def test_who_misbehaved_by_the_settings_is_said_and_the_others_have_a_mean(tmp_p
     assert summary.behaviour == {"peer2": "label-flip, rate 0.5"}
     assert summary.honest_accuracy == pytest.approx(0.8)
     said = recap.summary_lines(summary, experiment)
-    assert "misbehaving by the settings: peer2 (label-flip, rate 0.5); the others: mean 0.8000" in said
+    assert "simulated adversaries: peer2 (label-flip, rate 0.5); mean of the honest peers: 0.8000" in said
 
 
 def test_unknown_accuracies_give_no_numbers(tmp_path: Path, spec: Spec) -> None:

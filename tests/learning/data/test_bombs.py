@@ -38,7 +38,7 @@ def test_a_header_that_asks_for_more_than_there_is(tmp_path: Path, shape: str, d
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("x.npy", npy(shape, descr))
         archive.writestr("y.npy", npy("(4,)"))
-    with pytest.raises(InputError, match=r"x\.npy is no plain array"):
+    with pytest.raises(InputError, match=r"x\.npy is not a plain array"):
         load("npz", path=tmp_path / "a.npz")
 
 
@@ -86,7 +86,7 @@ def test_a_packed_table_that_has_no_end(tmp_path: Path, line: bytes) -> None:
 def test_a_table_is_packed_in_one_way_only(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "t.csv.zip", "w") as archive:
         archive.writestr("t.csv", "a,label\n1,0\n2,1\n")
-    with pytest.raises(InputError, match="is no csv file"):
+    with pytest.raises(InputError, match="is not a CSV file"):
         load("csv", path=tmp_path / "t.csv.zip")
 
 

@@ -114,5 +114,5 @@ def test_a_parquet_file_with_a_damaged_schema(tmp_path: Path, before: bytes, aft
     notes, packed = whole.schema.metadata[b"pandas"], pyarrow.BufferOutputStream()
     assert before in notes
     pyarrow.parquet.write_table(whole.replace_schema_metadata({b"pandas": notes.replace(before, after)}), packed)
-    with pytest.raises(InputError, match=r"t\.parquet is no parquet file, or is truncated"):
+    with pytest.raises(InputError, match=r"t\.parquet is not a Parquet file or is truncated"):
         read_table("parquet")(tmp_path, packed.getvalue().to_pybytes())

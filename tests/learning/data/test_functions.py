@@ -47,7 +47,7 @@ def test_a_function_of_the_users(own_module: str, tmp_path: Path) -> None:
         ("bad", {}, r"must return \(x, y\) or .*, not a ndarray"),
         ("ragged", {}, "rows of different lengths"),
         ("absent", {}, r"the module `users_data` \(.*\) has no `absent`"),
-        ("number", {}, "`users_data:number` is no function"),
+        ("number", {}, "`users_data:number` is not a function"),
     ],
 )
 def test_wrong_functions_are_told(own_module: str, function: str, options: dict[str, Any], message: str) -> None:

@@ -66,7 +66,7 @@ GOOD = {"x": np.zeros((6, 2)), "y": np.arange(6) % 3}
         ({"y": np.array([0, 1, -1, 0, 1, 2])}, "must not be negative, but sample 2 has -1"),
         ({"y": np.zeros((6, 3), int)}, r"y must be of shape \(n,\), one label a sample, not \(6, 3\)"),
         ({"y": np.arange(5)}, "x has 6 samples and y has 5 labels"),
-        ({"y": np.array([0, 1, 2, 3, 4, 10**6])}, "label 1000000 among . samples is no class number"),
+        ({"y": np.array([0, 1, 2, 3, 4, 10**6])}, "label 1000000 among . samples is not a class number"),
         ({"x": np.array([[0, 0], [np.nan, 0]] * 3)}, "not a finite float32 in sample 1"),
         ({"x": np.array([[0, 0], [0, 0], [0, -np.inf]] * 2)}, "not a finite float32 in sample 2"),
         ({"x": np.full((6, 2), 1e300)}, "not a finite float32 in sample 0"),

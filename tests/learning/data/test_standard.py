@@ -61,7 +61,7 @@ def test_the_values_are_those_of_all_samples_together(cuts: list[int]) -> None:
 
 def test_what_goes_to_disk_and_to_others_comes_back() -> None:
     standard = standardisation_of(first_pass(samples(columns())), torch.zeros(14))
-    back = Standardisation.of_vector(standard.vector)
+    back = Standardisation.from_vector(standard.vector)
     assert torch.equal(back.means, standard.means)
     assert torch.equal(back.deviations, standard.deviations)
 
@@ -98,7 +98,7 @@ def test_true_means_each_peers_own(tmp_path: Path, given: Any, meant: Any) -> No
 def test_it_is_set_for_all_alike(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,label\n1,0\n2,1\n3,0\n")
     federation, own = (source("csv", path=tmp_path / "t.csv", standardize=how) for how in (None, "own"))
-    with pytest.raises(InputError, match="`standardize` in a peer's own data would be nobody else's"):
+    with pytest.raises(InputError, match="`standardize` in a peer's own data would not hold for the other peers"):
         own_shard(own, federation)
     x = own_shard(federation, own).train.batch(torch.arange(2)).inputs
     assert x.shape == (2, 1)
@@ -109,4 +109,4 @@ def test_it_is_set_for_all_alike(tmp_path: Path) -> None:
 )
 def test_what_others_made_useless_is_refused(means: list[float], deviations: list[float]) -> None:
     with pytest.raises(FailedError, match="of no use; look for a column"):
-        Standardisation.of_vector(torch.tensor(means + deviations))
+        Standardisation.from_vector(torch.tensor(means + deviations))

@@ -153,7 +153,7 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
 
 
 def trained(samples: Samples) -> tuple[str, float]:
-    model = build("mlp", Example.of(samples, 3, source("digits").load().task), seed=3)
+    model = build("mlp", Example.from_samples(samples, 3, source("digits").load().task), seed=3)
     Trainer(model, samples, 5, "peer0").train(Phase("model", 2, SGD(0.1), 8), 1)
     return model.sha256(), measure(model, samples).loss
 
@@ -254,7 +254,9 @@ def test_a_phase_that_fails_leaves_the_workers_to_the_next() -> None:
             return self
 
     whole = Watched(torch.randn(12, 4), torch.arange(12) % 3)
-    trainer = Trainer(build("mlp", Example.of(whole, 3, source("digits").load().task), seed=3), whole, 5, "peer0")
+    trainer = Trainer(
+        build("mlp", Example.from_samples(whole, 3, source("digits").load().task), seed=3), whole, 5, "peer0"
+    )
     with pytest.raises(OSError, match="own") as error:
         trainer.train(Phase("model", 1, SGD(), 4, loss=fail), 1)
     assert error.tb, "which holds on to all frames"
@@ -294,7 +296,9 @@ def test_several_inputs_are_what_the_model_is_called_with() -> None:
     dataset = load("own_sets:several")
     samples = everything(dataset)
     assert dataset.shape == {"a": (2,), "b": (3,)}
-    model = Model(Split(Both(), nn.Linear(4, 3)), settings="both", example=Example.of(samples, 3, dataset.task))
+    model = Model(
+        Split(Both(), nn.Linear(4, 3)), settings="both", example=Example.from_samples(samples, 3, dataset.task)
+    )
     before = model.sha256()
     Trainer(model, samples, 5, "peer0").train(Phase("model", 1, SGD(0.01), 8), 1)
     assert model.sha256() != before

@@ -52,15 +52,15 @@ def test_parquet_and_compressed_csv_equal_the_csv(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is no csv file, or is truncated"),
+        ("", "is not a CSV file or is truncated"),
         ("a,label\n", "there are no rows after the header"),
         ("a,b\n1,2\n", "there is no column 'label' to take labels from; it has a, b"),
         ("a,label\n1,0\n,1\n", "column 'a' has no value in line 3"),
         ("a,label\n1,\n2,1\n", "column 'label' has no value in line 2"),
-        ("a,city,label\n1,Rome,0\n2,Oslo,1\n", "column 'city' holds 'Rome' in line 2, which is no number"),
-        ("a,label\n1,0\n2,1\n3,1\nfour,0\n5,1\n", "column 'a' holds 'four' in line 5, which is no number"),
-        ("a,label\n\n1,0\n\n2 5,1\n", "column 'a' holds '2 5' in line 5, which is no number"),
-        ('a,label\n1,"one\nlong, label"\nx,two\n', "column 'a' holds 'x' in line 4, which is no number"),
+        ("a,city,label\n1,Rome,0\n2,Oslo,1\n", "column 'city' holds 'Rome' in line 2, which is not a number"),
+        ("a,label\n1,0\n2,1\n3,1\nfour,0\n5,1\n", "column 'a' holds 'four' in line 5, which is not a number"),
+        ("a,label\n\n1,0\n\n2 5,1\n", "column 'a' holds '2 5' in line 5, which is not a number"),
+        ('a,label\n1,"one\nlong, label"\nx,two\n', "column 'a' holds 'x' in line 4, which is not a number"),
         ("a,label\n1,0\ninf,1\n", "column 'a' holds inf in line 3, which is not finite"),
         ("a,label\n1,0\n1e99,1\n", r"column 'a' holds 1e\+99 in line 3, which is not finite"),
         ("a,label\n1,1\n2,0.5\n", "column 'label' holds 0.5 in line 3, and a class is a whole number from 0"),
@@ -89,7 +89,7 @@ def test_the_row_of_a_packed_table_and_of_a_parquet_file_is_told(tmp_path: Path)
         load("parquet", path=tmp_path / "t.parquet")
     dates = pandas.DataFrame({"day": pandas.to_datetime(["2026-01-01"] * 2), "label": [0, 1]})
     dates.to_parquet(tmp_path / "t.parquet")
-    with pytest.raises(InputError, match="column 'day' holds 2026-01-01 00:00:00 in row 1, which is no number"):
+    with pytest.raises(InputError, match="column 'day' holds 2026-01-01 00:00:00 in row 1, which is not a number"):
         load("parquet", path=tmp_path / "t.parquet")
 
 
@@ -108,14 +108,14 @@ def test_damaged_table_files_are_told(tmp_path: Path) -> None:
     pandas.DataFrame({"a": range(500), "label": 0}).to_parquet(tmp_path / "t.parquet")
     whole = (tmp_path / "t.parquet").read_bytes()
     (tmp_path / "t.parquet").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match="is no parquet file, or is truncated"):
+    with pytest.raises(InputError, match="is not a Parquet file or is truncated"):
         load("parquet", path=tmp_path / "t.parquet")
     packed = gzip.compress(np.random.default_rng(0).bytes(3000).hex(",").encode())
     (tmp_path / "t.csv.gz").write_bytes(packed[:-100])
-    with pytest.raises(InputError, match="is no csv file, or is truncated"):
+    with pytest.raises(InputError, match="is not a CSV file or is truncated"):
         load("csv", path=tmp_path / "t.csv.gz")
     (tmp_path / "t.csv").write_bytes(b"a,label\n\xff\xfe,1\n")
-    with pytest.raises(InputError, match="is no csv file"):
+    with pytest.raises(InputError, match="is not a CSV file"):
         load("csv", path=tmp_path / "t.csv")
     with pytest.raises(InputError, match="there is no file"):
         load("csv", path=tmp_path / "none.csv")

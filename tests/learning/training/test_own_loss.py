@@ -98,7 +98,7 @@ def test_without_steps_the_loss_is_ones_own_of_the_model_as_it_is() -> None:
     ("loss", "error", "sentence"),
     [
         (lambda logits, *_: logits, ValueError, r"tensor of shape \(\), not \(8, 3\) of float32"),
-        (lambda logits, *_: float(logits.detach().sum()), ValueError, r"tensor of shape \(\), not float"),
+        (lambda logits, *_: float(logits.detach().sum()), ValueError, r"tensor of shape \(\), not a float"),
         (lambda logits, *_: logits.argmax(), ValueError, r"floating-point tensor .*, not \(\) of int64"),
         (lambda logits, *_: logits.detach().mean(), ValueError, "without detaching"),
         (

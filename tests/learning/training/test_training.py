@@ -110,13 +110,13 @@ def test_clipping_by_value() -> None:
 def test_a_phase_ends_when_what_is_held_back_gets_worse() -> None:
     made, held_back = small(), samples()
     trainer = Trainer(made, samples(), 1, "peer0", Training(patience=2))
-    trainer.use(samples(), InMemory(held_back.x, (held_back.y + 1) % 3))
+    trainer.set_data(samples(), InMemory(held_back.x, (held_back.y + 1) % 3))
     trainer.train(Phase("model", 200, SGD(0.1), SIZE), 1)
     assert trainer.steps == 3 * -(-N // SIZE), "one epoch that is the best so far, and two that are worse"
-    trainer.use(samples(), samples())
+    trainer.set_data(samples(), samples())
     trainer.train(Phase("model", 5, SGD(1e-3), SIZE), 2)
     assert trainer.steps == 5 * -(-N // SIZE), "it falls in every epoch"
-    trainer.use(samples())
+    trainer.set_data(samples())
     trainer.train(Phase("model", 5, SGD(1e-3), SIZE), 3)
     assert trainer.steps == 5 * -(-N // SIZE), "there is nothing to go by"
 

@@ -60,8 +60,8 @@ async def members(
             around = Neighbourhood(ring, receivers(graph, ring, id), senders(graph, ring, id))
             await network.listen()
             await running.enter_async_context(network.running())
-            network.use(0, around.receivers, around.senders)
-            network.begin(1)
+            network.set_edges(0, around.receivers, around.senders)
+            network.begin_round(1)
             made.append(Member(id, network, around, Collectives(network, 1)))
         await asyncio.gather(*(member.network.edges.wait_complete() for member in made))
         yield made

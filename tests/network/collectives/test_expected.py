@@ -77,7 +77,7 @@ async def test_a_message_of_another_kind_ends_its_receiver_and_names_its_sender(
 ) -> None:
     """The manifest says what is the most that may travel; a collective knows exactly what belongs under its key."""
     async with members(2, 8) as (honest, other):
-        other.network.writer([honest.id], call, 4 * floats, scalars).write_all(torch.ones(floats))
+        other.network.open_message([honest.id], call, 4 * floats, scalars).write_all(torch.ones(floats))
         with pytest.raises(FailedError, match=f"peer1 {why}.*compare its code with this peer's"):
             await exchange(honest, torch.ones(8), {"a": 1.0})
 
@@ -85,7 +85,7 @@ async def test_a_message_of_another_kind_ends_its_receiver_and_names_its_sender(
 @pytest.mark.parametrize("any_length", [False, True])
 async def test_of_any_length_is_not_of_any_kind(any_length: bool) -> None:
     async with members(2, 8) as (honest, other):
-        other.network.writer([honest.id], EXCHANGE, 12, [1.0]).write_all(torch.ones(3))
+        other.network.open_message([honest.id], EXCHANGE, 12, [1.0]).write_all(torch.ones(3))
         required = Expected(None if any_length else 32, ["peer1"], ["peer1"])
         waiting = exchange(honest, torch.ones(8), {"a": 1.0}, expected=required)
         if any_length:
@@ -102,7 +102,7 @@ async def test_a_neighbour_that_sends_other_numbers_is_named(collective: str) ->
         step = 1 << 31 if collective == "token" else 1 << 16
         names = ("weight",) if collective == "weighted_mean" else ()
         scalars = [] if collective == "weighted_mean" else [1.0]
-        other.network.writer(
+        other.network.open_message(
             [honest.id], Call(1, step, collective, "v", names), 16 if names else 32, scalars, 16 if names else 0
         ).write_all(torch.ones(4 if names else 8))
         calls: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
@@ -122,7 +122,7 @@ async def test_one_heartbeat_a_pair_whichever_way_the_tensors_go() -> None:
             around = Neighbourhood(
                 ring, receivers("directed ring", ring, member.id), senders("directed ring", ring, member.id)
             )
-            member.network.use(1, around.receivers, around.senders)
+            member.network.set_edges(1, around.receivers, around.senders)
         pairs = {(one.id, other.id) for one in made for other in made if one.id < other.id}
 
         def dialled() -> set[tuple[str, str]]:

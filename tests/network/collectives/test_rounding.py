@@ -11,8 +11,8 @@ from torch import Tensor
 
 from peer.errors import FailedError
 from peer.network.collectives import Rounding
-from peer.network.wire.frames import Heading, Key, encode_frame, vector_bytes
-from peer.network.wire.manifest import Manifest, NotDeclaredError, PayloadSpec
+from peer.network.wire.frames import Heading, Key, encode_frame
+from peer.network.wire.manifest import Manifest, NotDeclaredError, PayloadSpec, vector_bytes
 
 LOSS = 2.0**-8
 """By how much a rounded value is wrong at most, relatively: a bfloat16 has eight binary places."""

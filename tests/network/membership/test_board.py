@@ -4,7 +4,7 @@ import asyncio
 
 from peer.network.durability import SharedDurability
 from peer.network.neighbours import Edges
-from peer.network.transport.base import DurabilityBoard
+from peer.network.transport import DurabilityBoard
 from peer.views.view import STALENESS_BOUND
 
 RING = tuple(f"peer{i}" for i in range(6))
@@ -25,7 +25,7 @@ async def test_one_that_is_far_away_holds_a_peer_back() -> None:
     for id in RING:
         everyone[id].announce(0 if id == "peer3" else 3)
     first = STALENESS_BOUND + 1
-    waiting = asyncio.create_task(everyone["peer0"].allows(first))
+    waiting = asyncio.create_task(everyone["peer0"].wait_within_bound(first))
     await asyncio.sleep(0)
     assert everyone["peer0"].behind(first) == {"peer3": 0}
     assert everyone["peer0"].low_watermark == 0
@@ -48,5 +48,5 @@ async def test_nobody_tells_of_a_third_and_first_hand_words_stay_so() -> None:
     """What is released rests on a neighbour's own word over its stream (rule R4), not on the board."""
     everyone = members()
     everyone["peer1"].announce(2)
-    assert everyone["peer0"].known("peer5") == {}
+    assert everyone["peer0"].relayed_for("peer5") == {}
     assert everyone["peer0"].of("peer1") == -1

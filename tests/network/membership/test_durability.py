@@ -40,7 +40,7 @@ class Told:
 
     def learn(self, durable: dict[str, int]) -> None:
         for id, at in durable.items():
-            self.durability.said(id, at)
+            self.durability.record_first_hand(id, at)
 
     def report(self, event: Event) -> None:
         assert isinstance(event, Waiting)

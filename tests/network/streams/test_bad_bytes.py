@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strangers import FLOATS, MANIFEST, SPEC, Door, answer, frame, hello, pipes
 
+from peer.network import transport
 from peer.network.limits import Limits, Timeouts
 from peer.network.streams.handshake import Identity, Refusals
-from peer.network.transport import base
 from peer.network.wire import frames as codec
 from peer.network.wire.frames import HEADER, MAX_DOUBLES, BadFrameError, Heading, Key, decode, encode_frame
 from peer.network.wire.manifest import NotDeclaredError
@@ -184,11 +184,11 @@ def test_a_hello_of_random_bytes_is_read_or_refused(data: bytes) -> None:
     ids=["version", "to", "seed", "200 keys", "manifest", "no neighbour", "not a sender", "long id"],
 )
 async def test_a_wrong_hello_is_answered_with_the_reason(said: bytes, reason: "Refusal.Reason.ValueType") -> None:
-    door = Door(timeouts=Timeouts(newcomer=0.1))
+    door = Door(timeouts=Timeouts(newcomer_timeout=0.1))
     for _ in range(3):
         caller, pipe = pipes()
         await caller.send(said)
-        await door.receiver.tensors(pipe)
+        await door.receiver.serve_tensors(pipe)
         assert (await answer(caller)).refusal.reason == reason
     [event] = door.reported
     assert isinstance(event, CallerRefused)
@@ -201,21 +201,21 @@ async def test_who_is_in_another_view_is_refused_and_nothing_is_wrong() -> None:
     door = Door()
     caller, pipe = pipes()
     await caller.send(hello(view=1))
-    await door.receiver.tensors(pipe)
+    await door.receiver.serve_tensors(pipe)
     assert (await answer(caller)).refusal.reason == Refusal.VIEW
     assert not door.reported
 
 
 async def test_a_former_neighbour_that_calls_is_no_news_and_one_that_goes_on_calling_is() -> None:
     """It may not have heard yet that it is none any more."""
-    door = Door(timeouts=Timeouts(newcomer=0.01))
+    door = Door(timeouts=Timeouts(newcomer_timeout=0.01))
     door.edges.neighbours["left"].progress.acked_durable = 2
     door.edges.use(2, ["right"], [])
     assert door.edges.retire({"left": 3}, 3) == ["left"]
     for told in [0] * LIMITS.belated + [1] * 3:
         caller, pipe = pipes()
         await caller.send(hello())
-        await door.receiver.tensors(pipe)
+        await door.receiver.serve_tensors(pipe)
         refusal = (await answer(caller)).refusal
         assert (refusal.reason, refusal.HasField("durable")) == (Refusal.STRANGER, True)
         assert len(door.reported) == told
@@ -223,11 +223,11 @@ async def test_a_former_neighbour_that_calls_is_no_news_and_one_that_goes_on_cal
 
 async def test_who_is_behind_does_not_wait_to_become_a_neighbour() -> None:
     """It knows of no order of the ring that is not known here."""
-    door = Door(timeouts=Timeouts(newcomer=1e9))
+    door = Door(timeouts=Timeouts(newcomer_timeout=1e9))
     door.state.round = 3
     caller, pipe = pipes()
     await caller.send(hello("far", round=2))
-    await door.receiver.tensors(pipe)
+    await door.receiver.serve_tensors(pipe)
     assert (await answer(caller)).refusal.reason == Refusal.STRANGER
     assert len(door.reported) == 1
 
@@ -235,7 +235,7 @@ async def test_who_is_behind_does_not_wait_to_become_a_neighbour() -> None:
 def test_who_is_in_an_earlier_view_is_told_how_far_the_other_is() -> None:
     """Its last word there may be lost on the way, and there is no other; more than one view may lie between."""
     there = Identity("me", SPEC, MANIFEST.digest, view=3, passed={2: 9, 1: 8})
-    told = [there.judge(Hello.FromString(hello(view=view)), None) for view in range(4)]
+    told = [there.check(Hello.FromString(hello(view=view)), None) for view in range(4)]
     assert [refusal and refusal.HasField("durable") and refusal.durable for refusal in told] == [False, 8, 9, None]
 
 
@@ -243,8 +243,8 @@ async def test_a_hello_longer_than_any_is_not_read() -> None:
     door = Door()
     caller, pipe = pipes()
     await caller.send(hello(spec={f"key{i}": "x" for i in range(5000)}))
-    with pytest.raises(base.DisconnectedError, match="at most 4864 belong there"):
-        await door.receiver.tensors(pipe)
+    with pytest.raises(transport.DisconnectedError, match="at most 4864 belong there"):
+        await door.receiver.serve_tensors(pipe)
 
 
 async def test_who_is_too_far_ahead_waits_until_this_peer_is_there() -> None:
@@ -261,7 +261,7 @@ async def test_who_is_too_far_ahead_waits_until_this_peer_is_there() -> None:
 async def test_who_is_first_in_a_new_order_waits_for_the_other() -> None:
     door = Door()
     caller, pipe = pipes()
-    stream = asyncio.create_task(door.receiver.tensors(pipe))
+    stream = asyncio.create_task(door.receiver.serve_tensors(pipe))
     await caller.send(hello("far"))
     await asyncio.sleep(0.05)
     assert not stream.done()
@@ -269,7 +269,7 @@ async def test_who_is_first_in_a_new_order_waits_for_the_other() -> None:
     assert (await answer(caller)).HasField("welcome")
     assert not door.reported
     caller.abort()
-    with pytest.raises(base.DisconnectedError):
+    with pytest.raises(transport.DisconnectedError):
         await stream
 
 
@@ -278,7 +278,7 @@ async def test_a_bad_frame_ends_its_stream_and_the_next_one_goes_on(fault: bytes
     door = Door()
     for data, welcome in ((fault, True), (frame(), False)):
         caller, pipe = pipes()
-        stream = asyncio.create_task(door.receiver.tensors(pipe))
+        stream = asyncio.create_task(door.receiver.serve_tensors(pipe))
         await caller.send(hello())
         assert (await answer(caller)).HasField("welcome")
         await caller.send(data)
@@ -288,15 +288,15 @@ async def test_a_bad_frame_ends_its_stream_and_the_next_one_goes_on(fault: bytes
     message = await door.receiver.inbox("left").message(Key(0, 1, 0), 96)
     assert message.complete
     caller.abort()
-    with pytest.raises(base.DisconnectedError):
+    with pytest.raises(transport.DisconnectedError):
         await stream
 
 
 async def test_callers_who_say_nothing_are_let_go() -> None:
     door = Door(timeouts=Timeouts(hello=0.05))
-    streams = [asyncio.create_task(door.receiver.tensors(pipes()[1])) for _ in range(300)]
+    streams = [asyncio.create_task(door.receiver.serve_tensors(pipes()[1])) for _ in range(300)]
     results = await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), 10)
-    assert all(isinstance(result, base.DisconnectedError) for result in results)
+    assert all(isinstance(result, transport.DisconnectedError) for result in results)
     assert len(door.reported) == 1
 
 
@@ -305,7 +305,7 @@ async def test_a_flood_of_made_up_callers_stays_small() -> None:
     for number in range(3 * LIMITS.causes):
         caller, pipe = pipes()
         await caller.send(hello(f"stranger{number}"))
-        await door.receiver.tensors(pipe)
+        await door.receiver.serve_tensors(pipe)
     assert len(door.reported) <= LIMITS.causes + 1
     assert len(door.receiver.refusals.counts) <= LIMITS.causes + 1
     assert door.receiver.refusals.counts.total() == 3 * LIMITS.causes
@@ -316,7 +316,7 @@ async def test_a_neighbour_that_sends_without_end_is_made_to_wait() -> None:
     door = Door()
     door.receiver._most_held = 4 * FLOATS
     caller, pipe = pipes()
-    stream = asyncio.create_task(door.receiver.tensors(pipe))
+    stream = asyncio.create_task(door.receiver.serve_tensors(pipe))
     await caller.send(hello())
     await answer(caller)
 

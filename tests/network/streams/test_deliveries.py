@@ -64,22 +64,22 @@ async def test_what_is_sent_and_does_not_arrive_is_told() -> None:
         made = {}
         for id in IDS:
             transport = dammed if id == "a" else memory.transport(id)
-            timeouts = Timeouts(beat=0.02, deliver=0.2)
+            timeouts = Timeouts(heartbeat_interval=0.02, delivery_timeout=0.2)
             state = NetworkState(Identity(id, {}, MANIFEST.digest), {one: one for one in IDS}, transport, timeouts)
             callbacks = NetworkCallbacks(report if id == "a" else lambda _: None, lambda: ("training", 1), Resources)
             made[id] = network = Network(state, MANIFEST, callbacks)
             await network.listen()
             await running.enter_async_context(network.running())
-            network.use(0, [other for other in IDS if other != id], [other for other in IDS if other != id])
-            network.begin(1)
+            network.set_edges(0, [other for other in IDS if other != id], [other for other in IDS if other != id])
+            network.begin_round(1)
         assert (await said.get()).state == "up"
         for step in range(3):
-            made["a"].writer(["b"], Call(1, step, "exchange", "v"), 32).write_all(torch.ones(8))
+            made["a"].open_message(["b"], Call(1, step, "exchange", "v"), 32).write_all(torch.ones(8))
         suspected = await said.get()
         assert (suspected.state, suspected.neighbour) == ("suspected", "b")
         assert suspected.reason == "it gives signs of life, but what is sent to it does not arrive"
         dammed.open.set()
-        made["a"].writer(["b"], Call(1, 3, "exchange", "v"), 32).write_all(torch.ones(8))
+        made["a"].open_message(["b"], Call(1, 3, "exchange", "v"), 32).write_all(torch.ones(8))
         assert (await said.get()).state == "up"
         assert said.empty()
 
@@ -88,18 +88,18 @@ def test_who_makes_the_sender_wait_is_well() -> None:
     sender, receiver = DeliveryTracker(15), DeliveryTracker(15)
 
     def stuck(now: float) -> bool:
-        return sender.stuck("b", receiver.taken("a"), now)
+        return sender.is_stalled("b", receiver.received_count("a"), now)
 
-    sender.opened("b")
-    receiver.accepted("a")
+    sender.on_open("b")
+    receiver.on_accept("a")
     for _ in range(3):
-        sender.sent("b")
-    with receiver.took("a"):
+        sender.on_sent("b")
+    with receiver.receiving("a"):
         assert not any(map(stuck, (0.0, 100.0, 200.0)))
     assert [stuck(now) for now in (300.0, 315.0, 316.0)] == [False, False, True]
-    with receiver.took("a"):
+    with receiver.receiving("a"):
         pass
     assert not stuck(317.0), "slow is not stuck"
     assert stuck(340.0)
-    sender.opened("b")
+    sender.on_open("b")
     assert not stuck(341.0), "a new stream"

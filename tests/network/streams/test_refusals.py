@@ -16,7 +16,7 @@ def identity(id: str, settings: dict[str, Any], data: tuple[str, ...] = ()) -> I
 
 def refusal(ours: Identity, theirs: Identity) -> str:
     """What `ours` says when `theirs` has refused it."""
-    judged = theirs.judge(Hello.FromString(ours.hello("them")), None)
+    judged = theirs.check(Hello.FromString(ours.hello("them")), None)
     assert judged
     return describe_refusal(Refusal.FromString(judged.SerializeToString()), ours)
 

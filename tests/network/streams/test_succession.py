@@ -41,13 +41,13 @@ def dropped(one: CountedPipe) -> bool:
 async def test_a_stream_that_says_nothing_takes_nobodys_place() -> None:
     door = Door()
     theirs, ours = pipes()
-    first = asyncio.create_task(door.receiver.tensors(ours))
+    first = asyncio.create_task(door.receiver.serve_tensors(ours))
     await theirs.send(hello())
     await answer(theirs)
     others = []
     for _ in range(50):
         near, far = pipes()
-        others.append(asyncio.create_task(door.receiver.tensors(far)))
+        others.append(asyncio.create_task(door.receiver.serve_tensors(far)))
         await near.send(hello())
         await answer(near)
     assert sum(not other.done() for other in others) == LIMITS.candidates
@@ -63,67 +63,67 @@ async def test_a_stream_that_says_nothing_takes_nobodys_place() -> None:
 
 async def test_nobody_elsewhere_pushes_a_candidate_out() -> None:
     streams, honest = StreamTakeover(LIMITS, Timeouts()), stream("ipv4:10.0.0.2:7")
-    assert streams.enter(stream())
-    assert not streams.enter(honest)
+    assert streams.add(stream())
+    assert not streams.add(honest)
     crowd = [stream(f"ipv4:10.0.0.1:{port}") for port in range(40)]
     for one in crowd:
-        streams.enter(one)
+        streams.add(one)
     assert not dropped(honest)
     assert [dropped(one) for one in crowd[-LIMITS.candidates + 1 :]] == [False] * (LIMITS.candidates - 1)
     assert all(dropped(one) for one in crowd[: -LIMITS.candidates + 1])
 
 
 async def test_a_stream_in_use_gives_way_some_times_and_then_seldom() -> None:
-    streams = StreamTakeover(LIMITS, Timeouts(succeed=1000))
-    streams.enter(stream())
+    streams = StreamTakeover(LIMITS, Timeouts(takeover_interval=1000))
+    streams.add(stream())
     for _ in range(LIMITS.successions):
         next_one = stream()
-        streams.enter(next_one)
-        await streams.succeed(next_one)
-        assert streams.present("left") is next_one
+        streams.add(next_one)
+        await streams.promote(next_one)
+        assert streams.active("left") is next_one
     waiting = stream()
-    streams.enter(waiting)
-    succeeding = asyncio.create_task(streams.succeed(waiting))
+    streams.add(waiting)
+    succeeding = asyncio.create_task(streams.promote(waiting))
     await asyncio.sleep(0.01)
     assert not succeeding.done()
-    streams.leave(next_one)  # it has ended by itself
+    streams.remove(next_one)  # it has ended by itself
     await succeeding
-    assert streams.present("left") is waiting
+    assert streams.active("left") is waiting
 
 
 async def test_who_has_lost_its_place_does_not_get_it_back() -> None:
     streams, old, new = StreamTakeover(LIMITS, Timeouts()), stream(), stream()
-    streams.enter(old)
-    streams.enter(new)
-    await streams.succeed(new)
+    streams.add(old)
+    streams.add(new)
+    await streams.promote(new)
     assert dropped(old)
     with pytest.raises(DisconnectedError, match="another stream has taken its place"):
-        await streams.succeed(old)
-    streams.leave(old)
-    assert streams.present("left") is new
+        await streams.promote(old)
+    streams.remove(old)
+    assert streams.active("left") is new
 
 
 async def test_a_pace_is_a_burst_and_then_one_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, pace = Clock(monkeypatch), RateLimiter(3, 10.0)
-    assert [pace.take() for _ in range(5)] == [True, True, True, False, False]
+    assert [pace.try_acquire() for _ in range(5)] == [True, True, True, False, False]
     assert pace.wait == 10.0
     clock.now = 9.0
-    assert not pace.take()
+    assert not pace.try_acquire()
     assert pace.wait == pytest.approx(1.0)
     clock.now = 10.0
-    assert [pace.take(), pace.take()] == [True, False]
+    assert [pace.try_acquire(), pace.try_acquire()] == [True, False]
 
 
 async def test_refusals_are_tried_again_ever_later_and_cuts_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, times = Clock(monkeypatch), Timeouts()
     retries = Backoff(times)
-    assert [retries.after_refusal() for _ in range(8)] == [*times.refused, times.refused[-1]]
+    assert [retries.after_refusal() for _ in range(8)] == [*times.retry_refused, times.retry_refused[-1]]
     assert retries.after_disconnect() == times.retry[0]
     retries.welcomed()
-    assert retries.after_refusal() == times.refused[-1], "a welcome alone is no progress"
+    assert retries.after_refusal() == times.retry_refused[-1], "a welcome alone is no progress"
     retries.welcomed()
-    clock.now += times.settle
-    assert retries.after_refusal() == times.refused[0]
+    clock.now += times.stable_after
+    assert retries.after_refusal() == times.retry_refused[0]
 
 
 async def test_a_link_that_flaps_is_told_of_seldom_and_what_it_is_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ async def test_a_link_that_flaps_is_told_of_seldom_and_what_it_is_at_the_end(mon
         news.change(neighbour, "up", "")
         news.change(neighbour, "down", "connection closed")
     assert len(told) == LIMITS.news
-    clock.now += Timeouts().news
+    clock.now += Timeouts().report_interval
     news.catch_up(neighbour)
     news.catch_up(neighbour)
     changes = 1000 - LIMITS.news
@@ -151,9 +151,9 @@ async def test_ever_other_reasons_are_told_seldom(kinds: int, monkeypatch: pytes
     sayings = ThrottledReason(LIMITS, times)
 
     def changes() -> int:
-        heard = [sayings.hear(f"reason {number % kinds}") for number in range(1000)]
+        heard = [sayings.update(f"reason {number % kinds}") for number in range(1000)]
         return sum(one != before for before, one in pairwise(heard))
 
     assert changes() == LIMITS.sayings - 1
-    clock.now += 6 * times.news
+    clock.now += 6 * times.report_interval
     assert changes() <= 6

@@ -54,9 +54,9 @@ async def ring(specs: dict[str, dict[str, str]]) -> AsyncIterator[dict[str, Netw
             await network.listen()
             await running.enter_async_context(network.running())
             others = [other for other in IDS if other != id]
-            network.use(0, others, others)
-            network.begin(1)
-            network.writer(others, Call(1, 0, "exchange", "v"), 32, [0.5]).write_all(torch.ones(8))
+            network.set_edges(0, others, others)
+            network.begin_round(1)
+            network.open_message(others, Call(1, 0, "exchange", "v"), 32, [0.5]).write_all(torch.ones(8))
         yield made
 
 
@@ -91,7 +91,7 @@ async def test_what_strangers_say_is_nobodys() -> None:
     for caller in ("far", "nobody"):
         near, pipe = pipes()
         await near.send(hello(caller))
-        await door.receiver.tensors(pipe)
+        await door.receiver.serve_tensors(pipe)
         assert (await answer(near)).HasField("refusal")
     assert not door.state.traffic.sent
     assert not door.state.traffic.received

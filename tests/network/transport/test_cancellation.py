@@ -2,7 +2,7 @@
 
 import asyncio
 
-from peer.network.transport.base import DisconnectedError, ListenConfig
+from peer.network.transport import DisconnectedError, ListenConfig
 from peer.network.transport.grpc import GrpcTransport
 
 

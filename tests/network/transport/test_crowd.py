@@ -12,25 +12,25 @@ from peer.telemetry.events import CallerRefused, Event
 
 def test_the_oldest_of_an_origin_that_has_too_many_goes() -> None:
     crowd: PerOriginQuota[int] = PerOriginQuota(most=10, of_one_origin=2)
-    assert [crowd.enter(number, "a") for number in range(4)] == [None, None, 0, 1]
+    assert [crowd.add(number, "a") for number in range(4)] == [None, None, 0, 1]
     assert list(crowd) == [2, 3]
 
 
 def test_when_there_are_too_many_in_all_who_has_most_gives_way() -> None:
     crowd: PerOriginQuota[str] = PerOriginQuota(most=4, of_one_origin=4)
     for name in ("few", "many1", "many2", "many3"):
-        assert crowd.enter(name, name.rstrip("123")) is None
-    assert crowd.enter("new", "new") == "many1"
-    assert crowd.enter("newer", "newer") == "many2"
+        assert crowd.add(name, name.rstrip("123")) is None
+    assert crowd.add("new", "new") == "many1"
+    assert crowd.add("newer", "newer") == "many2"
     assert "few" in crowd
 
 
 def test_who_has_left_counts_no_more() -> None:
     crowd: PerOriginQuota[str] = PerOriginQuota(most=1, of_one_origin=1)
-    crowd.enter("first", "a")
-    crowd.leave("first")
-    crowd.leave("first")
-    assert crowd.enter("second", "a") is None
+    crowd.add("first", "a")
+    crowd.remove("first")
+    crowd.remove("first")
+    assert crowd.add("second", "a") is None
 
 
 class Door:
@@ -40,7 +40,7 @@ class Door:
         self.told, self._open = list[Event](), ExitStack()
         self.keeper = ConnectionLimiter(strangers, self.told.append)
         self._server = self._open.enter_context(socket.create_server(("127.0.0.1", 0)))
-        self.keeper.guard(self._server.getsockname()[1])
+        self.keeper.watch_port(self._server.getsockname()[1])
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +53,7 @@ class Door:
         far = socket.create_connection(self._server.getsockname(), source_address=(host, 0))
         self._open.enter_context(far)
         self._open.enter_context(self._server.accept()[0])
-        self.keeper.belongs(caller := far.getsockname(), member)
+        self.keeper.set_owner(caller := far.getsockname(), member)
         return far, caller
 
 
@@ -63,10 +63,10 @@ def test_of_one_members_connections_the_oldest_that_is_in_no_use_goes() -> None:
         there = [door.connect("peer1", f"127.0.0.{host}") for host in (1, 1, 2, 2, 1)]
         other, _ = door.connect("peer2")
         first = there[0][1]
-        with door.keeper.carrying(first), door.keeper.carrying(first, in_use=True):
-            door.keeper.look()
+        with door.keeper.exempt(first), door.keeper.exempt(first, in_use=True):
+            door.keeper.scan()
             assert [shut(far) for far, _ in there] == [False, True, True, False, False]
-            door.keeper.look()
+            door.keeper.scan()
             assert not shut(other)
     [refused] = door.told
     assert isinstance(refused, CallerRefused)
@@ -77,8 +77,8 @@ def test_members_that_are_no_neighbours_leave_room_for_those_that_are() -> None:
     with Door(UnknownCallerLimits(connections=2)) as door:
         neighbour, caller = door.connect("neighbour")
         others = [door.connect(f"peer{number}")[0] for number in range(4)]
-        with door.keeper.carrying(caller):
-            door.keeper.look()
+        with door.keeper.exempt(caller):
+            door.keeper.scan()
         assert sum(map(shut, others)) == 2
         assert not shut(neighbour)
 

@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from peer.network.transport.base import DisconnectedError, ListenConfig
+from peer.network.transport import DisconnectedError, ListenConfig
 from peer.network.transport.grpc import UNCOMPRESSED, GrpcTransport
 from peer.network.transport.server import GrpcServer
 from peer.network.wire.messages import SERVICE

@@ -272,7 +272,7 @@ async def test_who_says_nothing_is_not_waited_for() -> None:
         serving = group.create_task(silent.run())
         await asyncio.sleep(0)
         with pytest.raises(DisconnectedError, match=r"no answer in 0\.1 s"):
-            await questions("b", question=0.1).ask(asking, "a", Ask(0))
+            await questions("b", view_rpc_timeout=0.1).ask(asking, "a", Ask(0))
         serving.cancel()
 
 

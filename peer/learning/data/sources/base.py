@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from peer.errors import InputError
@@ -15,6 +14,7 @@ from peer.learning.data.drift import Drift, Stage, stages
 from peer.learning.data.partition import AnyPartition, Iid
 from peer.learning.data.samples import check_columns
 from peer.learning.data.transforms import Steps, transforms_by_use
+from peer.learning.randomness import draw
 from peer.learning.tasks import Classification, Task
 from peer.settings import Settings, names_peers, of_peer, spelled
 
@@ -97,7 +97,7 @@ class Source(Settings):
         return {key: value for key, value in self if isinstance(value, Path)}
 
     def load(self, task: Task = Classification()) -> Dataset:
-        """Open the data for a task; large sets stay on disk until samples are taken. InputError for what is no use."""
+        """Open the data for a task; large sets stay on disk until samples are taken. InputError if unusable."""
         dataset = self._limited(self._read(task))
         dataset = set_aside(dataset, self.validation, self.seed, self.name) if self.validation else dataset
         opened = self._streamed(dataset)
@@ -106,12 +106,10 @@ class Source(Settings):
         return opened
 
     def _streamed(self, dataset: Dataset) -> Dataset:
-        lazily = self.stays_on_disk or self.transforms or self.test_transforms or is_read_one_by_one(dataset)
-        if lazily:
+        if self.stays_on_disk or self.transforms or self.test_transforms or is_read_one_by_one(dataset):
             steps = transforms_by_use(self.transforms, self.test_transforms)
-            return as_streamed(
-                dataset, BatchReader(self.name, {}, dataset.task, 1.0, steps, self._collate()), self.workers
-            )
+            reader = BatchReader(self.name, {}, dataset.task, 1.0, steps, self._collate())
+            return as_streamed(dataset, reader, self.workers)
         if self.workers:
             raise InputError(f"{self.name}: all samples are in memory, and `workers` would do nothing; leave it out")
         return dataset
@@ -128,8 +126,7 @@ class Source(Settings):
     def _limited(self, dataset: Dataset) -> Dataset:
         if self.limit is None or self.limit >= len(dataset.train_targets):
             return dataset
-        drawn = np.random.default_rng(self.seed).permutation(len(dataset.train_targets))[: self.limit]
-        kept = np.sort(drawn)
+        kept, _ = draw(len(dataset.train_targets), self.limit, self.seed)
         inputs = SelectedRows(dataset.train_inputs, kept)
         return replace(dataset, train_inputs=inputs, train_targets=dataset.train_targets[kept])
 

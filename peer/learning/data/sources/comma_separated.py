@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SEPARATORS = ",;\t|"
 """Among which that of a file is looked for."""
 UNCLOSED_QUOTE = "EOF inside string"
-"""In pandas' words."""
+"""Part of the message by which pandas reports it."""
 _SWAPPED = str.maketrans(",.", ".,")
 
 
@@ -60,6 +60,7 @@ class Csv(Table):
     """The texts that stand for a value that is missing, `["", "-", "-999"]`. Not given: an empty field, NA, N/A, NaN,
     null, None and the like."""
 
+    _format: ClassVar[str] = "CSV"
     _texts_may_be_numbers: ClassVar[bool] = True
 
     def _parse(self, pandas: Any) -> "pandas.DataFrame":
@@ -105,7 +106,7 @@ class Csv(Table):
         chosen = max(found, key=lambda one: (self.label in found[one], len(found[one])))
         names = found[chosen]
         if not any(names):
-            raise InputError(f"{self.path} is no csv file, or is truncated: there is no header line")
+            raise InputError(f"{self.path} is not a CSV file or is truncated: there is no header line")
         counts = Counter(names)
         for number, name in enumerate(names, 1):
             if not name:
@@ -116,14 +117,14 @@ class Csv(Table):
 
     @property
     def _remarks(self) -> tuple[str, ...]:
-        """Of what was found out without being told."""
+        """What to report about settings that were detected."""
         separator, _ = self._header()
         named = {"\t": "tabs"}.get(separator, f"`{separator}`")
         return (f"columns are separated by {named}",) if separator != (self.separator or ",") else ()
 
     @property
     def _written_in(self) -> str:
-        """The encoding; its mark at the beginning, if there is one, is no part of the first name."""
+        """The encoding; a byte order mark is not part of the first name."""
         if self.encoding:
             return "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
         with self._open() as file:
@@ -144,14 +145,14 @@ class Csv(Table):
         with suppress(ValueError):
             for line, fields in found:
                 if fields > len(header):
-                    way_out = "put quotation marks around a value that holds a separator, or give every column a name"
+                    hint = "put quotation marks around a value that holds a separator, or give every column a name"
                 else:
-                    way_out = "add what is missing, or leave the row out"
-                return f"line {line} has {fields} fields and the header has {len(header)} names; {way_out}"
+                    hint = "add what is missing, or leave the row out"
+                return f"line {line} has {fields} fields and the header has {len(header)} names; {hint}"
         return None
 
     def _unclosed(self, separator: str) -> str:
-        """In which row a quotation mark opens that takes in all the rest."""
+        """Say in which row a quotation mark opens that is never closed."""
         last = line = 1
         # csv.Error: the rest is longer than 128 kB
         with suppress(csv.Error), self._text() as file:
@@ -172,9 +173,9 @@ class Csv(Table):
         line = content[:begin].decode(written_in, "ignore").count("\n") + 1
         named = self.encoding or written_in.removesuffix("-sig").upper()
         if self.encoding is None and written_in == "utf-16":  # as its mark says
-            return f"{self.path} is no csv file in {named}: line {line} is damaged or cut off; save it again, as UTF-8"
+            return f"{self.path} is not a CSV file in {named}: line {line} is damaged or cut off; save it as UTF-8"
         return (
-            f"{self.path} is no csv file in {named}: line {line} has a letter written in another way; say in which, "
+            f"{self.path} is not a CSV file in {named}: line {line} has a letter in another encoding; say in which, "
             "such as `encoding: cp1252` for what older programs wrote in Western Europe"
         )
 
@@ -186,7 +187,7 @@ class Csv(Table):
         with suppress(ValueError):
             float(text.translate(_SWAPPED) if self.decimal == "." else text)
             if other in text and "_" not in text:  # Python alone takes 1_000
-                return f'which is no number; write `decimal: "{other}"` if it has a decimal {sign}'
+                return f'which is not a number; write `decimal: "{other}"` if it has a decimal {sign}'
         return super()._why_no_number(text)
 
     def _place(self, row: int) -> str:

@@ -51,10 +51,10 @@ class ImageFolder(OnDisk):
         names = self.class_names or _subfolders(top)
         train = self._list(top, names, task)
         if split and (self.root / "test").is_dir():
-            joined = join_parts(train, self._list(self.root / "test", names, task), where, len(names))
+            test = self._list(self.root / "test", names, task)
         else:
-            joined = join_parts(*hold_out(train, self.holdout, self.seed, where), where, len(names))
-        return replace(joined, names=Names(classes=names))
+            train, test = hold_out(train, self.holdout, self.seed, where)
+        return replace(join_parts(train, test, where, len(names)), names=Names(classes=names))
 
     def _list(self, top: Path, names: tuple[str, ...], task: Task) -> Labelled:
         unknown = sorted(set(_subfolders(top)) - set(names))
@@ -88,14 +88,11 @@ class ImageFiles:
             pixels[row] = self._decode(pillow, self.paths[index])
         return pixels
 
-    def _check_size(self, pillow: Any, image: Any) -> None:
-        if image.width * image.height > pillow.MAX_IMAGE_PIXELS:
-            raise ValueError(f"its {image.width} x {image.height} pixels are too many; scale it down")
-
     def _decode(self, pillow: Any, path: Path) -> Array:
         try:
             with open_plain(path) as file, pillow.open(file, formats=_FORMATS) as image:
-                self._check_size(pillow, image)
+                if image.width * image.height > pillow.MAX_IMAGE_PIXELS:
+                    raise ValueError(f"its {image.width} x {image.height} pixels are too many; scale it down")
                 image = image.convert("RGB" if self.channels == 3 else "L")
                 image = image.resize((self.size, self.size), pillow.Resampling.BILINEAR)
         except (*PILLOW_ERRORS, pillow.DecompressionBombError) as error:

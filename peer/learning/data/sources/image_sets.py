@@ -52,12 +52,8 @@ class Digits(Source):
         pixels = table[order, :-1].reshape(-1, 1, 8, 8)
         targets = task.read_targets(table[order, -1], self.name, "the digits")
         train = Labelled(pixels[:_DIGITS_TRAIN], targets[:_DIGITS_TRAIN], task, 16.0)
-        return join_parts(
-            train,
-            Labelled(pixels[_DIGITS_TRAIN:], targets[_DIGITS_TRAIN:], task, 16.0),
-            self.name,
-            10 if task.has_classes else None,
-        )
+        test = Labelled(pixels[_DIGITS_TRAIN:], targets[_DIGITS_TRAIN:], task, 16.0)
+        return join_parts(train, test, self.name, 10 if task.has_classes else None)
 
 
 @cache
@@ -122,39 +118,29 @@ class IdxSet(Downloadable, OnDisk):
     _folder: ClassVar[str]
 
     def _read(self, task: Task) -> Dataset:
+        raw = self.root / self._folder / "raw"
+        files = [raw / f"{part}-{kind}-ubyte" for part in self._parts() for kind in ("images-idx3", "labels-idx1")]
         if self.download:
             with download_lock(self.root):
-                if self._absent():
-                    self._fetch()
-        if absent := self._absent():
+                if not all(path.exists() for path in files):
+                    self._torchvision_set(self._folder, download=True, **self._options())
+        if absent := [path for path in files if not path.exists()]:
             raise self._missing(absent[0])
-        images, labels, test_images, test_labels = self._files()
+        images, labels, test_images, test_labels = files
         train, test = self._part(images, labels, task), self._part(test_images, test_labels, task)
-        return join_parts(train, test, str(images.parent), self._classes())
+        return join_parts(train, test, str(raw), self._classes())
 
     def _part(self, images: Path, labels: Path, task: Task) -> Labelled:
         x, y = read_idx(images, dimensions=3), read_idx(labels, dimensions=1)
         return labelled(x, y - self._first_label(), str(images.parent), task, images.name, labels.name)
 
-    def _absent(self) -> list[Path]:
-        return [path for path in self._files() if not path.exists()]
+    def _parts(self) -> tuple[str, str]:
+        """How the names of the files for training and of those for tests begin."""
+        return "train", "t10k"
 
-    def _files(self) -> tuple[Path, Path, Path, Path]:
-        """Training images and labels, test images and labels."""
-        return self._paths("train", "t10k")
-
-    def _paths(self, train: str, test: str) -> tuple[Path, Path, Path, Path]:
-        raw = self.root / self._folder / "raw"
-        images, labels = "images-idx3-ubyte", "labels-idx1-ubyte"
-        return (
-            raw / f"{train}-{images}",
-            raw / f"{train}-{labels}",
-            raw / f"{test}-{images}",
-            raw / f"{test}-{labels}",
-        )
-
-    def _fetch(self) -> None:
-        self._torchvision_set(self._folder, download=True)
+    def _options(self) -> dict[str, str]:
+        """Further arguments of torchvision's data set."""
+        return {}
 
     def _classes(self) -> int:
         return 10
@@ -188,11 +174,11 @@ class Emnist(IdxSet):
     """EMNIST's own sets: byclass has 62 classes, bymerge and balanced 47, letters 26, digits and mnist 10."""
     _folder: ClassVar[str] = "EMNIST"
 
-    def _files(self) -> tuple[Path, Path, Path, Path]:
-        return self._paths(f"emnist-{self.split}-train", f"emnist-{self.split}-test")
+    def _parts(self) -> tuple[str, str]:
+        return f"emnist-{self.split}-train", f"emnist-{self.split}-test"
 
-    def _fetch(self) -> None:
-        self._torchvision_set(self._folder, download=True, split=self.split)
+    def _options(self) -> dict[str, str]:
+        return {"split": self.split}
 
     def _classes(self) -> int:
         return {"byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26}.get(self.split, 10)

@@ -20,7 +20,7 @@ from peer.learning.data.sources.unpacking import check_unpacked
 from peer.learning.tasks import Task
 
 ENCRYPTED = 1
-"""In a zip member's flags."""
+"""The bit of a zip member's flags."""
 
 
 class Npz(OnDisk):
@@ -76,7 +76,7 @@ def read_npz(path: Path) -> dict[str, Array]:
             return {name.removesuffix(".npy"): _member(path, archive, info) for name, info in members.items()}
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
-    # zipfile tells of damage in these ways; a name that is no UTF-8 and an impossible offset are ValueErrors.
+    # zipfile tells of damage in these ways; a name that is not UTF-8 and an impossible offset are ValueErrors.
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
         raise InputError(f"{path} is not a .npz archive, or is truncated or damaged: {error}") from error
     except OSError as error:
@@ -96,7 +96,7 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Arra
     try:
         return _array(content)
     except ValueError as error:
-        raise InputError(f"{path}: {info.filename} is no plain array ({error})") from error
+        raise InputError(f"{path}: {info.filename} is not a plain array ({error})") from error
 
 
 def _mapped(path: Path, info: zipfile.ZipInfo) -> Array:

@@ -7,6 +7,7 @@ import importlib
 import zlib
 from abc import abstractmethod
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -115,6 +116,7 @@ class Table(Source):
     """The labels of classes 0, 1, ..., as text; give it where a file may lack some class, or where another
     order is wanted. Not given: whole numbers are the classes' own, texts are numbered in sorted order."""
 
+    _format: ClassVar[str]
     _texts_may_be_numbers: ClassVar[bool] = False
     """Whether a text that reads like a number is one."""
 
@@ -123,20 +125,26 @@ class Table(Source):
         read = self._chosen(self._frame())
         if len(read) == 0:
             raise InputError(f"{where}: there are no rows after the header")
-        frame = self._whole(read)
+        frame = self._complete(read)
         y, names = self._targets(frame[self.label], task)
         features = frame.drop(columns=self.label)
         samples = labelled(self._features(features), y, where, task, "the table", self.label)
-        joined = join_parts(*hold_out(samples, self.holdout, self.seed, where), where, len(names) if names else None)
-        classes = names or (_numbered_names(joined.classes) if task.has_classes else ())
         left_out = len(read) - len(frame)
         told = f"{left_out} of {len(read)} rows are left out, as a value is missing"
         remarks = (*self._remarks, *([told] if left_out else []))
-        return replace(joined, names=Names(tuple(map(str, features.columns)), classes), remarks=remarks)
+        return replace(self._joined(samples, tuple(map(str, features.columns)), names), remarks=remarks)
+
+    def _joined(self, samples: Labelled, columns: tuple[str, ...], classes: tuple[str, ...]) -> Dataset:
+        """The data set with some rows held out; `classes` are the classes' names unless they are numbers."""
+        where = str(self.path)
+        parts = hold_out(samples, self.holdout, self.seed, where)
+        joined = join_parts(*parts, where, len(classes) if classes else None)
+        numbered = tuple(map(str, range(joined.classes))) if samples.task.has_classes else ()
+        return replace(joined, names=Names(columns, classes or numbered))
 
     @property
     def _remarks(self) -> tuple[str, ...]:
-        """Of how the file was read."""
+        """What to report about how the file was read."""
         return ()
 
     def _chosen(self, frame: "pandas.DataFrame") -> "pandas.DataFrame":
@@ -144,10 +152,7 @@ class Table(Source):
         if self.columns and self.label in self.columns:
             raise InputError(f"`columns` has `{self.label}`, which is the label; leave it out there")
         found = [*map(str, frame.columns)]
-        if self.label not in found:
-            raise InputError(
-                f"{self.path}: there is no column {self.label!r} to take labels from; it has {', '.join(found)}"
-            )
+        self._check_label(found)
         for name in self.columns or ():
             if name not in found:
                 raise InputError(f"{self.path}: there is no column {name!r}; {suggest(name, found)}")
@@ -155,14 +160,20 @@ class Table(Source):
             [*(self.columns or (n for n in frame.columns if n != self.label)), self.label]
         ]
 
-    def _whole(self, frame: "pandas.DataFrame") -> "pandas.DataFrame":
+    def _check_label(self, columns: Sequence[str]) -> None:
+        if self.label not in columns:
+            raise InputError(
+                f"{self.path}: there is no column {self.label!r} to take labels from; it has {', '.join(columns)}"
+            )
+
+    def _complete(self, frame: "pandas.DataFrame") -> "pandas.DataFrame":
         """The rows that lack no value, by their numbers in the file."""
         if self.when_missing == "refuse":
             self._refuse_missing(frame)
-        whole = frame.dropna()
-        if len(whole) == 0:
+        complete = frame.dropna()
+        if len(complete) == 0:
             raise InputError(f"{self.path}: every row lacks a value; say by `columns` which of them to learn from")
-        return whole
+        return complete
 
     def _targets(self, column: "pandas.Series[Any]", task: Task) -> tuple[Array, tuple[str, ...]]:
         """What is to be foretold of each row, and the classes' names where they are not numbers."""
@@ -175,14 +186,14 @@ class Table(Source):
             return self._parse(importlib.import_module("pandas"))
         except ImportError as error:
             raise InputError(
-                f"reading {self.name} files needs pandas and pyarrow ({error}); "
+                f"reading {self._format} files needs pandas and pyarrow ({error}); "
                 "install them with: pip install -c constraints.txt 'dfl[tables]'"
             ) from error
         # pandas' and Arrow's own errors for what they cannot parse are ValueErrors; in a damaged Parquet file's schema
         # they also stumble over absent keys, unknown types and widths that Arrow has not got.
         except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, NotImplementedError) as error:
             reason = " ".join(str(error).split())
-            raise InputError(f"{self.path} is no {self.name} file, or is truncated: {reason}") from error
+            raise InputError(f"{self.path} is not a {self._format} file or is truncated: {reason}") from error
 
     @abstractmethod
     def _parse(self, pandas: Any) -> "pandas.DataFrame":
@@ -231,12 +242,12 @@ class Table(Source):
         return values
 
     def _as_numbers(self, texts: "pandas.Series[str]") -> "pandas.Series[Any]":
-        """float64, NaN for what is no number."""
+        """Convert to float64, NaN for what is not a number."""
         return importlib.import_module("pandas").to_numeric(texts, errors="coerce")  # type: ignore[no-any-return]
 
     def _why_no_number(self, text: str) -> str:
         """What is wrong with it, and the way out."""
-        return "which is no number; correct it, or say by `columns` which columns to learn from"
+        return "which is not a number; correct it, or say by `columns` which columns to learn from"
 
     def _refuse(self, column: "pandas.Series[Any]", wrong: ArrayLike, why: str) -> None:
         """InputError that names the first value of the column that is wrong."""
@@ -249,7 +260,7 @@ class Table(Source):
             )
 
     def _place(self, row: int) -> str:
-        """Where a row, counted from 0, is found by who looks for it."""
+        """Where a user finds a row, counted from 0, in the file."""
         return f"row {row + 1}"
 
 
@@ -259,6 +270,7 @@ class Parquet(Table, OnDisk):
 
     name: Literal["parquet"]
     """A Parquet file of your own."""
+    _format: ClassVar[str] = "Parquet"
 
     def _read(self, task: Task) -> Dataset:
         return self._by_row_groups(task) if self.stream else super()._read(task)
@@ -276,9 +288,7 @@ class Parquet(Table, OnDisk):
         y, names = self._targets(labels[self.label], task)
         rows = self._row_groups()
         samples = Labelled(rows, task.read_targets(y, where, self.label), task)
-        joined = join_parts(*hold_out(samples, self.holdout, self.seed, where), where, len(names) if names else None)
-        classes = names or (_numbered_names(joined.classes) if task.has_classes else ())
-        return replace(joined, names=Names(rows.columns, classes))
+        return self._joined(samples, rows.columns, names)
 
     def _row_groups(self) -> RowGroups:
         from pyarrow import parquet
@@ -296,11 +306,7 @@ class Parquet(Table, OnDisk):
 
         described = parquet.read_metadata(self.path)
         if self.stream:
-            known = described.schema.to_arrow_schema().names
-            if self.label not in known:
-                raise InputError(
-                    f"{self.path}: there is no column {self.label!r} to take labels from; it has {', '.join(known)}"
-                )
+            self._check_label(described.schema.to_arrow_schema().names)
             return parquet.read_table(self.path, columns=[self.label]).to_pandas()  # type: ignore[no-any-return]
         columns = [described.schema.column(number) for number in range(described.num_columns)]
         row = sum(max(_VALUE_BYTES, column.length or 0) for column in columns)
@@ -312,8 +318,3 @@ class Parquet(Table, OnDisk):
             lengths = [compute.max(compute.binary_length(chunk.dictionary)).as_py() or 0 for chunk in column.chunks]
             check_unpacked(self.path, len(column) * max(lengths, default=0), _PLAINLY)
         return table.to_pandas()  # type: ignore[no-any-return]
-
-
-def _numbered_names(classes: int) -> tuple[str, ...]:
-    """The names of classes that are numbers: as `class_names` would give them."""
-    return tuple(map(str, range(classes)))

@@ -11,11 +11,11 @@ MAX_RATIO = 100
 """So many times its own size may a larger file become; tables come to 3 to 30, arrays of mostly zeros to more."""
 
 
-def check_unpacked(path: Path, size: int, way_out: str) -> None:
+def check_unpacked(path: Path, size: int, hint: str) -> None:
     """InputError when `size` bytes are more than the file may become."""
     if size > _allowed_bytes(path):
         raise InputError(
-            f"{path}: it would take {size / 1e6:,.0f} MB of memory, {MAX_RATIO} times its own size; {way_out}"
+            f"{path}: it would take {size / 1e6:,.0f} MB of memory, {MAX_RATIO} times its own size; {hint}"
         )
 
 

@@ -105,5 +105,5 @@ def _torch_data_sets(returned: Any) -> tuple[Any, ...]:
 def _function(name: str) -> Callable[..., Any]:
     function = load_object(name)
     if not callable(function):
-        raise InputError(f"`{name}` is no function, so it cannot be called")
+        raise InputError(f"`{name}` is not a function, so it cannot be called")
     return function  # type: ignore[no-any-return]

@@ -25,7 +25,7 @@ from peer.protocols.base import Protocol
 from peer.spec.federation import MEANS, VARIANCES
 
 if TYPE_CHECKING:
-    from peer.runtime.local_peer import Participant
+    from peer.runtime.rounds.local_peer import Participant
 
 ProtocolState = MutableMapping[str, Tensor]
 Whose = Literal["own", "federation"]
@@ -150,6 +150,6 @@ async def admit_standard(participant: "Participant", whose: Whose, entrants: Map
         return
     if peer.id in new:
         arrived = await participant.communicator.receive_state(ENTRY)
-        learner.standardise(Standardisation.of_vector(arrived.vector))
+        learner.standardise(Standardisation.from_vector(arrived.vector))
     if peer.right in new and learner.standard:
         await participant.communicator.send_state(ENTRY, learner.standard.vector)

@@ -6,10 +6,10 @@ from typing import Any
 from peer.files import LineFile
 from peer.learning.device import memory_errors
 from peer.plugins import user_code_errors
-from peer.runtime.admission import admit_standard, first_rows, settle_standard, sync_admitted
 from peer.runtime.checkpoints import Checkpointer
-from peer.runtime.local_peer import Participant
-from peer.runtime.round_reports import Evaluator, round_done, trace_facts, user_figures
+from peer.runtime.rounds.admission import admit_standard, first_rows, settle_standard, sync_admitted
+from peer.runtime.rounds.local_peer import Participant
+from peer.runtime.rounds.reports import Evaluator, round_done, trace_facts, user_figures
 from peer.tasks import in_thread
 from peer.telemetry.events import BytesPassed
 from peer.telemetry.results import AUDIT, ModelFigures, append_audit
@@ -71,7 +71,7 @@ class Rounds:
     def interrupted(self) -> None:
         """Keep the audit of a round that is cut off, if members change: it may never be played again, and what has left
         in it has left."""
-        if self._setup.seat.can_be_lost:
+        if self._setup.gate.can_be_excluded:
             for line in self._network.audit.interrupt(self._network.edges):
                 append_audit(self._audit, self._with_own_code(line))
         self._audit.close()

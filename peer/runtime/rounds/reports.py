@@ -17,22 +17,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from math import isfinite
-from pathlib import Path
 from typing import Any, Literal
 
-from peer.errors import DivergedError, FailedError, InputError
+from peer.errors import DivergedError, FailedError
 from peer.learning.data.drift import stage_of
 from peer.learning.device import memory_errors
-from peer.learning.export import save_model
-from peer.learning.model.model import Model
-from peer.learning.model.weights import open_weights
-from peer.learning.named_tensors import content_sha256
+from peer.learning.export import load_if_intact, save_model
 from peer.learning.training.evaluation import Evaluation, evaluate, measure
 from peer.learning.training.phase import Phase
 from peer.network.wire.messages import Resources, StatusReply
 from peer.runtime.lifecycle import PhaseTimes
-from peer.runtime.local_peer import Participant
-from peer.runtime.setup import Setup
+from peer.runtime.rounds.local_peer import Participant
 from peer.spec.blocks import StopEarly, describe_behaviours
 from peer.spec.federation import FIGURE, Spec
 from peer.tasks import in_thread
@@ -182,8 +177,9 @@ def round_done(participant: Participant, found: ModelFigures, before: PhaseTimes
     )
 
 
-async def open_files(telemetry: Telemetry, setup: Setup) -> None:
+async def open_files(telemetry: Telemetry, participant: Participant) -> None:
     """Let events go to the peer's file from now on, the first of this process with what earlier ones did."""
+    setup = participant.setup
     close_torn_lines(setup.out)
     if telemetry.writes:  # this process has run in an earlier view
         return
@@ -269,7 +265,7 @@ class Evaluator:
         run.progress = run.progress.since(self._since(round)).after(round, figures, headline.better, rule.margin)
         run.stopped_early = run.progress.should_stop(round, rule)
         if run.stopped_early:
-            self._participant.network.end_after(round)
+            self._participant.network.set_last_round(round)
         if round < self._spec.rounds and run.stopped_early:
             self._participant.lifecycle.report(
                 StoppedEarly(round=round, best_round=run.progress.round, figure=headline.name)
@@ -326,22 +322,6 @@ def _headline(evaluation: Evaluation, spec: Spec) -> float | None:
     return evaluation.by(spec.test) if spec.test else evaluation.figures[spec.task.headline.name]
 
 
-def take_fine_tuned(model: Model, out: Path, rounds: int) -> bool:
-    """Whether a fine-tuned model of so many rounds and its result are whole in `out`: then `model` becomes that one."""
-    result = read_result(out)
-    if result is None or result.before_finetuning is None or result.rounds != rounds:
-        return False
-    try:
-        with open_weights(out / MODEL) as stored:
-            tensors = {name: one.read() for name, one in stored.items()}
-        if content_sha256(tensors) != result.model_sha256:
-            return False
-        model.load(tensors)
-    except InputError:
-        return False
-    return True
-
-
 class Finish:
     """Once the last checkpoint has been read back. A peer that is killed meanwhile does it once more, from the same
     model."""
@@ -356,14 +336,21 @@ class Finish:
 
     async def run(self) -> None:
         """FailedError where fine-tuning diverges."""
-        await self._participant.apply_drift(self._last)
-        if await in_thread(take_fine_tuned, self._participant.learner.model, self._out, self._last):
+        await self._participant.learner.apply_drift(self._last)
+        if await in_thread(self._take_fine_tuned):
             await self._evaluator.evaluate()
             return
         found = self._evaluator.newest if self._evaluator.evaluation else await self._evaluator.evaluate()
         await self._write(found, None)
         if finetune := self._spec.finetune:
             await self._write(await self._fine_tune(finetune.phase()), found)
+
+    def _take_fine_tuned(self) -> bool:
+        """Whether a fine-tuned model of this run and its result are intact on disk: then the model becomes that one."""
+        result = read_result(self._out)
+        if result is None or result.before_finetuning is None or result.rounds != self._last:
+            return False
+        return load_if_intact(self._participant.learner.model, self._out / MODEL, result.model_sha256)
 
     async def _write(self, found: ModelFigures, before: ModelFigures | None) -> None:
         """The model as it is, and the result; `before`: its figures before fine-tuning."""
@@ -409,7 +396,7 @@ class Finish:
         lifecycle.become("training")
         try:
             with lifecycle.timed("train"), memory_errors():
-                learner.trainer = learner.new_trainer(self._spec.training.beside_the_phase)
+                learner.trainer = learner.new_trainer(self._spec.training.without_phases)
                 await learner.compute(learner.trainer.train, phase, self._last + 1)
         except DivergedError:
             raise FailedError(

@@ -7,9 +7,11 @@ values from the start, too (rule R1).
 import asyncio
 from itertools import count
 
+import numpy as np
 from torch import Tensor
 
 from peer.errors import InputError
+from peer.learning.randomness import derive
 from peer.network.collectives import Collectives, Pending
 from peer.network.network import Network
 from peer.protocols.base import Received, Resources
@@ -32,7 +34,7 @@ class Round:
         """Of each phase whose length the data or the clock decides."""
         self.trained = False
         self.resources: Resources | None = None
-        """As the protocol was told them."""
+        """As the protocol got them."""
         self._journal, self._numbers = journal, count()
 
     async def recall(self) -> tuple[int, Tensor | None]:
@@ -43,6 +45,11 @@ class Round:
     async def keep(self, number: int, value: Tensor) -> Tensor:
         """Write a value; it is on disk when this returns. What is returned is what a replay will recall."""
         return await in_thread(self._journal.write, self.number, number, value)
+
+    def shared_generator(self, seed: int, purpose: str) -> np.random.Generator:
+        """Random numbers from which all members draw alike; `seed`: the run's."""
+        view = f"view {self.network.identity.view}"
+        return np.random.default_rng(derive(seed, view, self.number, purpose))
 
     def check_awaited(self, protocol: str) -> None:
         """InputError if the protocol did not wait for what it asked for."""

@@ -6,10 +6,11 @@ A vector's way out of a peer:
    is refused is refused by an InputError with the way out, before anything has left. What is left to do is a
    `CheckedCall`, of the same form for every collective;
 2. each vector is fetched to the CPU as the call finds it, or, where the spec says that this peer misbehaves, the one
-   that it sends in its place (`SimulatedAdversary`: applied where vectors leave, so that no protocol knows of it;
-   labels are flipped where data are loaded, in `peer.runtime.setup`); the trace keeps both;
+   that it sends in its place (`SimulatedAdversary`: applied where vectors leave, so that no protocol knows of it);
+   the trace keeps both;
 3. when it is here, and the earlier calls have sent (`SendQueue`: at once, where nothing ever left the CPU), it is
-   checked to be finite and encoded as `wire` says (`peer.runtime.encodings`), each vector once however many get it;
+   checked to be finite and encoded as `wire` says (`peer.runtime.rounds.encodings`), each vector once however many
+   get it;
 4. and the round's collective sends it (`peer.network.collectives`). Collectives number their calls, so only the queue
    starts them.
 
@@ -33,16 +34,14 @@ from peer.errors import DivergedError, FailedError, InputError
 from peer.learning.device import HostCopy, Transfers, copies
 from peer.learning.model.layout import PARTS
 from peer.learning.model.model import Model
-from peer.learning.randomness import torch_generator
 from peer.learning.training.phase import Phase
 from peer.network.collectives import Arrived, Expected, Neighbourhood, Outgoing, Pending
 from peer.protocols.base import Peer, Protocol, Received
 from peer.protocols.declarations import Share
-from peer.runtime.checkpoints import under
-from peer.runtime.encodings import Collective, Encoding, new_encoding
 from peer.runtime.lifecycle import Lifecycle
-from peer.runtime.round import Round
-from peer.spec.blocks import Behaviour, Noise, SignFlip, Stale
+from peer.runtime.rounds.adversary import SimulatedAdversary
+from peer.runtime.rounds.encodings import Collective, Encoding, new_encoding
+from peer.runtime.rounds.round import Round
 from peer.spec.federation import Spec
 from peer.telemetry.events import Note, RingOrdered
 from peer.topology import receivers, senders
@@ -83,7 +82,7 @@ class CallChecker:
         self._declared = protocol.declarations(rounds)
 
     def neighbourhood(self) -> Neighbourhood:
-        """The ring's order, and to whom and from whom messages go, in the present round."""
+        """The ring's order, and the receivers and senders of messages, in the present round."""
         ring, id = self._peer.ring, self._peer.id
         return Neighbourhood(ring, receivers(self._graph, ring, id), senders(self._graph, ring, id))
 
@@ -307,76 +306,6 @@ async def _in_turn(before: asyncio.Future[Any] | None, fetched: Collection[HostC
     return send()
 
 
-class SimulatedAdversary:
-    """Turns a vector into the one that is sent; without a behaviour, or of one of bytes, it is the same one.
-
-    Of vectors that are laid out as a part of the model only what is trained changes: BatchNorm's statistics, of which a
-    negative variance would end every neighbour, leave as they are.
-    """
-
-    def __init__(self, behaviour: Behaviour | None, model: Model, seed: int, peer: str) -> None:
-        self._behaviour, self._model, self._seed, self._peer = behaviour, model, seed, peer
-        self._round = self._count = 0
-        self._start: Tensor | None = None
-        self._first: dict[str, Tensor] = {}
-
-    def begin(self, round: int) -> None:
-        """A new round: the model as it is now is the one from which its change counts."""
-        self._round, self._count = round, 0
-        if isinstance(self._behaviour, SignFlip):
-            self._start = self._model.vector.detach().clone()
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """What must survive a crash; nobody changes these tensors any more."""
-        return dict(self._first)
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self._first = dict(state)
-
-    def transform(self, share: Share, vector: Tensor) -> Tensor:
-        """What is sent in place of `vector` (float32 or bytes, of one dimension), which stays as it is."""
-        if share.bytes:
-            return vector
-        match self._behaviour:
-            case Noise(scale=scale):
-                return self._noisy(share, vector, scale)
-            case Stale():
-                return self._stale(share, vector)
-            case SignFlip():
-                return self._flipped(share, vector)
-        return vector
-
-    def _noisy(self, share: Share, vector: Tensor, scale: float) -> Tensor:
-        generator = torch_generator(self._seed, self._peer, self._round, f"noise {self._count}")
-        self._count += 1
-        noise = torch.randn(vector.shape, generator=generator).mul_(scale).to(vector.device)
-        return self._trained(share, vector, vector + noise)
-
-    def _stale(self, share: Share, vector: Tensor) -> Tensor:
-        # Each receiver may get a vector of its own under one name, and each of another length.
-        name = f"{share.vector}/{vector.numel()}"
-        if name not in self._first:
-            self._first[name] = vector.detach().to("cpu", copy=True)
-        return self._first[name].to(vector.device, copy=True)
-
-    def _flipped(self, share: Share, vector: Tensor) -> Tensor:
-        if share.own:
-            return self._trained(share, vector, -vector)
-        assert self._start is not None
-        assert share.part
-        return self._trained(share, vector, 2 * self._start[self._model.part(share.part)] - vector)
-
-    def _trained(self, share: Share, vector: Tensor, changed: Tensor) -> Tensor:
-        """`changed` where the model is trained, `vector` elsewhere."""
-        if share.part is None:
-            return changed
-        told, offset = vector.clone(), self._model.part(share.part).start
-        for where in self._model.trainable(share.part):
-            place = slice(where.start - offset, where.stop - offset)
-            told[place] = changed[place]
-        return told
-
-
 def map_unique(given: Mapping[str, T], make: Callable[[T], Made]) -> dict[str, Made]:
     """What is made of each, by receiver: of what several receivers get once, in the order of the first of them."""
     made = {at: make(one) for at, one in {id(one): one for one in given.values()}.items()}
@@ -384,7 +313,7 @@ def map_unique(given: Mapping[str, T], make: Callable[[T], Made]) -> dict[str, M
 
 
 UNDECIDED = -1
-"""What a peer tells that only relays the others' decisions."""
+"""What a peer sends that only relays the others' decisions."""
 
 
 @dataclass
@@ -418,9 +347,11 @@ class Communicator:
         tensors |= {f"behaviour/{name}": tensor for name, tensor in self._adversary.state_dict().items()}
         return tensors, {"ring": asdict(self.ring)}
 
-    def load_state_dict(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        self._encoding.state = under("wire/", tensors)
-        self._adversary.load_state_dict(under("behaviour/", tensors))
+    def load_state_dict(
+        self, wire: Mapping[str, Tensor], behaviour: Mapping[str, Tensor], facts: Mapping[str, Any]
+    ) -> None:
+        self._encoding.state = dict(wire)
+        self._adversary.load_state_dict(behaviour)
         self.ring = RingOrder(**{**facts["ring"], "order": tuple(facts["ring"]["order"])})
 
     def exchange(self, share: str, to: To, of: Of, scalars: Mapping[str, float]) -> Pending[dict[str, Received]]:
@@ -448,9 +379,8 @@ class Communicator:
 
     async def weighted_mean(self, share: str, weight: float) -> None:
         call = self.checker.weighted_mean(share, weight)
-        here = self._leave(call, lambda vectors: vectors[""])
         with self._communicating():
-            vector = await here
+            vector = await self._leave(call, lambda vectors: vectors[""])
             # Only now, as the encoding may make what it keeps of this vector.
             rounding = self._encoding.rounding(call.share, vector)
             await self._round.collectives.weighted_mean(call.around, share, vector, float(weight), rounding)
@@ -468,9 +398,9 @@ class Communicator:
 
     async def pass_token(self, share: str) -> None:
         call = self.checker.pass_token(share)
-        here = self._leave(call, lambda vectors: vectors[""])
         with self._communicating():
-            await self._round.collectives.pass_token(call.around, share, await here)
+            vector = await self._leave(call, lambda vectors: vectors[""])
+            await self._round.collectives.pass_token(call.around, share, vector)
 
     async def receive_token(self, share: str) -> Tensor:
         declared = self.checker.receive_token(share)
@@ -500,7 +430,7 @@ class Communicator:
         self.ring = RingOrder(order, cost_before, cost_after)
         network, number, around = self._round.network, self._round.number, self.checker.neighbourhood()
         network.audit.reordered(number, order)
-        network.use(number, around.receivers, around.senders)
+        network.set_edges(number, around.receivers, around.senders)
         self._lifecycle.report(RingOrdered(order=order, cost_before=cost_before, cost_after=cost_after))
 
     # -- the runtime's own calls, of vectors and records that no protocol names: they travel as they are --

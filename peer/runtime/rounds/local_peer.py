@@ -1,14 +1,13 @@
 """One peer, made of its parts.
 
-- `Learner`: model, data and trainer; it sends nothing.
-- `Participant`: the peer as the runtime sees it. It has a learner, the present round, a communicator for the protocol's
-  calls, and what the protocol keeps in `peer.state`. What a crash must not lose is in its `state_dict`, which each part
-  fills with its own.
+- `Participant`: the peer as the runtime sees it. It has a learner (model, data and trainer), the present round, a
+  communicator for the protocol's calls, and what the protocol keeps in `peer.state`. What a crash must not lose is in
+  its `state_dict`, which each part fills with its own.
 - `LocalPeer`: the peer as a protocol sees it, and no more than that.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict
 from operator import attrgetter
@@ -19,152 +18,23 @@ import torch
 from torch import Tensor
 
 from peer.errors import FailedError, InputError
-from peer.learning.data.drift import stage_of
-from peer.learning.data.samples import Standardisation
-from peer.learning.data.shard import Shard, class_mix
 from peer.learning.device import copies
-from peer.learning.randomness import derive
-from peer.learning.training.phase import Phase, Training
-from peer.learning.training.trainer import Trainer
-from peer.network.collectives import Pending
+from peer.learning.training.phase import Phase
 from peer.network.network import Network
 from peer.plugins import describe_error
 from peer.protocols.base import Peer, Received, Resources, State
-from peer.runtime.admission import PerMemberState
-from peer.runtime.calls import Communicator, Of, RingOrder, To, plain_notes
 from peer.runtime.checkpoints import Journal, tensor_digest, under
 from peer.runtime.lifecycle import Lifecycle, PhaseTimes
-from peer.runtime.round import Round
-from peer.runtime.setup import Setup, load_shard
+from peer.runtime.rounds.admission import PerMemberState
+from peer.runtime.rounds.calls import Communicator, Of, RingOrder, To, plain_notes
+from peer.runtime.rounds.learner import Learner
+from peer.runtime.rounds.round import Round
+from peer.runtime.setup import Setup
 from peer.spec.recordings import RESOURCES_NOTE, as_noted
-from peer.telemetry.events import DataDrifted, DataSummary
 from peer.telemetry.trace import Trace, copy
 
 T = TypeVar("T")
 GIB = 1 << 30
-
-
-class Learner:
-    """What trains: a model, a trainer, and this peer's data as they are in the present round."""
-
-    def __init__(self, setup: Setup, executor: Executor, lifecycle: Lifecycle) -> None:
-        self._setup, self._executor, self._lifecycle = setup, executor, lifecycle
-        self._how, self._since = setup.spec.training, 1
-        self.model = setup.model
-        self.trainer = self.new_trainer(self._how)
-        self.standard: Standardisation | None = None
-        """By which its samples are standardised."""
-        self.loss: float | None = None
-        """Of the newest training."""
-        self._use(setup.shard)
-
-    @property
-    def shard(self) -> Shard:
-        return self._setup.shard
-
-    @property
-    def samples(self) -> int:
-        return len(self.trainer.samples)
-
-    def new_trainer(self, how: Training) -> Trainer:
-        """One that has kept nothing."""
-        return Trainer(self.model, self.shard.train, self._setup.spec.seed, self._setup.config.id, how)
-
-    async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run a function in the worker thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
-
-    async def train(self, phases: Sequence[Phase], round: Round) -> float:
-        """Train phase after phase; the mean loss of the last one."""
-        self._lifecycle.become("training")
-        round.trained = True
-        with self._lifecycle.timed("train"):
-            losses = [await self._phase(phase, round) for phase in phases]
-        self.loss = losses[-1]
-        return losses[-1]
-
-    async def accuracy(self) -> float:
-        with self._lifecycle.timed("train"):
-            return await self.compute(self.trainer.accuracy)
-
-    async def _phase(self, phase: Phase, round: Round) -> float:
-        if self._how.same_bits:
-            loss = await self.compute(self.trainer.train, phase, round.number)
-        else:
-            loss = await self._timed_phase(phase, round)
-        if self._how.budget or self._how.patience:
-            round.steps.append(self.trainer.steps)
-            round.notes |= {"local_steps": [float(steps) for steps in round.steps]}
-        return loss
-
-    async def _timed_phase(self, phase: Phase, round: Round) -> float:
-        """A phase by the clock. How many steps it came to is on disk before anything that rests on them leaves, so a
-        replay takes as many (rule R1)."""
-        number, known = await round.recall()
-        loss = await self.compute(self.trainer.train, phase, round.number, None if known is None else int(known))
-        if known is None:
-            await round.keep(number, torch.tensor(self.trainer.steps))
-        return loss
-
-    async def load_data_for(self, round: int) -> bool:
-        """Hold the data of that round; whether they are others. Only one shard is kept at a time."""
-        since = stage_of(round, self._setup.spec.data.stages).since
-        if since == self._since:
-            return False
-        setup = self._setup
-        shard = await self.compute(load_shard, setup.config, setup.spec, round, setup.common)
-        self._use(shard.standardised(self.standard) if self.standard else shard)
-        self._since = since
-        return True
-
-    def standardise(self, standard: Standardisation) -> None:
-        """Bring the samples, which are as they lie on disk, to these means and deviations: once in a run of a view."""
-        self.standard = self.model.standard = standard
-        self._use(self.shard.standardised(standard))
-
-    def _use(self, shard: Shard) -> None:
-        if self.shard is not shard:
-            self.shard.close()
-        self._setup.shard = shard
-        self.trainer.set_data(shard.train, shard.held_back)
-        # What a peer tells of its data is what it trains on, right or wrong.
-        mix = class_mix(shard.train, shard.classes) if shard.task.has_classes else shard.proportions
-        self.proportions = torch.from_numpy(mix)
-        self.validation = shard.validation.to(self.model.device) if shard.validation else None
-
-    def data_summary(self, round: int) -> DataSummary:
-        """What it trains on from that round on."""
-        shares = self.proportions.tolist() if self.shard.task.has_classes else []
-        names = self.shard.names.classes
-        named = names if len(names) == len(shares) else map(str, range(len(shares)))
-        return DataSummary(round=round, samples=self.samples, classes=dict(zip(named, shares, strict=True)))
-
-    def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What must survive a crash: copies of tensors, on the CPU, and plain JSON."""
-        counters = {f"counter/{name}": counter for name, counter in self.model.counters.items()}
-        tensors = copies({"model": self.model.vector, **counters})
-        tensors |= {f"optimiser/{name}": tensor for name, tensor in self.trainer.state().items()}
-        if self.standard:
-            tensors["standard"] = self.standard.vector
-        return tensors, {"loss": self.loss, "frozen": self.model.frozen_sha256}
-
-    def load_state_dict(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        self.model.vector.copy_(tensors["model"])
-        for name, counter in self.model.counters.items():
-            counter.copy_(tensors[f"counter/{name}"])
-        self.trainer.load_state(under("optimiser/", tensors))
-        if "standard" in tensors:
-            self.standardise(Standardisation.of_vector(tensors["standard"]))
-        self.loss = facts["loss"]
-
-    def check_frozen(self, round: int, before: str) -> None:
-        """What is frozen is in no checkpoint, but in its own file or code."""
-        if (now := self.model.frozen_sha256) != before:
-            raise FailedError(
-                f"the frozen weights are others than in round {round} (sha256:{now or 'none'}, and then "
-                f"sha256:{before or 'none'}); give the model the weights that it had, or begin the federation again "
-                "(`dfl-launch run --fresh`)"
-            )
 
 
 class Participant:
@@ -189,26 +59,20 @@ class Participant:
         self.lifecycle.round = number
         self.round = Round(number, self.network, self.journal, trace)
         self.communicator.begin(self.round)
-        self.network.begin(number)
+        self.network.begin_round(number)
         around = self.communicator.checker.neighbourhood()
         self.network.audit.authorise(number, around.receivers, around.senders)
 
     def use_first_edges(self) -> None:
         """Open the links of the view's ring; a resumed peer has those of its checkpoint."""
         around = self.communicator.checker.neighbourhood()
-        self.network.use(self.setup.view.first, around.receivers, around.senders)
+        self.network.set_edges(self.setup.view.first, around.receivers, around.senders)
 
     def begin_view(self) -> None:
         """In place of the ring, and of what is kept of each member, of an earlier view take those of this one."""
         before = [id for id in self.rows.ids if id in self.communicator.ring.order]
         self.rows.remap(self.state, before, self.face.members)
         self.communicator.ring = RingOrder(self.face.members)
-
-    async def apply_drift(self, round: int) -> None:
-        """Hold the data of that round, and report them where they are others than those before."""
-        if await self.learner.load_data_for(round):
-            self.lifecycle.report(DataDrifted(round=round, samples=self.learner.samples))
-            self.lifecycle.report(self.learner.data_summary(round))
 
     async def once(self, make: Callable[[], Tensor]) -> Tensor:
         """What `make` returns, or returned before a crash: on disk before anything that depends on it leaves."""
@@ -229,8 +93,8 @@ class Participant:
         return self.round.resources
 
     def _measure(self) -> Tensor:
-        if self.setup.given is not None:
-            return torch.tensor(as_noted(self.setup.given(self.round.number)), dtype=torch.float64)
+        if self.setup.pinned_resources is not None:
+            return torch.tensor(as_noted(self.setup.pinned_resources(self.round.number)), dtype=torch.float64)
         now = self.network.resources()
         rates = [now.bytes_per_second.get(peer, 0.0) for peer in self.face.members]
         return torch.tensor([now.free_cpus, now.free_memory_bytes / GIB, *rates], dtype=torch.float64)
@@ -278,7 +142,7 @@ class Participant:
         self.learner.check_frozen(round, facts.get("frozen", ""))
         try:
             self.learner.load_state_dict(tensors, facts)
-            self.communicator.load_state_dict(tensors, facts)
+            self.communicator.load_state_dict(under("wire/", tensors), under("behaviour/", tensors), facts)
             device = self.learner.model.device
             self.state = State({name: tensor.to(device) for name, tensor in under("protocol/", tensors).items()})
             self.lifecycle.times = PhaseTimes(**facts["seconds"])
@@ -345,7 +209,7 @@ class LocalPeer(Peer):
     def forget(self, optimiser: str) -> None:
         self._own.learner.trainer.drop(optimiser)
 
-    def exchange(self, share: str, /, to: To = None, of: Of = None, **scalars: float) -> Pending[dict[str, Received]]:
+    def exchange(self, share: str, /, to: To = None, of: Of = None, **scalars: float) -> Awaitable[dict[str, Received]]:
         return self._own.communicator.exchange(share, to, of, scalars)
 
     async def weighted_mean(self, share: str, weight: float) -> None:
@@ -376,8 +240,7 @@ class LocalPeer(Peer):
         return await self._own.resources()
 
     def shared_generator(self, purpose: str) -> np.random.Generator:
-        setup = self._own.setup
-        return np.random.default_rng(derive(setup.spec.seed, f"view {setup.view.number}", self.round, purpose))
+        return self._own.round.shared_generator(self._own.setup.spec.seed, purpose)
 
     def note(self, **values: float | Sequence[float]) -> None:
         self._own.note(values)

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from peer.errors import InputError
 from peer.network.collectives import Rounding
-from peer.network.wire.frames import vector_bytes
-from peer.network.wire.manifest import Manifest, PayloadSpec, TopKBlock, pack_top_k, unpack_top_k
+from peer.network.wire.manifest import Manifest, PayloadSpec, TopKBlock, pack_top_k, unpack_top_k, vector_bytes
 from peer.protocols.blocks.vectors import places_of_largest
 from peer.protocols.declarations import Declarations, Share
 from peer.spec.blocks import TopK, Wire
@@ -106,7 +105,7 @@ class Bfloat16Encoding(Encoding):
 
 
 class TopKEncoding(Encoding):
-    """top-k: of each half of the model the values that differ most from what was told last, and their places.
+    """top-k: of each half of the model the values that differ most from what was sent last, and their places.
 
     A receiver takes its own present values for all others, and 0 in an update. Vectors of a protocol's own that are no
     updates travel as they are.

@@ -1,0 +1,98 @@
+"""A peer's data and the model that learns from them; InputError where they do not go together.
+
+What the peers of one process hold once for all of them is in `SharedData`. A peer that the spec lets flip labels does
+so here, where its data are loaded.
+"""
+
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from peer.errors import InputError
+from peer.learning.data.shard import CommonData, HoldBack, Shard, common_shard, own_data_errors, own_shard
+from peer.learning.device import memory_errors
+from peer.learning.model.model import Gradient, Model
+from peer.learning.model.shape_check import Example
+from peer.learning.model.zoo import build
+from peer.learning.training.checks import check_length, try_training
+from peer.learning.training.trainer import check_batches
+from peer.runtime.dry_run import DRY_RUN_SAMPLES, DryRunInput, check_disk, disk_needed, dry_run_figures
+from peer.runtime.rounds.adversary import flip_labels
+from peer.spec.blocks import LabelFlip
+from peer.spec.checks import cannot_transform, check_learnt, check_mix
+from peer.spec.federation import Spec
+from peer.spec.peer import PeerConfig
+
+
+class SharedData:
+    """The federation's data, and room for gradients."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        self._gradients: dict[int, Tensor] = {}
+
+    @cached_property
+    def data(self) -> CommonData:
+        """Read when a peer without data of its own wants them; InputError when they are no use."""
+        return CommonData(self._spec.data, self._spec.ids, self._spec.task)
+
+    def gradient(self, vector: Tensor) -> Tensor:
+        """One of that vector's size: the peers train one after the other, and none keeps anything there."""
+        size = len(vector)
+        if size not in self._gradients:
+            self._gradients[size] = torch.zeros_like(vector)
+        return self._gradients[size]
+
+
+def load_shard(config: PeerConfig, spec: Spec, round: int, common: SharedData | None = None) -> Shard:
+    """The data as this peer has them in a round; InputError when they are no use in any round."""
+    data = spec.data
+    if config.data and (why := next(cannot_transform(spec.protocol, config.data), None)):
+        raise InputError(why)
+    hold_back = None if spec.hold_back is None else HoldBack(spec.hold_back, data.seed, config.id)
+    if config.data:
+        with own_data_errors(config.id):
+            shard = own_shard(config.data, data, round, spec.task, hold_back)
+    elif common:
+        shard = common.data.shard(config.id, round, hold_back)
+    else:
+        shard = common_shard(data, spec.ids, config.id, round, spec.task, hold_back)
+    match spec.behaviour.get(config.id):
+        case LabelFlip(rate=rate):
+            train, held = (
+                some and some.changed(labels=flip_labels(some.labels, rate, shard.classes, spec.seed, config.id))
+                for some in (shard.train, shard.held_back)
+            )
+            return replace(shard, train=train or shard.train, held_back=held)
+    return shard
+
+
+def fitting_model(
+    config: PeerConfig, spec: Spec, shard: Shard, device: torch.device, gradient: Gradient = torch.zeros_like
+) -> Model:
+    """The model as the peer begins with it; InputError when it cannot learn from the data."""
+    stream = config.id if spec.init == "independent" else "shared"
+    example = Example.from_samples(shard.train, shard.classes, shard.task, shard.test)
+    model = build(spec.model, example, spec.seed, stream, device, gradient)
+    model.names = shard.names
+    check_learnt(spec, model)
+    check_mix(spec, shard.proportions, config.id)
+    spec.protocol.check_samples(config.id, len(shard.train))
+    check_batches(model, spec.phases, len(shard.train), config.id)
+    check_length(model, spec.protocol.local(), len(shard.train), spec.training, spec.rounds)
+    with memory_errors():
+        try_training(model, shard.train.first(DRY_RUN_SAMPLES), spec.phases, spec.training, spec.rounds)
+    return model
+
+
+def check_room(config: PeerConfig, spec: Spec, shard: Shard, model: Model) -> int:
+    """The bytes on disk that the run needs at most; InputError when there are not as many."""
+    proportions = dict.fromkeys(spec.ids, torch.from_numpy(shard.proportions))
+    few = shard.train.first(DRY_RUN_SAMPLES)
+    given = DryRunInput(model, few, proportions, spec.rounds, spec.seed, shard.validation, spec.wire)
+    needed = disk_needed(spec, model.sizes["model"], dry_run_figures(spec, config.id, given))
+    check_disk(config.out or Path(config.id), needed)
+    return needed

@@ -1,0 +1,108 @@
+"""What a member must never forget of views, on its disk (rule V1), and the keys by which it signs.
+
+Both outlive a process: what was promised binds a restarted peer, and what was signed by an earlier CA stays valid.
+"""
+
+from dataclasses import asdict
+from pathlib import Path
+
+from peer.errors import FailedError, InputError
+from peer.files import read, sync, write_atomically
+from peer.runtime.setup import Setup
+from peer.spec.recordings import VIEWS, OldVersionError, read_memory
+from peer.tasks import in_thread
+from peer.views.decision import Acceptor, Memory, Rules
+from peer.views.signing import CertifiedKeyring, Keyring
+from peer.views.statements import InvalidError, canonical
+
+
+class ViewStore:
+    """views.json in a peer's directory: what a member must never forget of views."""
+
+    def __init__(self, path: Path, memory: Memory) -> None:
+        self.path, self.memory = path, memory
+
+    @classmethod
+    def open(cls, directory: Path, id: str) -> "ViewStore":
+        """Raises FailedError when it is damaged: a promise that is forgotten could split the federation."""
+        path = directory / VIEWS
+        try:
+            memory = read_memory(read(path))
+        except FileNotFoundError:
+            return cls(path, Memory(id))
+        except OSError as error:
+            raise FailedError(f"{path}: cannot be read ({error.strerror})") from None
+        except OldVersionError:
+            raise FailedError(
+                f"{path}: was written by an earlier version of dfl, whose views carry no proof that they were decided; "
+                "finish the run with that version, or begin anew in another directory (`--fresh`)"
+            ) from None
+        except InvalidError as error:
+            raise FailedError(
+                f"{path}: is damaged ({error}), and what this peer has promised stood there; remove {directory} and "
+                "start this peer again: then the others take it in anew"
+            ) from None
+        if memory.id != id:
+            raise FailedError(f"{path}: is that of {memory.id}, and not {id}'s; put {id}'s own in its place")
+        return cls(path, memory)
+
+    def acceptor(self, rules: Rules, keyring: Keyring) -> Acceptor:
+        """Return one that goes on from here; raises FailedError where a view in it has no proof."""
+        for pem in self.memory.authorities:
+            keyring.trust(pem)
+        try:
+            return Acceptor(self.memory, rules, keyring)
+        except InvalidError as error:
+            raise FailedError(
+                f"{self.path}: holds a view without proof that it was decided ({error}): it was decided without "
+                f"certificates or with those of another CA, or is damaged; take the certificates with which the run "
+                f"began, or remove {self.path.parent} and start this peer again: then the others take it in anew"
+            ) from None
+
+    async def save(self) -> None:
+        """Write it as it is now, whatever changes meanwhile; it is on disk when this returns."""
+        await in_thread(self.write, canonical(asdict(self.memory)))
+
+    def write(self, content: bytes) -> None:
+        write_atomically(self.path, content)
+        sync(self.path.parent)
+
+
+def view_keyring(setup: Setup) -> Keyring:
+    """Return one that signs with the present certificate files, as they may be renewed."""
+    id, tls, federation = setup.config.id, setup.config.tls, setup.spec.agreement.lasting_digest
+    if tls is None:
+        return Keyring(id, federation)
+    from peer.network.transport.tls import CertificatePaths  # loads X.509
+
+    certificates = CertificatePaths(id, tls.ca, tls.cert, tls.key)
+    last: tuple[tuple[int, ...], tuple[bytes, bytes, bytes]] | None = None
+
+    def files() -> tuple[bytes, bytes, bytes]:
+        """Read the last ones that belonged together: they may be being replaced just now."""
+        nonlocal last
+        version = certificates.version
+        if last is None or last[0] != version:
+            try:
+                chain = certificates.read()
+            except InputError:
+                if last is None:
+                    raise
+                return last[1]
+            last = version, (chain.ca, chain.cert, chain.key)
+        return last[1]
+
+    return CertifiedKeyring(id, federation, files, [_authority(path) for path in tls.earlier])
+
+
+def _authority(path: Path) -> str:
+    """Return a CA's certificate in PEM."""
+    from cryptography.x509 import load_pem_x509_certificate
+
+    try:
+        load_pem_x509_certificate(content := path.read_bytes())
+        return content.decode()
+    except (OSError, ValueError):
+        raise InputError(
+            f"{path}: `tls.earlier` names CA certificates in PEM, and this is not a readable one"
+        ) from None

@@ -1,0 +1,58 @@
+"""The directory of one peer of one run: `run.json` says which peer and run, and no other process works in it."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from peer.errors import InputError
+from peer.files import make_private, refuse_links, sole_use, unwritable_reason, write_atomically
+from peer.network.wire.messages import VERSION
+from peer.spec.agreement import differing
+from peer.spec.checks import why_not_continued
+from peer.spec.federation import Spec
+from peer.spec.peer import PeerConfig
+from peer.spec.recordings import RunIdentity
+from peer.telemetry.results import RESULT
+
+
+def check_directory(out: Path, config: PeerConfig, spec: Spec) -> None:
+    """Refuse a directory that cannot be written, or that holds the files of another run."""
+    if why := unwritable_reason(out):
+        raise InputError(f"{why}; give another `out`")
+    if out.exists():
+        with sole_use(out):
+            refuse_links(out)
+    try:
+        theirs = RunIdentity.read(out)
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError):
+        raise InputError(f"{out}/run.json: is not readable; give another `out` or remove {out}") from None
+    if theirs.id != config.id:
+        raise InputError(f"{out}: belongs to peer `{theirs.id}`; give another `out`")
+    if theirs.version != VERSION:
+        raise InputError(f"{out}: holds a run of another version of dfl; give another `out`")
+    if obstacle := why_not_continued(spec, differing(spec.agreement.digests, theirs.digests), theirs.rounds):
+        raise InputError(f"{out}: holds another run: {obstacle}; give another `out`")
+
+
+@contextmanager
+def own_directory(out: Path, config: PeerConfig, spec: Spec) -> Iterator[None]:
+    """Create the directory, say in it which peer's it is, and keep every other process out of it inside the block."""
+    make_private(out)
+    with sole_use(out):
+        _forget_other_result(out, spec)
+        RunIdentity.from_spec(spec, config.id, VERSION).write(out)
+        write_atomically(out / "pid", f"{os.getpid()}\n".encode())
+        yield
+
+
+def _forget_other_result(out: Path, spec: Spec) -> None:
+    """Remove a result that was fine-tuned by other settings, or by none, before run.json says that it was by these."""
+    try:
+        theirs = RunIdentity.read(out).digests.get("finetune")
+    except (OSError, ValueError):
+        return
+    if theirs != spec.agreement.digests.get("finetune"):
+        (out / RESULT).unlink(missing_ok=True)
