@@ -176,6 +176,13 @@ def _whole_numbers(y: Targets, what: str) -> Targets:
     return y.astype(np.int64)
 
 
+def _rows(y: Targets, wanted: str) -> Targets:
+    """The targets as rows (n, k); InputError if they are neither rows nor one number each."""
+    if y.ndim not in (1, 2):
+        raise InputError(f"{wanted}, not {y.shape}")
+    return y[:, None] if y.ndim == 1 else y
+
+
 _MANY_CLASSES = 1000
 """A larger label, if it also exceeds the number of samples, is a row number or a hash taken for a label."""
 
@@ -245,10 +252,7 @@ class Multilabel(Task):
 
     def targets(self, y: Targets, where: str, name: str) -> Targets:
         labels = super().targets(y, where, name).astype(np.float32)
-        if labels.ndim == 1:
-            labels = labels[:, None]
-        if labels.ndim != 2:
-            raise InputError(f"{where}: {name} must be of shape (n, k), a row of labels a sample, not {y.shape}")
+        labels = _rows(labels, f"{where}: {name} must be of shape (n, k), a row of labels a sample")
         wrong = np.flatnonzero(((labels != 0) & (labels != 1)).any(1))
         if len(wrong):
             raise InputError(f"{where}: the labels in {name} must be 0 or 1, but sample {wrong[0]} has another number")
@@ -310,12 +314,7 @@ class Regression(Task):
     def targets(self, y: Targets, where: str, name: str) -> Targets:
         with np.errstate(over="ignore"):
             numbers = super().targets(y, where, name).astype(np.float32)
-        if numbers.ndim == 1:
-            numbers = numbers[:, None]
-        if numbers.ndim != 2:
-            raise InputError(
-                f"{where}: {name} must be of shape (n,) or (n, k), a number or a row of them a sample, not {y.shape}"
-            )
+        numbers = _rows(numbers, f"{where}: {name} must be of shape (n,) or (n, k), a number or a row of them a sample")
         wrong = np.flatnonzero(~np.isfinite(numbers).all(1))
         if len(wrong):
             raise InputError(f"{where}: {name} has a value that is not a finite float32 in sample {wrong[0]}")

@@ -196,10 +196,10 @@ class AllReduce(RingCall):
             )
         return weight
 
-    def _check(self, values: Tensor, what: str, way_out: str) -> None:
+    def _check(self, values: Tensor, what: str, hint: str) -> None:
         """Weighted sums can overflow where every vector is finite; nothing of that may leave."""
         if not bool(isfinite(values.sum())):
-            raise FailedError(f"{what} is not finite in round {self.call.round}; lower the learning rate or {way_out}")
+            raise FailedError(f"{what} is not finite in round {self.call.round}; lower the learning rate or {hint}")
 
     def _message(self, part: slice, s: int, weight: float) -> MessageWriter:
         length = self._width * (part.stop - part.start)

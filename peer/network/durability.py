@@ -104,7 +104,7 @@ class Durability:
         """What a neighbour says of others; raises ImpossibleError, and believes none of it, if any cannot be."""
         for peer, round in others.items():
             if peer in (teller, self._id) or not self._edges.is_member(peer):
-                raise ImpossibleError(f"it told of `{peer}` what is on whose disk")
+                raise ImpossibleError(f"it reported durable rounds of `{peer}`")
             self._check(peer, round)
         news = {peer: at for peer, at in others.items() if at > self._relayed.get(peer, NOTHING - 1)}
         if news:
@@ -118,14 +118,14 @@ class Durability:
         """
         known = self._announced.get(peer)
         if not self._edges.is_member(peer) or not self._keyring.signs:
-            raise ImpossibleError(f"it told of `{peer}` what is on whose disk")
+            raise ImpossibleError(f"it reported durable rounds of `{peer}`")
         self._check(peer, round)
         if peer == self._id or (known and known.statement.round >= round):
             return
         shown = certificate or (known.certificate if known else "")
         signed = Signed(peer, Announcement(self._view, round), signature, shown)
         if not self._keyring.is_valid(signed):
-            raise ImpossibleError(f"it told of a round {round} of `{peer}` on disk that `{peer}` has not signed")
+            raise ImpossibleError(f"it reported round {round} of `{peer}` as durable, which `{peer}` has not signed")
         self._announced[peer] = signed
         self._relayed[peer] = max(round, self._relayed.get(peer, round))
         self.notify_changed()
@@ -218,7 +218,7 @@ class Durability:
 
     def _check(self, peer: str, round: int) -> None:
         if not NOTHING <= round <= self._rounds:
-            raise ImpossibleError(f"it told of a round {round} of `{peer}` on disk, in a run of {self._rounds}")
+            raise ImpossibleError(f"it reported round {round} of `{peer}` as durable, in a run of {self._rounds}")
 
 
 class SharedDurability(Durability):

@@ -295,12 +295,12 @@ class Edges:
         return span is not None and span.includes(round)
 
     def of(self, direction: Direction, round: int) -> list[str]:
-        """With whom messages of that round are exchanged."""
+        """The peers with which messages of that round are exchanged."""
         return [peer for (way, peer), span in self._spans.items() if way == direction and span.includes(round)]
 
     @property
     def members(self) -> Collection[str]:
-        """Of the federation."""
+        """All members of the federation."""
         return self._addresses.keys()
 
     def is_member(self, peer: str) -> bool:
@@ -318,11 +318,11 @@ class Edges:
         return [peer for way, peer in self._spans if way == direction]
 
     def current(self) -> set[str]:
-        """With whom messages are exchanged now; older neighbours only wait for a repeat."""
+        """The peers with which messages are exchanged now; older neighbours only wait for a repeat."""
         return {peer for (_, peer), span in self._spans.items() if span.last is None}
 
     def missing(self) -> list[tuple[Neighbour, str]]:
-        """Neighbours with whom a handshake has not been made in every direction that is used, and why.
+        """Neighbours without a handshake in every direction that is used, and why.
 
         An edge that is only kept for what may be asked for again is not waited for: its other end may be past it.
         """

@@ -88,7 +88,7 @@ class Network:
         try:
             async with background() as self._tasks:
                 self._tasks.create_task(self.transport.run())
-                self._tasks.create_task(self._heartbeats.watch())
+                self._tasks.create_task(self._heartbeats.run_failure_detector())
                 self._tasks.create_task(self._watch_durability(self._tasks))
                 self._tasks.create_task(self._watch_incoming())
                 self._open_streams()
@@ -116,7 +116,7 @@ class Network:
                     raise FailedError(unreachable_pair_problem((me, other)))
 
     def _open_streams(self) -> None:
-        """A stream of tensors to each receiver; of heartbeats one a pair, whoever opens it."""
+        """A stream of tensors to each receiver; of heartbeats one per pair, opened by either."""
         dials_only = not self.edges.can_be_dialled(self.identity.id)
         for peer, neighbour in self.edges.neighbours.items():
             if self.edges.has("send", peer) and peer not in self.links:

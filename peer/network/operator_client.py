@@ -71,11 +71,11 @@ class PeerStatus:
     outside: tuple[str, ...] = ()
     """Members of the spec that are not in that view."""
     shortage: Shortage | None = None
-    """Where a decision on the next view waits for members; `awaited`: for whom."""
+    """Where a decision on the next view waits for members; `awaited`: for which."""
     awaited: tuple[Awaited, ...] = ()
 
     @classmethod
-    def of(cls, reply: StatusReply) -> Self:
+    def from_reply(cls, reply: StatusReply) -> Self:
         known = reply.HasField("accuracy") and reply.accuracy <= 1 + 1e-6
         return cls(
             reply.id,
@@ -129,7 +129,7 @@ class StatusClient:
         return self._bundle is not None
 
     async def ask_all(self, ids: Iterable[str] | None = None) -> dict[str, StatusAnswer]:
-        """Everybody's answer, or that of these, by id."""
+        """The answers of all peers, or of these, by id."""
         ids = [*(self._members if ids is None else ids)]
         answers = await asyncio.gather(*map(self._answer, ids))
         return dict(zip(ids, answers, strict=True))
@@ -137,7 +137,7 @@ class StatusClient:
     async def ask(self, id: str) -> PeerStatus:
         """DisconnectedError says in a few words why there is no answer, or none of this peer."""
         if (address := self._members[id]) is None:
-            raise DisconnectedError("it only dials out, so nobody can ask it")
+            raise DisconnectedError("it only dials out, so it cannot be asked")
         if id not in self._channels:
             self._channels[id] = self._channel(id, address)
         try:
@@ -177,13 +177,13 @@ class StatusClient:
 
     def _read(self, id: str, data: object) -> PeerStatus:
         if not isinstance(data, bytes):  # a call may end well and without an answer
-            raise DisconnectedError("it answers nothing")
+            raise DisconnectedError("its answer is empty")
         reply = self._decoder.status(data)
         if reply.id != id:
-            raise DisconnectedError(f"another peer answers there, `{reply.id}`")
+            raise DisconnectedError(f"the peer at this address is `{reply.id}`")
         if reply.federation != self._federation:
             raise DisconnectedError(f"it belongs to another federation, `{reply.federation}`")
-        return PeerStatus.of(reply)
+        return PeerStatus.from_reply(reply)
 
     def _why(self, error: grpc.aio.AioRpcError) -> str:
         match error.code():
@@ -192,7 +192,7 @@ class StatusClient:
             case grpc.StatusCode.RESOURCE_EXHAUSTED:
                 return "its answer is longer than any that a peer gives"
             case grpc.StatusCode.UNIMPLEMENTED:
-                return "what answers there is no peer"
+                return "the service at this address is not a peer"
         return describe_grpc_error(error.details() or error.code().name, self._bundle is not None)
 
 
@@ -224,7 +224,7 @@ async def connect(
 ) -> AsyncIterator[Ask]:
     """Ask that member for as long as the block lasts; UnansweredError where there is no answer.
 
-    addresses: everybody's. agreement: what all members agree on, as plain JSON; digests: of each of its keys.
+    addresses: of all members. agreement: what all members agree on, as plain JSON; digests: of each of its keys.
     """
     known = {member: at for member, at in addresses.items() if at}
     names = {at: member for member, at in known.items()}
@@ -245,5 +245,5 @@ async def connect(
 
 
 async def _no_status(_request: bytes) -> bytes:
-    """The status of somebody who does not listen."""
+    """The status of a process that does not listen."""
     return b""

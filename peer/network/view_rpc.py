@@ -63,7 +63,7 @@ class ViewRpc:
                     request = read_request(self._decoder.views(await pipe.receive()))
                     _check_asker(request, question)
         except (TimeoutError, BadFrameError, InvalidError) as error:
-            raise BreachError(str(error) or "it asks nothing") from None
+            raise BreachError(str(error) or "it sent no request") from None
         if refusal:
             answer = Answer(refusal=refusal if await pipe.is_known() else REASON_WITHHELD)
         else:

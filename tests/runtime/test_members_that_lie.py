@@ -221,7 +221,7 @@ async def test_one_that_is_behind_by_ever_one_view_less_holds_nobody(tmp_path: P
     for number in range(1, 1000):
         membership.chain.extend(View(number, IDS, 0))
     membership.rpc = EverNearer({})
-    membership.timeouts = replace(membership.timeouts, question=0.2)
+    membership.timeouts = replace(membership.timeouts, view_rpc_timeout=0.2)
     prepare = Stamp("peer0", "").sign(Prepare(1000, Ballot(1, "peer0")))
     async with asyncio.timeout(5):
         assert isinstance(await membership.ask_informed("peer2", AskPromise(prepare)), Behind)

@@ -1,7 +1,7 @@
 """Data that change while a federation runs: another split, turned images, exchanged classes, from a round on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 import torch
@@ -52,16 +52,8 @@ class Stage:
     rotate: int = 0
     labels: tuple[int, ...] = ()
 
-    def after(self, drift: Drift) -> "Stage":
-        return Stage(
-            drift.round,
-            self.partition if drift.partition is None else drift.partition,
-            self.rotate if drift.rotate is None else drift.rotate,
-            self.labels if drift.labels is None else drift.labels,
-        )
-
     def check(self, shape: tuple[int, ...], classes: int, task: Task = Classification()) -> None:
-        """InputError unless inputs (*shape) of so many classes can be split and changed like this."""
+        """Raise InputError unless inputs (*shape) of so many classes can be split and changed like this."""
         if not task.has_classes and (self.labels or self.partition.by_label):
             what = "`labels`" if self.labels else f"the {self.partition.kind} split"
             raise InputError(f"{self}: {what} goes by classes, and the task {task.name} has none; leave it out")
@@ -73,7 +65,7 @@ class Stage:
             raise InputError(f"{self}: `labels` names {len(self.labels)} classes, and the data have {classes}")
 
     def apply(self, samples: Samples) -> Samples:
-        """The samples as they are in this stage; those given stay as they are."""
+        """Return the samples as they are in this stage; those given are not changed."""
         labels = None
         if self.labels:
             named, y = torch.tensor(self.labels), samples.labels
@@ -85,13 +77,15 @@ class Stage:
 
 
 def stages(partition: Partition, drift: Sequence[Drift]) -> list[Stage]:
-    """The data's stages in the order of their rounds; the first is that of round 1."""
+    """Return the data's stages in the order of their rounds; the first is that of round 1."""
     found = [Stage(1, partition)]
     for change in drift:
-        found.append(found[-1].after(change))
+        given = {key: getattr(change, key) for key in ("partition", "rotate", "labels")}
+        changed = {key: value for key, value in given.items() if value is not None}
+        found.append(replace(found[-1], since=change.round, **changed))
     return found
 
 
 def stage_of(round: int, found: Sequence[Stage]) -> Stage:
-    """The one in which a round lies; the first for round 0."""
+    """Return the stage of a round; the first one for round 0."""
     return next((stage for stage in reversed(found) if stage.since <= round), found[0])

@@ -62,7 +62,7 @@ class Identity:
     """What the data must agree in, as the manifest has it: told to a refused peer, to say what differs."""
     view: int = 0
     passed: Mapping[int, int] = field(default_factory=dict)
-    """By the number of an earlier view, the round that all have on disk who have come from it to this one."""
+    """By the number of an earlier view, the round that all members that came from it to this one have on disk."""
     rounds: int = 1_000_000
     """Of the run; where not given, as many as one may have."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -198,8 +198,8 @@ class Refusals:
             event.name,
             *(str(text) for name, text in (fields | words).items() if name not in UNDISTINGUISHING_FIELDS),
         )
-        who = event.caller if isinstance(event, CallerRefused) else event.sender
-        party = who if who in self._known else STRANGERS
+        caller = event.caller if isinstance(event, CallerRefused) else event.sender
+        party = caller if caller in self._known else STRANGERS
         if cause not in self.counts and self._causes[party] >= self._limits.causes:
             cause = (event.name, party, "others")
             words = {name: "many others" for name in words if party == STRANGERS or words[name] != party}

@@ -258,7 +258,7 @@ class HeartbeatStream:
         except BadFrameError as error:
             raise BreachError(str(error)) from None
         if not reply.HasField("beat"):
-            raise BreachError("what it answered is no Beat")
+            raise BreachError("its answer is not a Beat")
         return reply.beat
 
 
@@ -359,12 +359,11 @@ class NeighbourHeartbeats:
                 neighbour.progress.acked_durable = beat.heard
                 self._state.durability.notify_changed()  # a farewell may wait for it
         self._apply_durable(beat)
-        taken = beat.taken if beat.HasField("taken") else None
-        if beat.state == FAREWELL and self._state.durability.of(self.id) < self._last_round:
-            self.set_state("down", "it says farewell before it can have finished")
-        elif beat.state == FAREWELL:
-            self.set_state("left", "finished")
-        elif self._is_stalled(taken):
+        if beat.state == FAREWELL:
+            finished = self._state.durability.of(self.id) >= self._edges.last(self.id, self._state.last_round)
+            early = "it said farewell before it can have finished"
+            self.set_state("left" if finished else "down", "finished" if finished else early)
+        elif self._is_stalled(beat.taken if beat.HasField("taken") else None):
             self.set_state("suspected", "it gives signs of life, but what is sent to it does not arrive")
         else:
             self.set_state("up", "")
@@ -400,10 +399,6 @@ class NeighbourHeartbeats:
         if neighbour := self._neighbour:
             neighbour.delivery.is_stalled = stalled
         return stalled
-
-    @property
-    def _last_round(self) -> int:
-        return self._edges.last(self.id, self._state.last_round)
 
     def on_end(self, reason: str) -> None:
         """A stream has ended, or there is none; nothing is lost while another one stands."""
@@ -491,7 +486,7 @@ class Heartbeats:
             self._by_id[id] = NeighbourHeartbeats(id, self)
         return self._by_id[id]
 
-    async def watch(self) -> None:
+    async def run_failure_detector(self) -> None:
         """Suspect neighbours that are silent, and try the way to them; until cancelled."""
         await FailureDetector(self).run()
 

@@ -28,7 +28,7 @@ neighbours so.
   runtime upholds it (`runtime/checkpoints.py:Journal`); everything here rests on it.
 - **R2 Outbox.** A checkpoint holds the state *and* the messages of the round that neighbours may still ask for
   (`Outbox.of_round`, `Network.outgoing_frames`). With the messages only in memory, two neighbours that die together
-  can wait for each other for ever. They go back into the outboxes in the order of writing: in another one, a
+  can wait for each other without end. They go back into the outboxes in the order of writing: in another one, a
   neighbour that replays could have no room for what it waits for.
 - **R3 Durable.** A peer announces the older of its two newest checkpoints (`Durability.announce`): if the newest
   turns out damaged, it falls back to the one before without asking for what others have dropped. After the last
@@ -168,7 +168,7 @@ class MessageWriter:
             self.write(block)
 
     async def write_gradually(self, vector: Tensor) -> None:
-        """The whole message of a vector that nobody changes meanwhile: the first frame is under way while the next is
+        """The whole message of a vector that does not change meanwhile: the first frame is under way while the next is
         encoded, which for tens of megabytes saves a tenth of the time."""
         for block in self._blocks(vector):
             self.write(block)
@@ -228,16 +228,13 @@ class OutgoingLink(DialledStream):
         self._damaged = 0
         self.neighbour.delivery.accepted()
 
-    def on_disconnect(self, reason: str) -> None:
-        self.neighbour.mark_unreachable(reason)
-
     def on_refusal(self, error: RefusedError, reason: str) -> None:
         """Tell a refused stream from a neighbour that rejects what is sent to it.
 
         Only wrong code or a lie makes a neighbour say that a frame is not declared, or so often that one is damaged.
         Which of the two, and whose, is not known here: this peer's own check lets nothing out that it does not declare.
         """
-        self.neighbour.mark_refused(reason)
+        super().on_refusal(error, reason)
         self._damaged += error.reason == Refusal.DAMAGED
         if error.reason == Refusal.UNDECLARED or self._damaged >= self._state.limits.accidents:
             self.neighbour.delivery.rejection.set(
@@ -254,7 +251,7 @@ class OutgoingLink(DialledStream):
         except BadFrameError as error:
             raise BreachError(str(error)) from None
         if not reply.HasField("refusal"):
-            raise BreachError("what it answered is no refusal")
+            raise BreachError("its answer is not a refusal")
         raise RefusedError(reply.refusal)
 
     def _already_received(self, welcome: Welcome) -> dict[tuple[int, int], int]:
@@ -403,7 +400,7 @@ class Inbox:
         self._drop(key)
         return True
 
-    async def room(self, count: int) -> None:
+    async def wait_for_room(self, count: int) -> None:
         """Wait until no more than so many bytes wait to be consumed, with what each message takes besides.
 
         This never waits in vain: a protocol has at most three exchanges under way that it does not wait for, so what is
@@ -472,7 +469,7 @@ class Receiver:
                 said = await pipe.receive()
             hello = self._state.decoder.hello(said)
         except (TimeoutError, BadFrameError) as error:
-            why = str(error) or f"said nothing for {patience:.0f} s"
+            why = str(error) or f"sent nothing for {patience:.0f} s"
             self.refusals.add(CallerRefused(caller="a stranger", origin=pipe.origin, kind="stranger", reason=why))
             raise DisconnectedError(why) from None
         refusal = self._identity.check(hello, pipe.identity) or await self._wait_to_become_neighbour(hello, directions)
@@ -571,7 +568,7 @@ class Receiver:
                 pass
 
     async def _receive_in_turn(self, sender: str, data: bytes) -> bool:
-        await self.inbox(sender).room(self._most_held)
+        await self.inbox(sender).wait_for_room(self._most_held)
         return await self.receive_frame(sender, data)
 
     def _welcome(self, sender: str) -> bytes:
@@ -650,9 +647,3 @@ class ReverseLink(DialledStream):
             async with asyncio.timeout(self._state.timeouts.answer):
                 await pipe.finish()
         return self._backoff.after_refusal()
-
-    def on_disconnect(self, reason: str) -> None:
-        self.neighbour.mark_unreachable(reason)
-
-    def on_refusal(self, error: RefusedError, reason: str) -> None:
-        self.neighbour.mark_refused(reason)

@@ -164,10 +164,10 @@ class DialledStream(ABC):
     async def serve(self, pipe: CountedPipe, welcome: Welcome) -> float:
         """One stream from its welcome to its end; return the seconds until the next attempt."""
 
-    @abstractmethod
     def on_disconnect(self, reason: str) -> None:
         """There is no stream, or not any more."""
+        self.neighbour.mark_unreachable(reason)
 
-    @abstractmethod
-    def on_refusal(self, error: RefusedError, reason: str) -> None:
+    def on_refusal(self, _error: RefusedError, reason: str) -> None:
         """The neighbour refused the stream, or what was sent on it."""
+        self.neighbour.mark_refused(reason)

@@ -111,7 +111,7 @@ class StreamTakeover:
                     await self._changed.wait()
         candidates = self._candidates.get(pipe.peer, [])
         if pipe not in candidates:
-            raise DisconnectedError("another stream has taken its place")
+            raise DisconnectedError("replaced by a newer stream")
         candidates.remove(pipe)
         self._put_in_use(pipe)
         if older:

@@ -14,9 +14,9 @@ from typing import Literal, get_args
 
 # Read once, when gRPC is imported. Its core would write into the log what a server says when it closes, word for word.
 os.environ["GRPC_VERBOSITY"] = "NONE"
-# A server keeps 20,000 sessions of TLS 1.2, 7 kB each, and gRPC lets nobody say that it shall keep none, nor which
-# version it speaks. This is the one suite of that version, for secrets shared beforehand, which nobody has: so TLS 1.3,
-# whose sessions are kept by the caller, is what is left.
+# A server keeps 20,000 sessions of TLS 1.2, 7 kB each, and gRPC has no setting to keep none, nor to choose the version.
+# This suite of that version is for secrets shared beforehand, which no peer has: so TLS 1.3, whose sessions are kept by
+# the caller, is what is left.
 os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-PSK-AES128-CBC-SHA"
 
 
@@ -112,7 +112,7 @@ class Pipe(ABC):
 
 @dataclass(frozen=True)
 class ListenConfig:
-    """Where a peer listens, and among whom."""
+    """Where a peer listens, and among which others."""
 
     listen: str | None
     """None for a peer that only dials out."""

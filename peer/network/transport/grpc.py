@@ -241,7 +241,11 @@ class GrpcTransport(Transport):
         if why := why_taken(address):  # gRPC would write a line of its own and not say why
             raise InputError(f"cannot listen at {address}: {why}; stop what uses it or give this peer another `listen`")
         try:
-            port = server.add_secure_port(address, security.server) if security else server.add_insecure_port(address)
+            port = (
+                server.add_secure_port(address, security.bundle.server)
+                if security
+                else server.add_insecure_port(address)
+            )
         except RuntimeError:
             raise InputError(
                 f"cannot listen at {address}: the address is in use or not this machine's; "
@@ -260,7 +264,7 @@ class GrpcTransport(Transport):
             try:
                 await accept(service, pipe)
             except asyncio.CancelledError:
-                # gRPC tells the client nothing of a handler that was cancelled: it would wait on this stream for ever.
+                # gRPC tells the client nothing of a cancelled handler: it would wait on this stream without end.
                 # One that returns ends it. Were it raised, gRPC would also write it into the log, a stream at a time.
                 return
             finally:
@@ -281,7 +285,7 @@ class GrpcTransport(Transport):
     def _channel(self, address: str) -> grpc.aio.Channel:
         if self._security:
             name = ("grpc.ssl_target_name_override", self._security.names[address])
-            return grpc.aio.secure_channel(address, self._security.channel, options=[*CLIENT_OPTIONS, name])
+            return grpc.aio.secure_channel(address, self._security.bundle.channel, options=[*CLIENT_OPTIONS, name])
         return grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
 
     async def reach(self, address: str) -> None:

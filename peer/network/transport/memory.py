@@ -47,8 +47,7 @@ class OneWay:
         return self._messages.popleft()
 
     async def finish(self) -> None:
-        self._finished = True
-        self._changed.set()
+        self.hang_up()
         while self._messages and not self.broken:
             await self._change()
 

@@ -65,7 +65,7 @@ class GrpcServer(_server.Server):
             except Exception as error:  # noqa: BLE001 (told below)
                 self._faults.report(error)
                 context.set_code(grpc.StatusCode.INTERNAL)
-                context.set_details("this peer made a mistake; its log says which")
+                context.set_details("internal error in this peer; see its log")
 
         return guarded
 
@@ -190,10 +190,10 @@ class ServerPipe(Pipe):
             async with self._server.reading.slot(self.caller[0]):
                 data = await self._context.read()
         except TimeoutError:
-            raise DisconnectedError("others came while it said nothing") from None
+            raise DisconnectedError("it sent nothing, and made room for other callers") from None
         self._spoken = True
         if isinstance(data, bytes) and len(data) > self._server.strangers.hello:
-            raise DisconnectedError("its first message is no Hello")
+            raise DisconnectedError("its first message is not a Hello")
         return data
 
     async def finish(self) -> None:

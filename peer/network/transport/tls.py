@@ -31,7 +31,7 @@ MAX_NAME_CHARACTERS = 300
 FETCH_TIMEOUT_S = 3.0
 """Within which a server shows its certificate."""
 COMPARISON_VALID_S = 10.0
-"""What was found is good for so long: a peer dials again and again."""
+"""How long a comparison is reused: a peer dials many times."""
 FINGERPRINT_DIGITS = 16
 """Of a fingerprint that are shown: as many as can be read out on the phone."""
 
@@ -56,7 +56,7 @@ class CertificateBundle:
         if (theirs := await fetch_certificate(address, id)) is None:
             return why
         try:
-            said, valid = self._what_is_wrong(theirs) if why == UNTRUSTED else why, validity(theirs)
+            said, valid = self._problem(theirs) if why == UNTRUSTED else why, validity(theirs)
         except ValueError:  # dates, or a CA's identifier, that are none
             return why
         ca, owner = fingerprint_of_issuer(theirs), sanitise(subject_of(theirs) or "nobody", 64)
@@ -66,7 +66,7 @@ class CertificateBundle:
             f"{self.fingerprint}; compare them with its operator"
         )
 
-    def _what_is_wrong(self, theirs: x509.Certificate) -> str:
+    def _problem(self, theirs: x509.Certificate) -> str:
         now, ca = datetime.now(UTC), x509.load_pem_x509_certificate(self.ca)
         try:
             theirs.verify_directly_issued_by(ca)
@@ -80,6 +80,7 @@ class CertificateBundle:
 
     @property
     def server(self) -> grpc.ServerCredentials:
+        """They ask every caller for a certificate of the CA."""
         return grpc.ssl_server_credentials([(self.key, self.cert)], self.ca, require_client_auth=True)
 
     @property
@@ -98,7 +99,7 @@ class CertificatePaths:
 
     @classmethod
     def of_anybody(cls, ca: Path, cert: Path, key: Path) -> "CertificatePaths":
-        """Of whomever the certificate is made out to; InputError if it cannot be read."""
+        """Of the member that the certificate names; raises InputError if it cannot be read."""
         return cls(subject_of(_certificate(cert, _read_bytes(cert))), ca, cert, key)
 
     def read(self) -> CertificateBundle:
@@ -165,25 +166,16 @@ class TlsCredentials:
         self.names = names
         """Whose certificate is expected at each address."""
         self._version = certificates.version
-        self._bundle = certificates.read()
+        self.bundle = certificates.read()
         self._compared: dict[str, tuple[float, CertificateBundle, str, str]] = {}
         """By address when a failure was looked into last, with which certificates, and what came of it."""
-
-    @property
-    def server(self) -> grpc.ServerCredentials:
-        """Asks every caller for a certificate of the CA."""
-        return self._bundle.server
-
-    @property
-    def channel(self) -> grpc.ChannelCredentials:
-        return self._bundle.channel
 
     async def compared(self, why: str, address: str) -> str:
         """As `CertificateBundle.compared`, looked up again after a while."""
         now = asyncio.get_running_loop().time()
         at, bundle, known, said = self._compared.get(address, (0.0, None, "", ""))
-        if bundle is not self._bundle or known != why or now - at > COMPARISON_VALID_S:
-            bundle = self._bundle
+        if bundle is not self.bundle or known != why or now - at > COMPARISON_VALID_S:
+            bundle = self.bundle
             said = await bundle.compared(why, address, self.names[address])
             self._compared[address] = now, bundle, why, said
         return said
@@ -198,7 +190,7 @@ class TlsCredentials:
     async def watch(self, renew: Callable[[], Awaitable[None]]) -> None:
         """Take up new files, looked for every `look` seconds; half-written or wrong ones are reported and passed over.
 
-        Should somebody take the peer's address in the moment between two servers, it says so until that has ended.
+        If another process takes the peer's address in the moment between two servers, it says so until that has ended.
         """
         while True:
             await asyncio.sleep(self._look)
@@ -206,7 +198,7 @@ class TlsCredentials:
             if version == self._version:
                 continue
             try:
-                self._bundle = self._certificates.read()
+                self.bundle = self._certificates.read()
             except InputError as error:
                 self._version = version
                 self._report(CertificatesChanged(sentence=f"the new certificates are not used: {error}"))
@@ -217,11 +209,11 @@ class TlsCredentials:
                 self._report(CertificatesChanged(sentence=str(error)))
                 continue
             self._version = version
-            self._report(CertificatesChanged(sentence=f"new certificates, valid until {self._bundle.expires:%Y-%m-%d}"))
+            self._report(CertificatesChanged(sentence=f"new certificates, valid until {self.bundle.expires:%Y-%m-%d}"))
 
 
 def subject_of(cert: x509.Certificate) -> str:
-    """The one DNS name in a certificate. Several are all given, and so it is nobody's: no id has a comma."""
+    """The one DNS name in a certificate. Of several all are given, which match no peer: no id has a comma."""
     names = _extension(cert, x509.SubjectAlternativeName)
     return ", ".join(names.get_values_for_type(x509.DNSName))[:MAX_NAME_CHARACTERS] if names else ""
 
@@ -258,7 +250,7 @@ def validity(cert: x509.Certificate) -> str:
 
 
 async def fetch_certificate(address: str, id: str) -> x509.Certificate | None:
-    """The certificate that a server shows whoever calls, unchecked; None where there is none."""
+    """The certificate that a server shows to any caller, unchecked; None where there is none."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])

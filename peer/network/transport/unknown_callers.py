@@ -212,17 +212,17 @@ class ConnectionLimiter:
                 continue
             elif one not in quota and (other := quota.add(one, whose)):
                 strangers = "too many connections of callers that are not known"
-                guests = "too many connections of members that are no neighbours"
+                guests = "too many connections of members that are not neighbours"
                 self._close(connected, other, guests if member else strangers)
             elif self._calls[one] > self._strangers.calls:
                 self._close(connected, one, "too many calls on one connection")
             elif not member and bytes_received(connected[one]) > self._strangers.received:
-                self._close(connected, one, "too many bytes from a caller that is not known")
+                self._close(connected, one, "too many bytes from an unidentified caller")
         self._calls.clear()
 
     def _too_many_of_one(self) -> Iterator[Endpoint]:
         """Of each member's those that are too many: the oldest that carry no stream in use, from where there are most
-        of these. Without certificates nobody elsewhere, and no silent one, can so push out the member itself."""
+        of these. So, without certificates, no other host and no silent caller can push out the member itself."""
         held = defaultdict[str, list[Endpoint]](list)
         for one, member in self._owners.items():
             held[member].append(one)

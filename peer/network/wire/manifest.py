@@ -118,7 +118,7 @@ class PayloadSpec:
     first_round: int
     last_round: int
     kind: Kind = "float32"
-    """top-k: the bytes of some values and their places, `blocks` of them; uint8: bytes into which nobody looks."""
+    """top-k: the bytes of some values and their places, `blocks` of them; uint8: bytes that are not checked."""
     tensors: tuple[tuple[str, tuple[int, ...], str], ...] = ()
     """Name, shape and dtype of the tensors that the vector is made of, in order."""
     head: tuple[int, int] = (0, 0)

@@ -137,14 +137,14 @@ def a_reply(**changes: Any) -> bytes:
 
 ESCAPES = "\x1b[2J\r\n" * 100
 HOSTILE: dict[str, tuple[Reply, str]] = {
-    "another peer": (lambda _: iter([a_reply(id="peer1")]), "another peer answers there, `peer1`"),
+    "another peer": (lambda _: iter([a_reply(id="peer1")]), "the peer at this address is `peer1`"),
     "another federation": (
         lambda _: iter([a_reply(federation=ESCAPES)]),
         "it belongs to another federation, `?[2J??",
     ),
     "huge": (lambda _: iter([a_reply(state="x" * 1_000_000)]), "its answer is longer than any that a peer gives"),
     "no protobuf": (lambda _: iter([b"\xff" * 1000]), "its answer is no StatusReply"),
-    "nothing": (lambda _: iter([]), "it answers nothing"),
+    "nothing": (lambda _: iter([]), "its answer is empty"),
     "escapes in an error": (lambda context: context.abort(grpc.StatusCode.UNKNOWN, "\x1b[2J" * 500), "?[2J?[2J"),
 }
 

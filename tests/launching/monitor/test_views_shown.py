@@ -199,6 +199,6 @@ def test_one_that_is_asked_says_for_whom_a_decision_waits(asked: PolledFederatio
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, 1e300])
 def test_a_wait_that_cannot_be_is_none(seconds: float) -> None:
     reply = StatusReply(id="a", shortage=StatusReply.Shortage(here=1, members=3, needed=2, seconds=seconds))
-    said = PeerStatus.of(reply)
+    said = PeerStatus.from_reply(reply)
     assert said.shortage == Shortage(1, 3, 2)
     assert status_cells("a:1", "a", said)[-1]

@@ -97,7 +97,7 @@ async def test_who_has_lost_its_place_does_not_get_it_back() -> None:
     streams.add(new)
     await streams.promote(new)
     assert dropped(old)
-    with pytest.raises(DisconnectedError, match="another stream has taken its place"):
+    with pytest.raises(DisconnectedError, match="replaced by a newer stream"):
         await streams.promote(old)
     streams.remove(old)
     assert streams.active("left") is new

@@ -29,7 +29,7 @@ async def test_a_fault_of_a_handler_is_told_once_and_to_no_caller(
         for _ in range(3):
             call = channel.stream_stream(f"/{SERVICE}/Tensors")()
             assert await call.code() == grpc.StatusCode.INTERNAL
-            assert await call.details() == "this peer made a mistake; its log says which"
+            assert await call.details() == "internal error in this peer; see its log"
         assert await channel.stream_stream(f"/{SERVICE}/Other")().code() == grpc.StatusCode.UNIMPLEMENTED
     await server.stop(None)
     (record,) = caplog.records
