@@ -182,7 +182,7 @@ class Durability:
     def least(self) -> int:
         """The least durable round of all members: NOTHING if there is no report on one.
 
-        Where members sign what they announce, only that counts.
+        Where members sign what they announce, only that counts, and what a decided view says that they have.
         """
         if self._keyring.signs:
             return min(self._signed_round(peer) for peer in self._edges.members)

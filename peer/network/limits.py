@@ -10,7 +10,7 @@ from math import inf
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Seconds. None of them changes what a run computes."""
+    """Seconds. Without `on_loss: bypass` none of them changes what a run computes."""
 
     hello: float = 10.0
     """For a caller's hello."""
@@ -102,7 +102,7 @@ class Limits:
     accidents: int = 3
     """Frames in a row that a neighbour calls damaged before that is reported."""
     belated: int = 4
-    """Calls of a former neighbour, which may not know yet that it is none, that are not reported."""
+    """Calls from a former neighbour that are not reported: it may not know yet that it is no longer one."""
     candidates: int = 4
     """Streams of one caller beside the active one that have not brought anything of use yet."""
     successions: int = 8

@@ -105,7 +105,7 @@ class Progress:
     acked_durable: int = -1
     """The last of this peer's durable rounds that it has heard of."""
     released: bool = False
-    """It has said that this peer is no neighbour of its any more."""
+    """It has said that this peer is no longer its neighbour."""
     in_later_view: bool = False
     """It has all that it wanted in this view and is in a later one."""
     regressed: bool = False

@@ -373,8 +373,8 @@ class Network:
             await self.durability.wait_changed(version)
 
     async def _part_with(self, peer: str, kept: Mapping[Service, asyncio.Task[None]]) -> None:
-        """End all streams with a former neighbour (R7): those that it would open again only once it has forgotten the
-        edge, too. Were they cut before, it would wait for repeats on that edge, and dial."""
+        """End all streams with a former neighbour (R7), those that it would open again only once it has forgotten the
+        edge, too: otherwise it would wait for repeats on that edge, and dial."""
         for service, stream in kept.items():
             if service != "Heartbeat":
                 stream.cancel()

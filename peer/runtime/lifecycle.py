@@ -149,7 +149,7 @@ class RuntimeLimits:
     def in_one_process(self, peers: int, patience: float) -> "RuntimeLimits":
         """The same for so many peers with one event loop: if one is silent, so are all; none is asked for its status.
 
-        More than 20 send no more heartbeats in all than 20 do, but each several in `patience` seconds.
+        More than 20 peers together send no more heartbeats than 20 do, but each still sends several within `patience`.
         """
         least = patience / (4 * self.timeouts.heartbeat_interval)
         factor = max(1.0, min(peers / 20, least))
@@ -259,8 +259,10 @@ def _waiting_to_join(missing: list[tuple[Neighbour, str]]) -> Waiting:
 class MembershipGate:
     """Between rounds and membership; this one where members stay the same: always open.
 
-    The two differ at three points only: before a round (`wait_to_start`), at the end of a view or of the run
-    (`wait_to_end`), and when a round is on disk (`announce`). All else is known when a view begins.
+    Its other forms (`membership/gate.py`, `membership/replay.py`) differ in three verbs: before a round
+    (`wait_to_start`), at the end of a view or of the run (`wait_to_end`), and when a round is on disk (`announce`).
+    The rest is what the network and the checkpoints ask them: how long a join may take, which states are still
+    needed, and what to answer about views.
     """
 
     can_be_excluded = False

@@ -38,7 +38,7 @@ class Setup:
     recorded: tuple[Decision, ...] | None = None
     """The views of the run that is replayed, after that of all; None if they are to be decided."""
     later_gate: MembershipGate | None = None
-    """The gate of a later view; None in the run's first one, of all members."""
+    """The gate where members may change or views are replayed; None: members stay the same."""
     common: SharedData | None = None
     """What all peers of this process hold together; None where each is a process of its own."""
 

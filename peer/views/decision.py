@@ -217,8 +217,8 @@ def _lost(chain: ViewChain, grounds: Grounds) -> set[str]:
 def _after_all(present: View, standing: Mapping[str, Promise], least: int) -> int:
     """Return the first round that no member has begun (V3); not before the view's own first.
 
-    By rule R6 no member is more than W rounds ahead of its neighbours (V4); nor these of theirs, so W is not the whole
-    distance to the farthest member where not all have heard of it yet.
+    By rule R6 no member is more than W rounds ahead of its neighbours (V4), nor they of theirs: so the farthest member
+    may be more than W rounds ahead where not all have heard of it yet.
     """
     most = least + STALENESS_BOUND + len(present.members)
     return max(present.first, 1 + max(min(promise.started, most) for promise in standing.values()))

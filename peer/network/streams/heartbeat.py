@@ -7,8 +7,8 @@
   each beat. `DialledHeartbeats` says which of the two dials, and when.
 - `Heartbeats` is all neighbours together: started, and closed with farewells.
 
-Suspicion is only shown and counted; it never changes the run. What does is what beats carry: durable rounds, of which
-`durability.py` says whose word counts for what; and the farewell of a peer that has finished (R8), whose silence
+Suspicion is only shown and counted; it never changes the run. Only what beats carry changes it: durable rounds, of
+which `durability.py` says whose word counts for what; and the farewell of a peer that has finished (R8), whose silence
 afterwards is no loss. A former neighbour is told all that it lacks to forget the edge, too, before the stream ends
 (R7).
 """
@@ -379,7 +379,7 @@ class NeighbourHeartbeats:
                 await self._state.transport.renew(neighbour.address, "Tensors")
 
     def _apply_durable(self, beat: Beat) -> None:
-        """What it says of itself counts; of others it may hold this peer back; what cannot be is told once."""
+        """What it says of itself counts; of others it can only hold this peer back; what is impossible is reported once."""
         durability = self._state.durability
         try:
             durability.record_first_hand(self.id, beat.durable)

@@ -32,7 +32,8 @@ neighbours so.
   neighbour that replays could have no room for what it waits for.
 - **R3 Durable.** A peer announces the older of its two newest checkpoints (`Durability.announce`): if the newest
   turns out damaged, it falls back to the one before without asking for what others have dropped. After the last
-  round there is none to follow: that checkpoint is read back from disk and then announced.
+  round there is none to follow: that checkpoint is read back from disk and then announced. A peer that
+  resumes where members change announces the newest intact one.
 - **R4 Release.** `Outbox.release` drops a message when its receiver itself has announced the message's round, over
   its own stream, or a view that was decided says that it has it; no single other peer's word counts. What has not
   been released is sent again after a break, unless the welcome says that it is there (`OutgoingLink._send`).
@@ -456,7 +457,7 @@ class Receiver:
         self.round = 0
         """The round this peer is in: earlier messages are of no use, and no peer can be more than W ahead (R6)."""
         self._most_held = 4 * (manifest.largest + state.limits.frame + state.limits.message)
-        """Bytes from one sender that may wait; a healthy one is at most two messages ahead."""
+        """Bytes from one sender that may wait: four messages. An honest sender has at most three that are not awaited."""
 
     def inbox(self, sender: str) -> Inbox:
         return self.inboxes.setdefault(sender, Inbox(self._state.limits, self._memory))

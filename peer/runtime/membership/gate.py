@@ -19,7 +19,7 @@ from peer.views.statements import Announcement, Signed
 from peer.views.view import View, ViewChain
 
 LEAVE_TIMEOUT_S = 5.0
-"""How long a member that leaves waits until all others know."""
+"""How long a leaving member waits at most for all others to know."""
 
 
 class DynamicMembershipGate(MembershipGate):
@@ -93,7 +93,7 @@ class DynamicMembershipGate(MembershipGate):
     async def wait_to_end(self, network: Network, finished: bool) -> None:
         """A finished peer is needed until all have finished: if a member is lost now, the rest goes back. Of members
         that are no neighbours only relayed reports tell, which end where others have left; so not for longer than
-        `patience`. One that leaves waits until all others know: else they could wait for its answer for ever."""
+        `patience`. A leaving member waits until all others know: otherwise they could wait for its answer without end."""
         with suppress(TimeoutError):
             if finished:
                 async with asyncio.timeout(self._patience):
@@ -135,7 +135,7 @@ class DynamicMembershipGate(MembershipGate):
         """Return this peer's progress for the next decision; None while it is not known, or must not be told.
 
         A peer that has nothing at all may have forgotten a promise: it tells nothing before a neighbour has accepted
-        its handshake, which would refuse one that has had something, unless the run may begin without some.
+        its handshake (one that has lost rounds is refused), unless the run may begin without some.
         """
         following = chain.after(self.view.number, self._id)
         past = chain.since(-1)[: (following or self.view).number + 1]

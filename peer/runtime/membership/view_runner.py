@@ -74,7 +74,7 @@ class Rejoin:
         rules = membership.acceptor.rules
         waits, begun, answered = WaitReporter(membership.report, self._reminders), clock(), dict[str, float]()
         while True:
-            # On a machine that is too busy not all answer each time; nor are they lost to each other for that.
+            # On a busy machine not all answer every time; that alone does not make them lost.
             ask = Ask(membership.chain.current.number)
             answered |= dict.fromkeys(await membership.ask_all(membership.others, ask, transport), clock())
             self._check_expelled()
@@ -211,7 +211,7 @@ class ViewRunner:
 
     async def _enter_next_view(self, membership: Membership, rejoin: Rejoin) -> None:
         """Go on to the next view, if need be by asking to be admitted to one."""
-        # A training under way would write into the model with which the next view begins.
+        # Training still under way would write into the model with which the next view begins.
         await asyncio.get_running_loop().run_in_executor(self._executor, int)
         await self._drop_after(membership.chain.last_valid_round(membership.memory.entered))
         following = await rejoin.next_view(await asyncio.to_thread(self._checkpoints.newest_whole))

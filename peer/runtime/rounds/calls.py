@@ -307,7 +307,7 @@ async def _in_turn(before: asyncio.Future[Any] | None, fetched: Collection[HostC
 
 
 def map_unique(given: Mapping[str, T], make: Callable[[T], Made]) -> dict[str, Made]:
-    """What is made of each, by receiver: of what several receivers get once, in the order of the first of them."""
+    """`make` applied to each value, by receiver; once for a value that several share, in the order of its first one."""
     made = {at: make(one) for at, one in {id(one): one for one in given.values()}.items()}
     return {to: made[id(one)] for to, one in given.items()}
 

@@ -88,7 +88,7 @@ class Learner:
         return loss
 
     async def load_data_for(self, round: int) -> bool:
-        """Hold the data of that round; whether they are others. Only one shard is kept at a time."""
+        """Load the data of that round; return whether they differ from those before. Only one shard is kept at a time."""
         since = stage_of(round, self._setup.spec.data.stages).since
         if since == self._since:
             return False
@@ -99,7 +99,7 @@ class Learner:
         return True
 
     async def apply_drift(self, round: int) -> None:
-        """Hold the data of that round, and report them where they are others than those before."""
+        """Load the data of that round, and report them if they differ from those before."""
         if await self.load_data_for(round):
             self._lifecycle.report(DataDrifted(round=round, samples=self.samples))
             self._lifecycle.report(self.data_summary(round))

@@ -52,7 +52,7 @@ class Participant:
         self.communicator = Communicator(self.face, spec, setup.model, lifecycle, self.round)
         self.rows = PerMemberState(spec.protocol, spec.ids)
         self._unchanging: dict[str, str] = {}
-        """By name in a checkpoint, the checksums of what the protocol keeps unchanged and is on disk."""
+        """Checksums of what the protocol keeps unchanged and is on disk, by name in a checkpoint."""
 
     def begin(self, number: int, trace: Trace | None = None) -> None:
         """Begin a round: its messages and values are numbered from the start."""
@@ -69,7 +69,7 @@ class Participant:
         self.network.set_edges(self.setup.view.first, around.receivers, around.senders)
 
     def begin_view(self) -> None:
-        """In place of the ring, and of what is kept of each member, of an earlier view take those of this one."""
+        """Replace the ring and the per-member rows of an earlier view by those of this one."""
         before = [id for id in self.rows.ids if id in self.communicator.ring.order]
         self.rows.remap(self.state, before, self.face.members)
         self.communicator.ring = RingOrder(self.face.members)
@@ -137,7 +137,7 @@ class Participant:
     ) -> None:
         """Go on after `round` from what `state_dict` gave then; FailedError when it gave something else.
 
-        `tensors` are with those that `unchanging`, by their checksums, says are on disk already.
+        `tensors` include those that `unchanging` lists by checksum, which are on disk already.
         """
         self.learner.check_frozen(round, facts.get("frozen", ""))
         try:

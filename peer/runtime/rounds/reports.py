@@ -178,7 +178,7 @@ def round_done(participant: Participant, found: ModelFigures, before: PhaseTimes
 
 
 async def open_files(telemetry: Telemetry, participant: Participant) -> None:
-    """Let events go to the peer's file from now on, the first of this process with what earlier ones did."""
+    """Write events to the peer's file from now on; the first of this process also says what earlier ones did."""
     setup = participant.setup
     close_torn_lines(setup.out)
     if telemetry.writes:  # this process has run in an earlier view
@@ -323,8 +323,8 @@ def _headline(evaluation: Evaluation, spec: Spec) -> float | None:
 
 
 class Finish:
-    """Once the last checkpoint has been read back. A peer that is killed meanwhile does it once more, from the same
-    model."""
+    """Ends the run, once the last checkpoint has been read back. A peer that is killed meanwhile repeats it from the
+    same model."""
 
     def __init__(self, participant: Participant, evaluator: Evaluator) -> None:
         self._participant, self._evaluator = participant, evaluator
