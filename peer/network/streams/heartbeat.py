@@ -379,7 +379,7 @@ class NeighbourHeartbeats:
                 await self._state.transport.renew(neighbour.address, "Tensors")
 
     def _apply_durable(self, beat: Beat) -> None:
-        """What it says of itself counts; of others it can only hold this peer back; what is impossible is reported once."""
+        """What it says of itself counts; of others it can only hold this peer back. Nonsense is reported once."""
         durability = self._state.durability
         try:
             durability.record_first_hand(self.id, beat.durable)

@@ -457,7 +457,7 @@ class Receiver:
         self.round = 0
         """The round this peer is in: earlier messages are of no use, and no peer can be more than W ahead (R6)."""
         self._most_held = 4 * (manifest.largest + state.limits.frame + state.limits.message)
-        """Bytes from one sender that may wait: four messages. An honest sender has at most three that are not awaited."""
+        """Bytes from one sender that may wait: four messages. An honest sender has at most three not awaited."""
 
     def inbox(self, sender: str) -> Inbox:
         return self.inboxes.setdefault(sender, Inbox(self._state.limits, self._memory))

@@ -93,7 +93,7 @@ class DynamicMembershipGate(MembershipGate):
     async def wait_to_end(self, network: Network, finished: bool) -> None:
         """A finished peer is needed until all have finished: if a member is lost now, the rest goes back. Of members
         that are no neighbours only relayed reports tell, which end where others have left; so not for longer than
-        `patience`. A leaving member waits until all others know: otherwise they could wait for its answer without end."""
+        `patience`. A leaving member waits until all others know: they could wait for its answer for ever."""
         with suppress(TimeoutError):
             if finished:
                 async with asyncio.timeout(self._patience):

@@ -88,7 +88,7 @@ class Learner:
         return loss
 
     async def load_data_for(self, round: int) -> bool:
-        """Load the data of that round; return whether they differ from those before. Only one shard is kept at a time."""
+        """Load the data of that round; return whether they differ from those before. One shard is kept at a time."""
         since = stage_of(round, self._setup.spec.data.stages).since
         if since == self._since:
             return False
