@@ -45,10 +45,9 @@ def write_atomically(
 ) -> None:
     """Write beside, flush to disk, rename; FailedError when the disk is full or gone.
 
-    Several buffers are written one after the other, without being joined in memory.
-    `over` is a file that is no longer needed, if it exists: it becomes the new one. Overwriting its blocks costs half
-    of what it does to make a file and remove another. `permissions` are a new file's, as far as the
-    umask lets them be.
+    Several buffers are written one after the other, without being joined in memory. `over` is a file that is no longer
+    needed, if it exists: it becomes the new one. Overwriting its blocks costs half of what it does to make a file and
+    remove another. `permissions` are a new file's, as far as the umask lets them be.
     """
     beside = path.with_name(f".{path.name}.part")
     try:

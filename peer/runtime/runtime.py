@@ -170,12 +170,9 @@ class Runtime:
         self.lifecycle.become("serving")
         if not self._complete.exists():
             if behind := await drain(self.network, self._spec.patience):
-                self.telemetry.emit(
-                    EndedUnacknowledged(
-                        sentence=f"ended without hearing that {', '.join(behind)} finished; if one of them waits for "
-                        "this peer, start it again"
-                    )
-                )
+                who = ", ".join(behind)
+                hint = "if one of them waits for this peer, start it again"
+                self.telemetry.emit(EndedUnacknowledged(sentence=f"ended without hearing that {who} finished; {hint}"))
             else:
                 await self._gate.wait_to_end(self.network, finished=True)
                 self._complete.touch()  # started once more, this peer has nothing to wait for but a farewell

@@ -336,7 +336,7 @@ async def test_proportions_that_are_none_stop_nobody(
     def lie(self: Runtime, *arguments: object) -> None:
         init(self, *arguments)  # type: ignore[arg-type]
         if self.peer.id == "peer1":
-            self.peer.proportions = torch.full((10,), told, dtype=torch.float64)
+            self.participant.learner.proportions = torch.full((10,), told, dtype=torch.float64)
 
     monkeypatch.setattr(Runtime, "__init__", lie)
     run = four(tmp_path / "run", ORDERED, task=task)

@@ -28,7 +28,7 @@ def test_the_figures_are_named_as_is_usual() -> None:
         LinkChanged(neighbour="peer1", state="up"),
         RoundDone(round=1, accuracy={"matched": 0.5}, loss=1.0, seconds={"train": 1.0}, notes={"gamma": 0.5}),
     ):
-        metrics.hear(event)
+        metrics.on_event(event)
     text = generate_latest(metrics.registry)
     told = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
     assert (told.returncode, told.stdout, told.stderr) == (0, b"", b"")

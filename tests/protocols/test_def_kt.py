@@ -78,7 +78,7 @@ def test_only_the_drawn_pairs_carry_bytes_and_every_peer_draws_them_alike(run: R
     for round in range(1, 5):
         used, drawn = pairs(run, round), set()
         for runtime in run.runtimes.values():
-            runtime.peer.round = round
+            runtime.lifecycle.round = runtime.participant.round.number = round
             drawn.add(DefKT().pairs(runtime.peer))
         assert [dict(one) for one in drawn] == [used]
         assert len(used) == 2
@@ -186,9 +186,9 @@ def test_running_statistics_come_with_the_received_model_and_go_on(tmp_path: Pat
 
 
 def at(run: Run, round: int):  # type: ignore[no-untyped-def]
-    peer = run.runtimes["peer0"].peer
-    peer.round = round
-    return peer
+    runtime = run.runtimes["peer0"]
+    runtime.lifecycle.round = runtime.participant.round.number = round
+    return runtime.peer
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_everyone_draws_alike(half: Run) -> None:
     for round in (1, 2, 3):
         sets = set()
         for runtime in half.runtimes.values():
-            runtime.peer.round = round
+            runtime.lifecycle.round = runtime.participant.round.number = round
             sets.add(protocol.drawn(runtime.peer))
         assert len(sets) == 1
         assert len(sets.pop()) == 2

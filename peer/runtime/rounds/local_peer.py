@@ -104,11 +104,9 @@ class Participant:
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What must survive a crash: copies of tensors, on the CPU, as the next round changes them, and plain JSON."""
-        is_unchanging = self.setup.spec.protocol.state_contract.is_unchanging
-        changing = {f"protocol/{name}": tensor for name, tensor in self.state.items() if not is_unchanging(name)}
         learner, learner_facts = self.learner.state_dict()
         communicator, facts = self.communicator.state_dict()
-        tensors = {**learner, **copies(changing), **communicator}
+        tensors = {**learner, **copies(self._kept(unchanging=False)), **communicator}
         return tensors, {**facts, "seconds": asdict(self.lifecycle.times), **learner_facts}
 
     async def unchanging(self) -> tuple[dict[str, str], dict[str, Tensor]]:
@@ -116,23 +114,23 @@ class Participant:
 
         InputError when it was changed or is gone: what is on disk already would be something else.
         """
-        protocol = self.setup.spec.protocol
-        kept = {
-            f"protocol/{name}": tensor
-            for name, tensor in self.state.items()
-            if protocol.state_contract.is_unchanging(name)
-        }
+        protocol, kept = self.setup.spec.protocol.name, self._kept(unchanging=True)
         if not kept and not self._unchanging:
             return {}, {}
         before, self._unchanging = self._unchanging, await asyncio.to_thread(_digests, kept)
         for name, digest in before.items():
             if self._unchanging.get(name) != digest:
                 raise InputError(
-                    f"`{protocol.name}` declares peer.state[{name.removeprefix('protocol/')!r}] as unchanging and "
+                    f"`{protocol}` declares peer.state[{name.removeprefix('protocol/')!r}] as unchanging and "
                     f"changed it in round {self.lifecycle.round}; leave it as it is or take it out of `unchanging`"
                 )
         new = {digest: copy(kept[name]) for name, digest in self._unchanging.items() if name not in before}
         return dict(self._unchanging), new
+
+    def _kept(self, unchanging: bool) -> dict[str, Tensor]:
+        """What the protocol keeps and sets once, or what it changes, by name in a checkpoint."""
+        is_unchanging = self.setup.spec.protocol.state_contract.is_unchanging
+        return {f"protocol/{name}": tensor for name, tensor in self.state.items() if is_unchanging(name) == unchanging}
 
     def load_state_dict(
         self, round: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], unchanging: Mapping[str, str]
