@@ -20,9 +20,9 @@ from launcher.output import Output
 from launcher.reports.summary import TimeSpent
 from launcher.supervision import run_directory, supervisor
 from launcher.supervision.run_directory import RunDirectory
-from launcher.supervision.supervisor import signal_name
 from peer import files
 from peer.errors import InputError
+from peer.process import signal_name
 from peer.spec.loading import load_spec
 
 
