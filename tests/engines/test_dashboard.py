@@ -134,9 +134,7 @@ def test_a_peer_is_killed_and_comes_back(
     (tmp_path / "gate").touch()
     shows(page, "the end", lambda: page.locator("#live").inner_text() == "The run has finished.")
     assert launcher.wait(PATIENCE) == 0
-    assert {one.split(" ", 1)[1] for id in ("peer0", "peer2", "peer3") for one in seen(page, id)[-1:]} == {
-        "has finished"
-    }
+    assert {one.split(" ", 1)[1] for id in ("peer0", "peer2", "peer3") for one in seen(page, id)[-1:]} == {"finished"}
     page.wait_for_selector("#privacy li.open")
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["privacy"]["definitions"] == {"3.1": None, "3.2": True, "3.3": True}, "own code has sent numbers"
