@@ -10,14 +10,14 @@ class Unsaved(FibFL):
     name: str = "benchmarks.unsaved:Unsaved"  # type: ignore[assignment]
 
 
-async def announce_only(journal: Checkpointer, round: int) -> None:
+async def announce_only(checkpointer: Checkpointer, round: int) -> None:
     """In place of `save`: the neighbours are told what they wait for, and nothing is copied or written."""
-    journal._network.announce(round - 1)
-    journal.last = round  # type: ignore[attr-defined]
+    checkpointer._network.announce(round - 1)
+    checkpointer.last = round  # type: ignore[attr-defined]
 
 
-async def announce_last(journal: Checkpointer) -> None:
-    journal._network.announce(journal.last)  # type: ignore[attr-defined]
+async def announce_last(checkpointer: Checkpointer) -> None:
+    checkpointer._network.announce(checkpointer.last)  # type: ignore[attr-defined]
 
 
 for name, instead in (("save", announce_only), ("verify_last", announce_last)):

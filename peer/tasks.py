@@ -30,14 +30,15 @@ async def background() -> AsyncIterator[asyncio.TaskGroup]:
         task = asyncio.current_task()
         if task and task.cancelling():
             raise asyncio.CancelledError from None
-        error = _first(errors)
+        error = first_cause(errors)
         if not isinstance(error, _OverError):
             raise error from error.__cause__
 
 
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_cause(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first exception of a group that is no group itself."""
     error = errors.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+    return first_cause(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 async def shielded(function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:

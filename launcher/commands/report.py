@@ -15,8 +15,7 @@ from launcher.page.charts import check_installed, look, picture, vega_script
 from launcher.page.document import ReportDocument, as_csv, merge_documents
 from launcher.page.html import figures, page
 from launcher.page.run_data import RunData
-from launcher.reports import summary_json
-from launcher.reports import summary_text as recap
+from launcher.reports import summary_json, summary_text
 from launcher.reports.collected import Collected
 from launcher.reports.summary import TimeSpent
 from launcher.reports.summary_json import Summary
@@ -179,7 +178,7 @@ def summary_command(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.json:
         output.text(summary_json.dump(made))
     elif not arguments.out:
-        recap.report(made, collected.spec, output.console)
+        summary_text.report(made, collected.spec, output.console)
     if made.missing:
         named = ", ".join(f"{id} ({why})" for id, why in made.missing.items())
         raise FailedError(f"the run is not whole, and this is the summary of the others; missing: {named}")

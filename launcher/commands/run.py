@@ -16,8 +16,7 @@ from launcher.dashboard.server import Address, Dashboard, opened
 from launcher.engines.base import Engine, Run, engine
 from launcher.monitor.federation import Federation
 from launcher.output import Output
-from launcher.reports import summary_json
-from launcher.reports import summary_text as recap
+from launcher.reports import summary_json, summary_text
 from launcher.reports.summary import summarise
 from launcher.reports.summary_json import Summary
 from launcher.reports.worth import solo_directory, solo_spec, with_worth
@@ -162,7 +161,7 @@ def conclude(run: Run, summary: Summary, output: Output, *, is_written: bool = F
     is_new = not is_written or judged != summary
     if is_new:
         summary_json.write(run.files.summary, judged)
-    recap.show(judged, run.spec, run.files.path, output.console)
+    summary_text.show(judged, run.spec, run.files.path, output.console)
     if is_new:
         write_report(run, judged, output)
     return judged

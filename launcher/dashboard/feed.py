@@ -156,7 +156,7 @@ def final_document(spec: Spec, files: RunFiles, summary: Summary | None) -> Repo
     try:
         return document_of(RunData.read(spec, places, summary), files.path.name) if places else None
     except (InputError, FailedError):
-        return None  # `report_on` says why
+        return None  # `write_report` says why
 
 
 POLL_SECONDS = 0.5
@@ -234,7 +234,7 @@ class Feed:
             self.ended = said
             self.now = self._now(time.time())
             if document:
-                with suppress(FailedError):  # `report_on` says why
+                with suppress(FailedError):  # `write_report` says why
                     self._show(as_json(document))
             self._tell()
 

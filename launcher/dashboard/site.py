@@ -95,7 +95,7 @@ WATCHES = "watches"
 
 
 def site(feed: Feed, library: str, token: str, names: Collection[str]) -> Starlette:
-    """names: as `Entrance` takes them."""
+    """names: as `AccessControl` takes them."""
     made = page(None, library, live())
 
     async def show(request: Request) -> Response:

@@ -411,7 +411,7 @@ def _tree_files(spec: Spec, image: str) -> Iterator[tuple[str, str]]:
     place = ClusterLayout(spec)
     name = place.name
     yield from _base(place, image)
-    yield from _component(name, "gpu", gpu_patch(name))
+    yield from _component("gpu", gpu_patch(name))
     yield from _certificates(ClusterLayout(spec, certificates=True))
     for overlay, components in OVERLAYS.items():
         content = {"resources": ["../../base"], "components": [f"../../components/{one}" for one in components]}
@@ -436,7 +436,7 @@ def _base(place: ClusterLayout, image: str) -> Iterator[tuple[str, str]]:
     yield "base/kustomization.yaml", _kustomization(content)
 
 
-def _component(name: str, component: str, patch: Mapping[str, Any], **more: Any) -> Iterator[tuple[str, str]]:
+def _component(component: str, patch: Mapping[str, Any], **more: Any) -> Iterator[tuple[str, str]]:
     directory = f"components/{component}"
     yield f"{directory}/job.yaml", dump_yaml(patch)
     content = {"apiVersion": COMPONENT, "kind": "Component", "patches": [{"path": "job.yaml"}], **more}
@@ -449,7 +449,7 @@ def _certificates(place: ClusterLayout) -> Iterator[tuple[str, str]]:
     secret = {"name": f"{name}-certificates", "files": [f"certs/{one}" for one in names]}
     config = _generator(name, place) | {"behavior": "replace"}
     generators = {"configMapGenerator": [config], "secretGenerator": [secret]}
-    yield from _component(name, "certificates", certificates_patch(name, ids), **generators)
+    yield from _component("certificates", certificates_patch(name, ids), **generators)
     yield from _config_files("components/certificates", place)
     yield f"{CERTIFICATES}/.gitignore", IGNORED
 

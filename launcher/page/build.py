@@ -177,7 +177,7 @@ def _build(data: RunData, label: str) -> ReportDocument:
 
 
 def _foremost(happened: list[Row]) -> list[Row]:
-    """As many as are shown, in their order: of very many those that come first in `FOREMOST`, and of each the first."""
+    """As many as are shown, in their order: of very many those first in `EVENTS_BY_WEIGHT`, and of each the first."""
     by_weight = sorted(range(len(happened)), key=lambda at: EVENTS_BY_WEIGHT.index(happened[at]["kind"]))
     return [happened[at] for at in sorted(by_weight[:MAX_EVENTS])]
 

@@ -32,6 +32,7 @@ from peer.process import STOPS
 from peer.runtime.in_process import run_in_process
 from peer.spec.federation import Spec
 from peer.spec.loading import load_spec
+from peer.tasks import first_cause
 
 PORTS = 1 << 16
 
@@ -149,11 +150,6 @@ def end_with_launcher(gone: int) -> None:
     """End this process when its launcher is gone."""
     wait([gone])
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def first_cause(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    inner = errors.exceptions[0]
-    return first_cause(inner) if isinstance(inner, BaseExceptionGroup) else inner
 
 
 if __name__ == "__main__":  # as a Dask worker starts it; its stdin ends with that one

@@ -29,7 +29,7 @@ from launcher.monitor.federation import Federation, last_lines
 from launcher.monitor.live_table import Display, display
 from launcher.reports.summary import TimeSpent
 from peer.errors import FailedError
-from peer.process import STOPPED, STOPS, WRONG_INPUT
+from peer.process import STOPPED, STOPS, WRONG_INPUT, exit_words
 from peer.spec.blocks import describe_behaviours
 from peer.spec.federation import Spec
 from peer.tasks import background, in_thread
@@ -241,13 +241,13 @@ class Supervisor:
             so = "; the others continue without it" if self._goes_on() else "; stopping the run"
             self.run.say(f"{self._exit_message(id, code)}\n{id} will not be restarted{so}")
             last = view.failure or " ".join(last_lines(self.run.files.log(id), 1))
-            self._failures.append(f"{id} {describe_exit(code)}" + (f": {last}" if last else ""))
+            self._failures.append(f"{id} {exit_words(code)}" + (f": {last}" if last else ""))
 
     def _exit_message(self, id: str, code: int) -> str:
         last = "".join(f"\n    {line}" for line in last_lines(self.run.files.log(id), LOG_LINES))
         refused = code == WRONG_INPUT and not self.restarts  # then nothing is left of a run that has just begun
         where = "last log lines" if refused else f"last lines of {self.run.files.log(id)}"
-        return f"{id} {describe_exit(code)}; {where}:{last or ' (empty)'}"
+        return f"{id} {exit_words(code)}; {where}:{last or ' (empty)'}"
 
     async def _end(self, forced: asyncio.Event) -> None:
         """End all that still run: ask them to, and send SIGKILL after the grace, or at once if forced."""
@@ -271,16 +271,6 @@ class Supervisor:
         for id, process in self._running.items():
             with suppress(FailedError):
                 self.codes[id] = await process.wait()
-
-
-def describe_exit(code: int) -> str:
-    """What became of a process, by its exit code."""
-    return f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
-
-
-def signal_name(number: int) -> str:
-    """Such as SIGKILL; real-time signals have numbers only."""
-    return signal.Signals(number).name if number in [*signal.Signals] else f"signal {number}"
 
 
 POLL_SECONDS = 0.25

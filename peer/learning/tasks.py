@@ -239,8 +239,8 @@ class Multilabel(Task):
     """Binary cross entropy of logits (n, labels) and targets float32 (n, labels) of 0 and 1, the mean over both; the
     answer is which logits are positive, bool.
 
-    `f1` is the micro-average 2·TP / (2·TP + FP + FN) over all labels of all samples, 1 where none holds and none is
-    found: defined for labels that no test sample has, too. `exact` is the share of samples with all labels right.
+    `f1` is the micro-average 2·TP/(2·TP + FP + FN) over all labels and samples (1 where none holds or is found),
+    `exact` the share of samples with all labels right.
     """
 
     name: Literal["multilabel"]
@@ -291,19 +291,17 @@ _LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 class Regression(Task):
     """The mean error of outputs (n, d) and targets float32 (n, d); the answers are the outputs.
 
-    `rmse` and `mae`, over all n·d numbers, have the targets' unit; rmse is the headline, since it always exists. `r2`
-    is the coefficient of determination 1 − Σ(y−ŷ)² / Σ(y−ȳ)², the mean of the d columns'; that of a constant column is
-    1 if it is foretold exactly and else 0. The score is r2, cut to 0..1.
+    `rmse` and `mae` are over all n·d numbers. `r2` is 1 − Σ(y−ŷ)²/Σ(y−ȳ)², the mean over columns (constant columns: 1
+    if exact, else 0). The score is r2, cut to 0..1.
     """
 
     name: Literal["regression"]
     """Numbers to foretell: one, or a row of them, a sample."""
     error: Literal["mse", "l1", "huber"] = "mse"
-    """What is trained: the squared error, the absolute one, or Huber's, squared up to 1 and absolute beyond."""
+    """The training loss: squared, absolute, or Huber's, squared up to 1."""
     edges: Annotated[tuple[FiniteFloat, ...], Field(min_length=1, max_length=100)] | None = None
-    """Ascending bounds between ranges of targets, in each column: `fibfl++` orders the ring by the share of a peer's
-    targets in each range. Not given: the deciles of the data that are dealt to the peers; data of a peer's own need
-    `edges`."""
+    """Ascending bounds of target ranges for `fibfl++`'s mix. Default: deciles of divided data; required for peers'
+    own data."""
 
     _deciles: tuple[tuple[float, ...], ...] | None = PrivateAttr(None)
     """The deciles of each column of the common training targets."""
@@ -370,15 +368,14 @@ class Segmentation(Task):
     """Cross entropy of logits (n, classes, H, W) and classes int64 (n, H, W); the answers are the largest logits'
     classes, (n, H, W).
 
-    Every figure is made of all pixels of all samples together, but the ignored: `dice` is the mean over the classes of
-    2·|A∩B| / (|A|+|B|), `iou` of |A∩B| / |A∪B|, `pixels` the share of pixels that are right. A class that neither
-    occurs nor is found does not count; where none counts, all is right.
+    Over all pixels but the ignored: `dice` is the class mean of 2·|A∩B|/(|A|+|B|), `iou` of |A∩B|/|A∪B|, `pixels` the
+    share that is right. Classes that neither occur nor are found do not count.
     """
 
     name: Literal["segmentation"]
     """A class for each pixel."""
     dice_weight: Annotated[float, Field(ge=0)] = 0.0
-    """How much of 1 − soft dice, the mean over the batch's classes, is added to the cross entropy."""
+    """Weight of 1 − soft dice beside the cross entropy."""
     background: bool = True
     """Whether class 0 counts in `dice` and `iou`."""
     ignore: int | None = None
@@ -470,9 +467,8 @@ class LanguageModel(Task):
     """Cross entropy of logits (n, T, vocabulary) and tokens int64 (n, T), the mean over the tokens that are not to be
     ignored; the answers are the likeliest tokens, (n, T).
 
-    The data give both: `x, y = tokens[:, :-1], tokens[:, 1:]` for the next token, anything else for another task.
-    `perplexity` is exp of the cross entropy of all tokens, `accuracy` the share of tokens that were the likeliest. The
-    score is 1/perplexity: the geometric mean of the probabilities that the right tokens were given.
+    The data give both: `x, y = tokens[:, :-1], tokens[:, 1:]` for the next token. `perplexity` is exp of the cross
+    entropy, `accuracy` the share of tokens that were likeliest. The score is 1/perplexity.
     """
 
     name: Literal["language-model"]

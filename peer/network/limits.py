@@ -77,17 +77,17 @@ class Limits:
     """What bounds memory, log and frames."""
 
     frame: int = 1 << 20
-    """Bytes of a vector in one frame: larger ones delay others, smaller ones cost more CPU a byte."""
+    """Bytes of a vector per frame."""
     message: int = 2048
-    """Bytes that a message takes besides its values: objects and places in tables, 1,470 as measured."""
+    """Bytes of a message besides its values (1,470 measured)."""
     control: int = 4096
     """Bytes of a message other than a frame, besides what it says of each member."""
     member: int = 192
-    """Bytes that such a message may have for each member of the federation: ids have up to 64 characters."""
+    """Bytes of such a message per member; ids have up to 64 characters."""
     announcement: int = 3072
     """Further bytes of a heartbeat for each member: what it has announced, signed by RSA-4096."""
     views: int = 1 << 20
-    """Bytes of a question about views, and of an answer: a member takes .9 kB of each with keys of P-256."""
+    """Bytes of a question about views or its answer; .9 kB per member with P-256 keys."""
     facts: int = 20_000
     """What a refusal lists, such as the columns of a table, kept."""
     characters: int = 300
@@ -120,22 +120,20 @@ class UnknownCallerLimits:
     """
 
     connections: int = 64
-    """At once; besides, those of neighbours, and as many of other members. One takes about 12 kB, with TLS 60 kB."""
+    """At once, besides those of neighbours and as many of other members. One takes 12 kB, with TLS 60 kB."""
     of_one_origin: int = 32
-    """Of these, from one address: more than one neighbour may live behind it."""
+    """Of these, per address."""
     of_one_member: int = 4
-    """Of one member, neighbour or not: tensors and heartbeats, and as many that take their places after a cut. With
-    certificates a connection is a member's from its first call on, without from its accepted hello."""
+    """Per member: tensors, heartbeats, and replacements after a cut. With certificates from its first call on,
+    without from its accepted hello."""
     streams: int = 4
-    """Of one connection, at once. A neighbour needs one, and another while the first ends."""
+    """Per connection, at once."""
     calls: int = 50
     """Of one connection, from one scan to the next."""
     received: int = 1 << 18
     """Bytes that a connection may bring before it is identified: gRPC takes in some MB unasked."""
     waiting: int = 64
-    """Calls of one method that no handler has taken up yet: gRPC keeps 22 kB of each, also when its connection has
-    gone. Beyond these some are refused, and all beyond twice as many; gRPC's own limit of 3,000 let a flood of short
-    calls take 80 MB."""
+    """Unhandled calls per method; gRPC keeps 22 kB of each. More are partly refused, beyond twice as many all."""
     messages: int = 16
     """Being read: gRPC holds each of them, up to the largest frame."""
     messages_of_one_origin: int = 8
@@ -151,7 +149,7 @@ class UnknownCallerLimits:
     idle: float = 10.0
     """Seconds of a connection without a stream."""
     answer: float = 5.0
-    """Seconds of a call that is no stream between peers, its client's time to read the answer included."""
+    """Seconds of a call that is not a stream between peers."""
     look: float = 0.05
     """Seconds from one scan of the connections to the next, while there is an unidentified one."""
     look_around: float = 0.25
@@ -159,7 +157,7 @@ class UnknownCallerLimits:
     resolve: float = 30.0
     """Seconds for which the addresses of a host name are remembered."""
     own_files: int = 128
-    """Descriptors kept free of all connections: files, libraries, the loop, the port for probes."""
+    """Descriptors reserved for files, libraries, event loop, probes."""
 
     def beside(self, neighbours: int) -> "UnknownCallerLimits":
         """The same, with room for so many neighbours until they are known."""

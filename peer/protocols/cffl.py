@@ -30,13 +30,13 @@ class CFFL(Updates, Protocol):
 
     name: Literal["cffl"] = "cffl"
     clip: Rate = 0.01
-    """The magnitude to which each entry of an update is clipped (.001 for CIFAR-10)."""
+    """Maximum magnitude of an update's entries (.001 for CIFAR-10)."""
     upload: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """The part of the entries that is uploaded, those of greatest magnitude."""
+    """Share of entries uploaded, the largest."""
     memory: Fraction = 0.2
-    """How much of a credit comes from earlier rounds."""
+    """Weight of earlier credit."""
     alpha: Rate = 5.0
-    """α: how far credits are driven apart; α·(1 + t/T) in round t of T, counted from 0."""
+    """α: spread of credits, α·(1 + t/T) in round t from 0."""
     threshold: Fraction = 1 / 3
     """A peer with less than this much of an even part, 1 / |those that remain|, is dropped."""
 

@@ -23,13 +23,13 @@ class CGSV(Updates, Protocol):
 
     name: Literal["cgsv"] = "cgsv"
     gamma: Rate = 0.5
-    """Γ: the norm to which each update is scaled (the paper's for MNIST; .15 for CIFAR-10)."""
+    """Γ: norm of scaled updates (.5 for MNIST, .15 for CIFAR-10)."""
     alpha: Fraction = 0.95
-    """α: how much of a reputation comes from earlier rounds."""
+    """α: weight of earlier reputation."""
     beta: Annotated[float, Field(gt=0)] = 1.0
-    """β, the altruism: the larger, the more alike are the rewards."""
+    """β, altruism: larger makes rewards more alike."""
     floor: Annotated[float, Field(gt=0, le=1)] = 1e-3
-    """The least a reputation counts before reputations are made parts of a whole."""
+    """Minimum reputation before normalisation."""
 
     paper: ClassVar[str] = "Xu et al. 2021, Algorithm 1 (baseline of CYCle)"
     replicated: ClassVar[tuple[str, ...]] = ("reputation",)

@@ -29,11 +29,11 @@ class CycleGossip(PlainSGD, Protocol):
     epochs: Epochs = 1
     """Local epochs a round."""
     beta: Annotated[float, Field(ge=0, le=10_000)] = 15.0
-    """β: how much more a peer with the most similar gradient counts than others; with 0 all count alike."""
+    """β: preference for similar gradients; 0: none."""
     alpha: Fraction = 0.5
-    """α: how much of its old opinion a peer keeps when it forms a new one."""
+    """α: weight of the old opinion."""
     every: Annotated[int, Field(ge=1, le=1_000_000)] = 5
-    """R: rounds from one exchange of gradients to the next; the first is in round 1."""
+    """R: rounds between exchanges of gradients, from round 1."""
 
     paper: ClassVar[str] = "CYCle, Algorithm 3"
     by_peer: ClassVar[Mapping[str, float]] = {"opinions": 1.0}

@@ -20,11 +20,11 @@ class CyclePDL(SharedPredictions, Protocol):
 
     name: Literal["cycle-pdl"] = "cycle-pdl"
     tau_opt: Fraction = 0.25
-    """Misalignment of two gradients up to which a peer counts in full."""
+    """Misalignment of gradients up to which a peer counts in full."""
     tau_max: Fraction = 0.75
-    """Misalignment from which on it does not count."""
+    """Misalignment from which it does not count."""
     alpha: Fraction = 0.5
-    """α: how much of a reputation stays when it is measured again."""
+    """α: weight of the old reputation."""
     reputation_every: Annotated[int, Field(ge=1, le=100_000)] = 5
     """R: rounds from one measurement of the reputations, when all peers answer each other, to the next."""
 

@@ -25,7 +25,7 @@ class DefKT(Protocol):
     lr: Rate = 0.01
     """Learning rate of SGD."""
     momentum: Fraction = 0.5
-    """Momentum of SGD; it begins at 0 in each round."""
+    """Momentum of SGD, reset each round."""
     weight_decay: Fraction = 1e-5
     """Weight decay of SGD."""
     epochs: Annotated[int, Field(ge=1, le=100_000)] = 1

@@ -37,17 +37,15 @@ class DPFedAvg(PlainSGD, Protocol):
 
     name: Literal["dp-fedavg"] = "dp-fedavg"
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """q: the probability with which each peer is drawn in a round, independently of the others. Only the peers
-    know the sample."""
+    """q: probability of drawing each peer in a round, known to peers only."""
     clip_norm: Annotated[float, Field(gt=0, le=1e6)] = 1.0
-    """S: the longest update; a longer one is scaled down to it."""
+    """S: maximum norm of an update."""
     noise_multiplier: Annotated[float, Field(ge=0, le=1e6)] = 1.0
-    """z: the standard deviation of all peers' noise together, divided by S."""
+    """z: deviation of all noise, divided by S."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """δ, at which ε is calculated."""
     insecure_reproducible_noise: bool = False
-    """Draw the noise from the seed, so that two runs are the same, bit for bit. It gives no protection: with
-    the seed the noise can be subtracted."""
+    """Draw the noise from the seed: runs repeat bit for bit, but the seed reveals it, so it protects nothing."""
     momentum: Fraction = 0.0
     """Momentum of SGD."""
     keep_momentum: KeepMomentum = False

@@ -26,7 +26,7 @@ class FedISP(Participation, Protocol):
     lr: Rate = 0.01
     """α_0: the first step size."""
     schedule: Schedule = "fixed"
-    """How α_k falls with the circulation k = 0, 1, ...: Section "Learning rate" of the paper."""
+    """How α_k falls with the circulation k."""
     momentum: Fraction = 0.5
     """Momentum of SGD within a step."""
     weight_decay: Fraction = 1e-5

@@ -17,7 +17,7 @@ class FedProx(WholeModelSGD, GlobalModel):
 
     name: Literal["fedprox"] = "fedprox"
     mu: Annotated[float, Field(ge=0, le=1_000)] = 0.001
-    """μ: how strongly local training is held near the global model."""
+    """μ: pull of local training towards the global model."""
 
     paper: ClassVar[str] = "Li et al. 2020, Algorithm 2 (RI-FedAvg's baseline)"
 

@@ -22,8 +22,7 @@ class FedRep(Participation, MeanExtractor):
     momentum: Fraction = 0.9
     """Momentum of SGD."""
     keep_momentum: bool = True
-    """Whether the momenta gathered in one round live on in the next, as FIRMA's published column has it; in the
-    original they begin at 0 in each round."""
+    """Keep momenta across rounds, as FIRMA's published column has it; the original does not."""
     head_epochs: Epochs = 2
     """Local epochs of the head, the extractor frozen."""
     extractor_epochs: Epochs = 2

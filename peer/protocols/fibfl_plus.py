@@ -23,7 +23,7 @@ class FibFLPlus(TwoPhase, Protocol):
 
     name: Literal["fibfl+"] = "fibfl+"
     gamma: Fraction = 0.5
-    """γ: how much of its own extractor a peer keeps (Eq. 5)."""
+    """γ: weight of the own extractor (Eq. 5)."""
     tau: Fraction = 0.35
     """τ: the accuracy below which a neighbour does not count (Eq. 6)."""
 

@@ -32,13 +32,13 @@ class FibFLPlusPlus(TwoPhase, Protocol):
     tau: Fraction = 0.35
     """τ: the accuracy below which a neighbour does not count (Eq. 6)."""
     ring_cost: RingCost = "cosine"
-    """Cost of making two peers neighbours: Eq. 8's cosine, or the raw dot product behind the published figures."""
+    """Cost of two neighbours: Eq. 8's cosine, or the dot product behind the published figures."""
     reorder_every: Annotated[int, Field(ge=0)] = 0
-    """Gather the peers' mixes and order the ring again every so many rounds; 0: once, before round 1."""
+    """Reorder the ring every so many rounds; 0: once, before round 1."""
     warmup: Annotated[int, Field(ge=0)] | None = None
-    """W: rounds of joint training and averaging at the start; not given: max(1, R // 6), as in Fix C."""
+    """W: rounds of joint training and averaging; default max(1, R // 6) (Fix C)."""
     warmup_shares: Literal["extractor", "model"] = "extractor"
-    """What is averaged in warm-up: the extractor (heads stay private throughout), or the paper's whole model."""
+    """Averaged in warm-up: the extractor, or the paper's whole model."""
 
     paper: ClassVar[str] = "FIRMA, Algorithm 3"
     min_peers: ClassVar[int] = 3

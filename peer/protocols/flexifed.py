@@ -83,9 +83,9 @@ class FlexiFed(PlainSGD, Protocol):
     """Local epochs a round."""
     keep_momentum: KeepMomentum = False
     alpha: Fraction = 0.5
-    """α: how much cores count for a machine's resource level, beside memory."""
+    """α: weight of cores, beside memory."""
     beta: Fraction = 0.5
-    """β: how much of its own model a peer keeps."""
+    """β: weight of the own model."""
     resources: ResourceSource = "measured"
     """Where a machine's free cores, memory and rates come from: measured each round; pinned by `machines`, or by a
     peer's `machine`; replayed from an earlier run, the `recording`. Measured ones differ from run to run."""

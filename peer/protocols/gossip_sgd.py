@@ -22,8 +22,8 @@ class GossipSGD(PlainSGD, Protocol):
     epochs: Epochs = 1
     """Local epochs a round."""
     trim: Trim = 0
-    """How many values at each end do not count, coordinate by coordinate, as so many neighbours may lie; 0: the plain
-    mean. A peer needs more than 2·trim values, its own among them."""
+    """Values ignored at each end per coordinate; 0: plain mean. A peer needs more than 2·trim values, its own
+    included."""
 
     paper: ClassVar[str] = "CYCle, Section 5 (baseline; Lian et al. 2017)"
 

@@ -40,12 +40,12 @@ class Hearth(MeanExtractor):
     beta2: Decay = 0.99
     """β₂ of Adam: the decay of its mean of squared gradients."""
     epochs: Epochs = 5
-    """Local epochs a round of θ and η together; their Adam lives through all rounds, untouched by the mean."""
+    """Local epochs of θ and η together, by a persistent Adam."""
     refit_epochs: Epochs = 5
-    """Epochs of ψ after the mean, with θ frozen and a new Adam; 0: ψ is η with the label prior in its bias."""
+    """Epochs of ψ after the mean; 0: ψ is η with the label prior in its bias."""
     batch_size: BatchSize = 64
     predicts: Literal["local", "balanced"] = "local"
-    """With which head a peer's model predicts: ψ, for data like its own, or η, for all classes alike."""
+    """Head for predictions: ψ for data like its own, η for all classes alike."""
 
     paper: ClassVar[str] = "none: a protocol of this project"
     common: ClassVar[ModelPart | None] = "extractor"

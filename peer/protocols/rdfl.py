@@ -16,7 +16,7 @@ class RDFL(PlainSGD, Protocol):
 
     name: Literal["rdfl"] = "rdfl"
     gamma: Fraction = 0.5
-    """γ: how much of its own model a peer keeps."""
+    """γ: weight of the own model."""
 
     paper: ClassVar[str] = "FIRMA, Section 6 (baseline)"
     min_peers: ClassVar[int] = 3

@@ -24,9 +24,9 @@ class RFFL(Updates, Protocol):
 
     name: Literal["rffl"] = "rffl"
     gamma: Rate = 0.5
-    """Γ: the norm above which an update is clipped (the paper's for MNIST; .15 for CIFAR-10)."""
+    """Γ: norm above which updates are clipped (.5 for MNIST, .15 for CIFAR-10)."""
     alpha: Fraction = 0.95
-    """α: how much of a reputation comes from earlier rounds."""
+    """α: weight of earlier reputation."""
     threshold: Fraction = 1 / 3
     """A peer with less than this much of an even part, 1 / |those that remain|, is dropped."""
     after: Annotated[int, Field(ge=0)] = 10

@@ -59,13 +59,13 @@ class RIFedAvg(WholeModelSGD, GlobalModel):
     lam: Annotated[float, Field(ge=0, le=1_000)] = 0.1
     """λ: strength of the proximal term."""
     length: Annotated[float, Field(gt=0, le=1_000)] = 0.01
-    """l: how far to both sides the loss is looked at; with the paper's 0.01 it hardly ever turns, and I is 0."""
+    """l: distance to both sides; with the paper's 0.01 I is mostly 0."""
     directions: Annotated[int, Field(ge=2, le=10_000)] = 10
     """M: how many random directions."""
     intervals: Annotated[int, Field(ge=2, le=10_000)] = 19
-    """m: into how many intervals each is cut; M·(m + 1) passes over the local samples a round."""
+    """m: intervals per direction; M·(m + 1) passes per round."""
     clip: Annotated[float, Field(gt=0, le=1_000)] = 10.0
-    """The greatest I_k that counts; it never exceeds √(M − 1)."""
+    """Maximum I_k, which never exceeds √(M − 1)."""
 
     paper: ClassVar[str] = "RI-FedAvg, Algorithm 1"
 

@@ -22,9 +22,9 @@ class Scaffold(GlobalModel):
 
     name: Literal["scaffold"] = "scaffold"
     lr: Rate = 0.01
-    """η: learning rate of the local steps, plain SGD: c_i takes (x − y)/(Sη) for the mean gradient."""
+    """η: learning rate of the local plain SGD."""
     eta_g: Rate = 1.0
-    """η_g: how far the global model goes towards the mean of the trained ones."""
+    """η_g: step towards the mean of the trained models."""
     epochs: Epochs = 5
     """E: local epochs a round."""
     batch_size: BatchSize = 128

@@ -19,8 +19,7 @@ class Solo(Protocol):
 
     name: Literal["solo"] = "solo"
     like: str = "fibfl"
-    """The protocol whose local training is done, without its communication: its name, or the whole block of the run to
-    compare with, `{name: fibfl, lr: 0.02}`, which is `like` and `settings` in one."""
+    """The protocol whose local training is done: its name, or its block, `{name: fibfl, lr: 0.02}`."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Hyperparameters of that protocol where they differ from its defaults."""
 

@@ -70,8 +70,8 @@ class Member(Settings):
     address: Address | None = None
     """host:port at which the other peers reach it."""
     data: AnySource | None = None
-    """This peer's own data instead of its part of the federation's; accuracies are then `local`. What it lacks is as in
-    the federation's `data`, unless that has another `name`. Its own file may have another `data`."""
+    """This peer's own data; accuracies are then `local`. Missing keys are inherited from the federation's `data`
+    unless `name` differs."""
     dials_out: bool | None = None
     """`true` in place of an `address` for a peer that cannot be reached, behind a firewall or a NAT: it opens all
     connections itself, and its neighbours need an `address`. See
@@ -90,7 +90,7 @@ class Member(Settings):
 
 
 class Machine(Settings):
-    """What a peer's machine is taken to have, for protocols that go by pinned resources."""
+    """A peer's assumed machine, for `resources: pinned`."""
 
     cores: Annotated[float, Field(ge=0, le=1e6)]
     """Free cores."""
@@ -134,7 +134,7 @@ class Float32(Settings):
 
 
 class Bfloat16(Settings):
-    """Values rounded to bfloat16, 2 bytes a value; what the rounding took is added to what is sent next."""
+    """2 bytes per value; the rounding error is added to what is sent next."""
 
     kind: Literal["bfloat16"] = "bfloat16"
 
@@ -143,11 +143,11 @@ class Bfloat16(Settings):
 
 
 class TopK(Settings):
-    """Of the extractor and of the head only the values that changed most since they were last told."""
+    """Only the most changed values of extractor and head."""
 
     kind: Literal["top-k"] = "top-k"
     share: Annotated[float, Field(gt=0, le=0.5)] = 0.1
-    """How many of the values: k = ⌈share·p⌉ of p."""
+    """Share of values: k = ⌈share·p⌉ of p."""
 
     def shortens(self, share: Share) -> bool:
         return not share.own or share.update
@@ -165,12 +165,12 @@ Wire = Annotated[
 
 
 class LabelFlip(Settings):
-    """Trains on wrong labels. It is tested against the true ones, and reports the class mix of those it trains on."""
+    """Trains on, and reports the class mix of, wrong labels; tested against true ones."""
 
     kind: Literal["label-flip"]
     """Wrong labels."""
     rate: float = Field(default=0.5, gt=0, le=1)
-    """Share of its training samples whose label is replaced by one of the other classes, each as likely."""
+    """Share of training labels replaced, by each other class equally often."""
 
 
 class Noise(Settings):
@@ -179,7 +179,7 @@ class Noise(Settings):
     kind: Literal["noise"]
     """Noise on what is sent."""
     scale: float = Field(default=1.0, gt=0, le=1e6)
-    """Standard deviation, in units of the vector's values."""
+    """Standard deviation."""
 
 
 class Stale(Settings):
@@ -192,8 +192,7 @@ class Stale(Settings):
 class SignFlip(Settings):
     """Sends what works against the others.
 
-    Of a part of the model, 2·w₀ − w: this round's change reversed, w₀ being the model at the start of the round. Of a
-    vector of the protocol's own, an update or a gradient, its negative.
+    A model part w is sent as 2·w₀ − w, w₀ being the model at the round's start; another vector as its negative.
     """
 
     kind: Literal["sign-flip"]
@@ -221,24 +220,23 @@ def _behaviour_words(behaviour: Behaviour) -> list[str]:
 
 
 class StopEarly(Settings):
-    """When all peers end before the last round: each tells all others the task's headline figure on the samples that
-    it holds back, and all go by the mean of them. A peer that tells a wrong figure moves that mean."""
+    """Peers exchange their headline figure on held-back samples and decide by the mean, which a lying peer can move."""
 
     patience: int = Field(default=5, ge=1)
-    """Evaluations without a better mean after which the run is over."""
+    """Evaluations without a better mean before the end."""
     min_rounds: int = Field(default=1, ge=1)
     """Rounds that are run in any case."""
     margin: float = Field(default=0.0, ge=0)
-    """By how much the mean must be better than the best one before to count as better."""
+    """Minimum improvement of the mean."""
 
 
 class FineTune(Settings):
-    """What each peer trains for itself after the last round, by plain SGD; nothing of it leaves the peer."""
+    """Local training after the last round by plain SGD; nothing leaves the peer."""
 
     epochs: int = Field(default=3, ge=1)
     """Passes over the peer's own training samples."""
     part: Literal["head", "model"] = "model"
-    """What is trained: the head alone, or the whole model."""
+    """The part that is trained."""
     lr: Annotated[float, Field(gt=0)] = 0.01
     """Learning rate."""
     batch_size: int = Field(default=64, ge=1)

@@ -48,94 +48,84 @@ class Spec(Settings):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=100)] = "federation"
     """Names the federation and its directory under runs/."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 42
-    """Initial weights, batch order and shared draws derive from it; splits from `data.seed`."""
+    """Of initial weights, batch order and shared draws; splits use `data.seed`."""
     rounds: Annotated[int, Field(ge=1, le=1_000_000)] = 10
     """Communication rounds."""
     protocol: AnyProtocol
     """`name` and the protocol's hyperparameters."""
     model: ModelSettings = ModelSettings()
-    """`name` of the model, and how it is divided, frozen and begun."""
+    """The model: name, parts, frozen parameters, initial weights."""
     task: AnyTask = Classification()
-    """What is learnt, and how it is judged: `name` of the task."""
+    """The task: loss and figures."""
     data: AnySource
-    """`name` of the data set, where it lies and how it is split. With `{id}` in its path each peer has its own: the id
-    stands there."""
+    """`name` of the data set, its place and split. `{id}` in a path gives each peer its own."""
     init: Init = Field(default_factory=lambda earlier: earlier["protocol"].init)
-    """Whether all peers start from the same weights. Not given: as the protocol's paper has it."""
+    """Whether all peers start from the same weights. Default: as in the protocol's paper."""
     wire: Wire = Float32()
-    """How vectors travel: `float32` as they are; `bfloat16` in half the bytes; `{kind: top-k, share: 0.1}` only the
-    values that changed most. What is left out is made up for later. See [wire.md](wire.md#fewer-bytes)."""
+    """Encoding of vectors: `float32`, `bfloat16` (half the bytes), or `{kind: top-k, share: 0.1}` (only the most
+    changed values). See [wire.md](wire.md#fewer-bytes)."""
     training: Training = Field(default_factory=Training)
-    """Optimiser, scheduler, precision and more of each peer's local training. Not given: as the protocol has it."""
+    """Optimiser, scheduler, precision and more of local training."""
     behaviour: dict[Id, AnyBehaviour] = Field(default_factory=dict)
     """Simulated adversaries by id: `{peer3: {kind: noise, scale: 0.1}}`. For experiments; all peers know of them."""
     evaluate_every: Annotated[int, Field(ge=1)] | None = None
-    """Every how many rounds a peer evaluates its model; after the last round it always does. Rounds in between have no
-    figures. Not given: in every round."""
+    """Evaluate every so many rounds, and after the last. Default: every round."""
     hold_back: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Share of each peer's own training samples that it does not train on, drawn by `data.seed`. What its model is
-    worth on them goes into the `validation` figures, and the model of the round in which the task's headline figure
-    was best is kept beside the last one, as `model.best.safetensors`. Data that drift are split anew, and begin that
-    anew. Not given: none."""
+    """Share of each peer's training samples reserved for `validation` figures, drawn by `data.seed`. The best
+    round's model is kept as `model.best.safetensors`. Renewed when data drift."""
     stop_early: StopEarly | None = None
-    """Ends all peers after the same round once they learn no more, by figures on the samples of `hold_back`:
-    `{patience: 3, min_rounds: 5, margin: 0.001}`. Not given: all `rounds` are run."""
+    """End all peers after the same round once the `hold_back` figures stop improving: `{patience: 3, min_rounds: 5,
+    margin: 0.001}`."""
     finetune: FineTune | None = None
-    """What each peer trains for itself after the last round, `{epochs: 3, part: head, lr: 0.01}`: its
-    `model.safetensors` and figures are then of that. Not given: nothing."""
+    """Local training after the last round, `{epochs: 3, part: head, lr: 0.01}`; `model.safetensors` and figures are
+    then of that."""
     test: Test | None = Field(default_factory=lambda earlier: "matched" if earlier["task"].has_classes else None)
-    """The accuracy that tables and summaries quote where the task has classes: on a test set with each peer's own class
-    mix, on the whole test set, or on the test split of the papers, which is drawn independently of the training
-    split."""
+    """The accuracy quoted in summaries, for tasks with classes: on each peer's own class mix, on the whole test set,
+    or on the papers' independent test split."""
     on_loss: Literal["wait", "stop", "bypass"] = "wait"
-    """What a peer does when a neighbour is gone: wait without end; stop after `patience`; or, after `absence`, continue
-    without it and admit it again when it is back. See [views.md](views.md)."""
+    """When a neighbour is lost: wait without limit, stop after `patience`, or after `absence` continue without it
+    and admit it later. See [views.md](views.md)."""
     absence: Annotated[float, Field(ge=3, le=1e7)] = 30.0
-    """Seconds of silence after which a peer counts as lost with `on_loss: bypass`."""
+    """Seconds of silence after which a peer is lost with `on_loss: bypass`."""
     start_with: Annotated[int, Field(ge=2)] | None = None
-    """How many peers are enough to begin with `on_loss: bypass`, more than half of all: a peer that has not come after
-    `absence` may join later. Not given: all."""
+    """Peers that suffice to begin with `on_loss: bypass`, more than half; others may join later. Default: all."""
     faulty_members: Annotated[int, Field(ge=0)] | None = None
     """How many members may lie about the membership, with `on_loss: bypass`, without effect: a stolen
     certificate, a modified peer. f of them take certificates, and 3f + 1 members. Not given: 1 from four members on
     where there are certificates, else 0. See [views.md](views.md#members-that-lie)."""
     run: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=100)] | None = None
-    """Which run this is, of several with the same settings and certificates: what members sign in one counts in that
-    one only. `dfl-launch run` draws it with `on_loss: bypass`; for peers that you start by hand write another for each.
-    See [views.md](views.md#members-that-lie)."""
+    """Distinguishes runs with equal settings and certificates: signatures count in one run only. `dfl-launch run`
+    draws it with `on_loss: bypass`; by hand, set another per run. See [views.md](views.md#members-that-lie)."""
     views: Literal["replay"] | None = None
-    """`replay` takes all views from the run in `recording`, which ends in the same bits. Not given: they are decided as
-    members are lost and return. See [views.md](views.md#the-same-once-more)."""
+    """`replay` takes all views from the run in `recording` and ends in its bits. See
+    [views.md](views.md#the-same-once-more)."""
     on_stop: Literal["stop", "leave"] = "stop"
-    """What a peer does when it is sent SIGTERM: stop at once; or, with `on_loss: bypass`, have the others go on without
-    it first, so that none of them waits for it."""
+    """On SIGTERM: stop at once, or, with `on_loss: bypass`, first let the others continue without it."""
     patience: Annotated[float, Field(gt=0, le=1e7)] = 60.0
-    """Seconds: how long to wait for neighbours at the start and at the end (and while running with `on_loss: stop`)."""
+    """Seconds to wait for neighbours at the start and the end, and while running with `on_loss: stop`."""
     plaintext: bool | Literal["trusted"] = False
-    """`true` allows connections without certificates between machines; on loopback they are always allowed. With
-    `on_loss: bypass` it takes `trusted`: without certificates nothing is signed, so any process that reaches the ports
-    can decide on the membership. See [views.md](views.md#without-certificates)."""
+    """`true` allows connections without certificates between machines (loopback always does). With `on_loss: bypass`
+    use `trusted`: any process that reaches the ports can then decide membership. See
+    [views.md](views.md#without-certificates)."""
     trace: bool = False
-    """Write every round's shared vectors to <id>/trace/ so that anyone can recompute the blends."""
+    """Write every round's shared vectors to <id>/trace/."""
     metrics: Port | None = None
-    """host:port, or a port of 127.0.0.1, at which Prometheus reads the figures of the ring's first peer; the second one
-    has the next port, and so on. Not given: only peers whose own file has it. See [monitoring.md](monitoring.md)."""
+    """host:port, or a port of 127.0.0.1, for Prometheus to read the first peer; each next peer has the next port.
+    See [monitoring.md](monitoring.md)."""
     tensorboard: bool = False
     """Write every round's figures to <id>/tensorboard/ for TensorBoard."""
     tracker: TrackerName | None = None
     """`module:name` of your own function or class that receives every event of each peer. See
     [monitoring.md](monitoring.md#your-own-tracker)."""
     code: Path | None = None
-    """Directory from which `module:Name` is imported. Not given: the one that holds this file."""
+    """Directory of `module:Name` code. Default: this file's."""
     machines: dict[Id, Machine] | None = None
-    """`cores` and `memory` of the peers' machines by id, for protocols with `resources: pinned`; a peer's own file may
-    have another `machine`."""
+    """`cores` and `memory` of machines by peer id, for `resources: pinned`; a peer's `machine` takes precedence."""
     recording: Path | None = None
-    """Directory of an earlier run. For protocols with `resources: replay`, each peer finds there in <id>/events.jsonl
-    what its resources were in each round; with `views: replay`, in <id>/views.json the members from each round
-    on. Every peer may have it elsewhere."""
+    """Directory of an earlier run, per machine: events.jsonl for `resources: replay`, views.json for `views:
+    replay`."""
     ring: Annotated[tuple[Member, ...], Field(min_length=1, max_length=MAX_PEERS)]
-    """The peers in ring order. With `--peers N` it may be left out: peer0 ... peerN-1 on loopback."""
+    """The peers in ring order; `--peers N` makes peer0 ... peerN-1 on loopback."""
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:

@@ -29,7 +29,7 @@ Threads = Annotated[Annotated[int, Field(ge=1, le=1024)] | Literal["auto"], Wrap
 
 
 class TLS(Settings):
-    """Certificates of this peer; the first three files are needed. `{id}` in a path stands for the peer's id."""
+    """This peer's certificates; `{id}` is its id."""
 
     ca: PeerPath
     """The federation's CA certificate, PEM."""
@@ -38,8 +38,8 @@ class TLS(Settings):
     key: PeerPath
     """The certificate's private key, PEM."""
     earlier: tuple[PeerPath, ...] = ()
-    """CA certificates that were in use before in this run, PEM: good for what was decided on views then, and for no
-    connection. Only for a peer that has lost its directory. See [views.md](views.md#when-certificates-are-renewed)."""
+    """Earlier CA certificates of this run, PEM, for a peer that lost its directory: they verify past views only. See
+    [views.md](views.md#when-certificates-are-renewed)."""
 
 
 class PeerConfig(Settings):
@@ -50,35 +50,30 @@ class PeerConfig(Settings):
     id: Id
     """Which member of the ring this peer is."""
     listen: Address | None = None
-    """host:port to listen at. Not given: the port of its address in the ring, on the same host."""
+    """host:port to listen at. Default: its ring address's port, same host."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")] = "auto"
     """auto, cpu, mps, cuda or cuda:N; auto takes a GPU when there is one."""
     out: PeerPath | None = None
-    """Directory for this peer's files, relative to this file; `{id}` in it stands for the peer's id. Not given: its
-    id."""
+    """Directory for this peer's files; `{id}` is its id. Default: its id."""
     threads: Threads = 1
-    """Threads for training; auto takes as many as this process may use cores, by its affinity and the container's
-    quota. Same bits in every run are promised for 1."""
+    """Threads for training; auto: all usable cores. Identical bits are promised for 1."""
     gpu_memory: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Share of the GPU's memory that this peer may take. Not given: as much as is free when it needs it."""
+    """Share of the GPU's memory that this peer may take. Default: no limit."""
     tls: TLS | None = None
     """Certificates; without them identity is a claim and nothing is encrypted."""
     health: Address | None = None
-    """host:port that answers gRPC health checks without a certificate, for probes. Not given: only `listen` does."""
+    """host:port for unauthenticated gRPC health checks."""
     metrics: Port | None = None
-    """host:port, or a port of 127.0.0.1, at which Prometheus reads this peer's figures. Not given: as the federation's
-    spec has it. See [monitoring.md](monitoring.md)."""
+    """host:port, or a port of 127.0.0.1, for Prometheus. See [monitoring.md](monitoring.md)."""
     tensorboard: bool | None = None
-    """Write every round's figures for TensorBoard. Not given: as the federation's spec has it."""
+    """Write every round's figures for TensorBoard."""
     tracker: TrackerName | None = None
     """`module:name` of your own function or class that receives every event. Not given: as the federation's spec
     has it."""
     machine: Machine | None = None
-    """`cores` and `memory` that this peer's machine is taken to have, for protocols with `resources: pinned`. Not
-    given: as `machines` in the federation's spec has it."""
+    """`cores` and `memory` for `resources: pinned`."""
     data: AnySource | None = None
-    """This peer's own data instead of its part of the federation's; accuracies are then `local`. The block is whole:
-    nothing is filled in from the federation's. Not given: as its entry in the ring has it."""
+    """This peer's own data, a complete block; accuracies are then `local`."""
 
 
 def check_plaintext(config: PeerConfig, spec: Spec) -> None:

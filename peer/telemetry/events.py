@@ -175,15 +175,14 @@ class Waiting(FreeTextEvent):
 
     name = "waiting"
     cause: Cause
-    """`join`: for neighbours at the start; `staleness`: for one too many rounds behind; `stalled`: for one that sends
-    heartbeats and nothing else; `quorum`: for members, too few of which are here to decide on the next view."""
+    """`join`: neighbours at the start; `staleness`: one too many rounds behind; `stalled`: one that lives and is
+    silent; `quorum`: too few members for a decision."""
     awaited: Annotated[tuple[Awaited, ...], Field(alias="for")]
     """All peers that are waited for now: none, when the wait is over. `{id, address, reason}` each."""
     others: int = 0
     """How many there are besides, where only some are named."""
     shortage: Shortage | None = None
-    """With `quorum`: `{here, members, needed, tie_breaker, seconds}`, how many members are here and how many must be,
-    and for how long the peer has waited; null when that wait is over."""
+    """With `quorum`: `{here, members, needed, tie_breaker, seconds}`; null when the wait is over."""
 
     @classmethod
     def for_quorum(cls, shortage: Shortage, awaited: tuple[Awaited, ...]) -> Self:
@@ -275,7 +274,7 @@ class RingOrdered(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class DataSummary(Event):
-    """What the peer trains on from a round on, for programs only: it stays in this peer's own directory."""
+    """The peer's training data from a round on; stays in its directory."""
 
     name = "data"
     level = logging.DEBUG
@@ -284,7 +283,7 @@ class DataSummary(Event):
     samples: int
     """How many it trains on."""
     classes: dict[str, Ratio] = field(default_factory=dict)
-    """The share of each among them, by name; empty where the task has none."""
+    """Share of each class; empty without classes."""
 
     def __str__(self) -> str:
         return f"{self.samples} training samples from round {self.round} on, of {len(self.classes)} classes"
@@ -325,15 +324,15 @@ class RoundDone(Event):
     round: Number
     """Which one, from 1."""
     accuracy: dict[str, Ratio | None] = field(default_factory=dict)
-    """By test set (`matched`, `global`, `paper`, `local`), from 0 to 1; empty after a round without an evaluation."""
+    """By test set (`matched`, `global`, `paper`, `local`); empty without an evaluation."""
     figures: dict[str, FigureValue] = field(default_factory=dict)
-    """The task's, by name, on the test set; empty after a round without an evaluation."""
+    """The task's figures on the test set; empty without an evaluation."""
     validation: dict[str, FigureValue] = field(default_factory=dict)
-    """The task's, by name, on the samples that are held back; left out where none are."""
+    """The task's figures on held-back samples; absent without any."""
     loss: Loss = None
-    """Mean training loss of the round; null where the peer has not trained, or it is not finite or above 1e100."""
+    """Mean training loss; null without training, or if not finite or above 1e100."""
     test_loss: Loss = None
-    """On the test set, as the task has it; null where it is not finite or above 1e100."""
+    """On the test set; null if not finite or above 1e100."""
     balanced: Ratio | None = None
     """Mean of the classes' accuracies, from 0 to 1."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -345,7 +344,7 @@ class RoundDone(Event):
     tensor_bytes_sent: Count = 0
     """Of these, the tensors' own values, in all rounds so far."""
     notes: dict[str, Note] = field(default_factory=dict)
-    """What the protocol noted in the round, a number or several, by name."""
+    """The protocol's notes."""
 
     @property
     def single_notes(self) -> dict[str, float | None]:
@@ -405,7 +404,7 @@ class StoppedEarly(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuned(Event):
-    """The peer has trained on for itself, after the last round; its figures now."""
+    """The peer has fine-tuned; its figures now."""
 
     name = "finetuned"
     accuracy: dict[str, Ratio | None]
@@ -438,7 +437,7 @@ class LinkChanged(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class EndedUnacknowledged(FreeTextEvent):
-    """The peer ends without having heard that its neighbours have all they need."""
+    """The peer ends without confirmation that its neighbours have everything."""
 
     name = "left"
 
@@ -463,8 +462,8 @@ class CallerRefused(Event):
     origin: str = ""
     """Its address."""
     kind: str = "unknown"
-    """Why, in a word of the [contract](wire.md): `version`, `identity`, `stranger`, `federation`, `manifest`,
-    `damaged`, `undeclared`, `lost`, `stream`, `connections`; or `unknown`, or `many others`."""
+    """A word of the [contract](wire.md): `version`, `identity`, `stranger`, `federation`, `manifest`, `damaged`,
+    `undeclared`, `lost`, `stream`, `connections`; or `unknown`, `many others`."""
     reason: str
     """Why, in words; some of them may be the caller's."""
 
@@ -525,7 +524,7 @@ class ViewDecided(Event):
     first: Number
     """The first round that is played in it."""
     planned: bool
-    """Whether the rounds before are played to their end; else those from `first` on are void and are played again."""
+    """Whether the rounds before are finished; else those from `first` on are void."""
     entrants: tuple[tuple[str, int], ...]
     """The admitted peers, each with the round after which its private state stands, -1 for a new one."""
     reason: str

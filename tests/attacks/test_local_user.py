@@ -21,8 +21,7 @@ from launcher.engines.local import LocalEngine, LocalSettings
 from launcher.headline import Headline
 from launcher.monitor.federation import Federation, Tail, last_lines
 from launcher.monitor.live_table import render
-from launcher.reports import summary_json
-from launcher.reports import summary_text as recap
+from launcher.reports import summary_json, summary_text
 from launcher.reports.peer_files import audits
 from launcher.supervision.run_directory import RunDirectory
 from peer.cli import main as peer
@@ -314,7 +313,7 @@ def test_screens_show_no_escapes_and_no_markup(tmp_path: Path, spec: Spec) -> No
         console.print(render(federation, console))
         shown = summary_json.read(tmp_path / "summary.json")
         assert shown
-        recap.show(shown, spec, tmp_path, console)
+        summary_text.show(shown, spec, tmp_path, console)
         screen.seek(0)
         said = screen.read()
     assert all(line.isprintable() for line in said.split("\n"))

@@ -134,9 +134,7 @@ def test_a_peer_is_killed_and_comes_back(
     (tmp_path / "gate").touch()
     shows(page, "the end", lambda: page.locator("#live").inner_text() == "The run has finished.")
     assert launcher.wait(PATIENCE) == 0
-    assert {one.split(" ", 1)[1] for id in ("peer0", "peer2", "peer3") for one in seen(page, id)[-1:]} == {
-        "has finished"
-    }
+    assert {one.split(" ", 1)[1] for id in ("peer0", "peer2", "peer3") for one in seen(page, id)[-1:]} == {"finished"}
     page.wait_for_selector("#privacy li.open")
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["privacy"]["definitions"] == {"3.1": None, "3.2": True, "3.3": True}, "own code has sent numbers"
@@ -154,11 +152,11 @@ def test_peers_that_somebody_else_started(
     made = federation(peers=3, **held(tmp_path / "gate"))
     launched("dashboard", made.directory / "federation.yaml")
     page = opened(url(tmp_path / "said"))
-    shows(page, "that nobody answers", lambda: "? does not answer" in seen(page, "peer0"))
+    shows(page, "that nobody answers", lambda: "? no answer" in seen(page, "peer0"))
     made.start()
     shows(page, "a round", lambda: int(page.evaluate("document.body.dataset.round ?? 0")) >= 2)
     made.peers["peer2"].signal(signal.SIGKILL)
-    shows(page, "a peer that is gone", lambda: "? does not answer" in seen(page, "peer2")[1:])
+    shows(page, "a peer that is gone", lambda: "? no answer" in seen(page, "peer2")[1:])
     made.start("peer2")
     shows(page, "who is back", lambda: not any("not" in words for words in seen(page, "peer2")[-1:]))
     (tmp_path / "gate").touch()

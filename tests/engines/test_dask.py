@@ -17,7 +17,7 @@ from real_peers import until
 from small_studies import BASE, OF_THIS_COMPUTATION, RAISES, SOLO, results, written
 
 from launcher.cli import main
-from launcher.study import dask_pool as clusters
+from launcher.study import dask_pool
 from launcher.study.dask_pool import DaskScheduler
 from launcher.study.worker import free_ports
 
@@ -183,7 +183,7 @@ def test_ports_that_are_none_are_refused(capsys: pytest.CaptureFixture[str], tmp
 
 
 def test_a_worker_that_is_slow_to_answer_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clusters, "ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(dask_pool, "ANSWER_TIMEOUT_S", 0.2)
     with dask_cluster(tmp_path / "dask", ["one"]) as made, DaskScheduler.connected(made.address) as cluster:
         (first,) = until(cluster.look, SECONDS, "the first worker has answered")
         made.start_worker("two", "--no-nanny", before=SLOW)
@@ -197,7 +197,7 @@ def test_a_worker_that_is_slow_to_answer_holds_nobody_up(tmp_path: Path, monkeyp
 def test_a_scheduler_without_workers_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clusters, "WORKER_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(dask_pool, "WORKER_TIMEOUT_S", 0.1)
     with dask_cluster(tmp_path / "dask") as cluster:
         line = refused(capsys, tmp_path, cluster.address)
     assert f"no worker is connected to the scheduler at {cluster.address}; start one" in line

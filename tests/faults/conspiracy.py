@@ -280,7 +280,7 @@ class Words:
         self._lies = Lies(plot.random, plot.ids, plot.run.spec.rounds)
         self.frames: dict[str, list[bytes]] = {}
         """Some that were sent, by receiver: what was meant for another would end its run, as wrong code does
-        (`Network.expect`)."""
+        (`Network.message`)."""
 
     def round(self) -> int:
         random, rounds = self._random, self._plot.rules.rounds

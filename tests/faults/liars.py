@@ -115,8 +115,8 @@ def make_liar(seed: str, config: Path) -> None:
     async def lying_accuracy(self: LocalPeer) -> float:
         return self.round * 0.37 % 1
 
-    async def lying_mean(self: Collectives, around: Any, name: str, vector: Any, weight: float, rounding: Any) -> None:
-        await mean(self, around, name, vector, weight * 3 + self._round, rounding)
+    async def lying_mean(self: Collectives, around: Any, name: str, vector: Any, weight: float, *rest: Any) -> None:
+        await mean(self, around, name, vector, weight * 3 + self._round, *rest)
 
     GrpcTransport.listen, GrpcTransport.dial = lying_listen, lying_dial  # type: ignore[method-assign]
     LocalPeer.accuracy, Collectives.weighted_mean = lying_accuracy, lying_mean  # type: ignore[method-assign]

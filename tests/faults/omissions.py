@@ -46,12 +46,6 @@ def who_leaves_goes_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ViewChain, "is_over", is_over)
 
 
-def who_leaves_says_no_farewell(patch: pytest.MonkeyPatch) -> None:
-    async def leave(self: Network) -> None: ...
-
-    patch.setattr(Network, "close_gracefully", leave)
-
-
 def who_is_on_its_way_counts_as_silent(patch: pytest.MonkeyPatch) -> None:
     """Though it answers from another view, or questions, or would a moment later."""
 

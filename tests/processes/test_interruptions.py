@@ -1,23 +1,15 @@
 """Signals and broken connections: a peer leaves in order, and nothing is lost between living peers."""
 
-import asyncio
 import signal
+import time
 from pathlib import Path
 
 import pytest
-from real_peers import Build, BuildWatched, SmallFederation, digests
-
-from peer.runtime.in_process import run_in_process
+from real_peers import Build, BuildWatched, digests
 
 pytestmark = pytest.mark.long
 
 QUICK = {"head_epochs": 1, "extractor_epochs": 1, "tau": 0.05}
-
-
-async def undisturbed(federation: SmallFederation, place: Path) -> dict[str, str]:
-    """What the models are when nothing happens."""
-    runtimes = await run_in_process(federation.spec, place)
-    return {id: one.setup.model.sha256() for id, one in runtimes.items()}
 
 
 def no_half_written_file(directory: Path) -> bool:
@@ -25,7 +17,7 @@ def no_half_written_file(directory: Path) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_stopped_and_started_again(number: signal.Signals, federation: Build, tmp_path: Path) -> None:
+def test_stopped_and_started_again(number: signal.Signals, federation: Build) -> None:
     made = federation({"name": "fibfl+", **QUICK}, rounds=30)
     made.start()
     made.await_event("peer0", "round", round=5)
@@ -37,7 +29,7 @@ async def test_stopped_and_started_again(number: signal.Signals, federation: Bui
         assert "Traceback" not in made.log(id)
         assert not (made.directory / id / "result.json").exists()
     assert no_half_written_file(made.directory)
-    assert digests(made.run()) == await undisturbed(made, tmp_path / "memory")
+    assert digests(made.run()) == made.undisturbed()
     for id in made.ids:
         assert made.events(id, "resumed")
         assert [one["round"] for one in made.results()[id]["history"]] == list(range(1, 31))
@@ -61,15 +53,15 @@ def test_stopped_in_the_midst_of_long_training(federation: Build) -> None:
     assert made.wait() == dict.fromkeys(made.ids, 143)
 
 
-async def test_connections_cut_again_and_again(watched: BuildWatched, tmp_path: Path) -> None:
+def test_connections_cut_again_and_again(watched: BuildWatched) -> None:
     federation, proxies = watched({"name": "fibfl++", **QUICK}, 4, rounds=16)
-    expected = await undisturbed(federation, tmp_path / "memory")
+    expected = federation.undisturbed()
     federation.start()
     federation.await_event("peer0", "state", state="communicating")
     cuts = 0
     while any(peer.running for peer in federation.peers.values()):
         cuts += proxies.cut() > 0
-        await asyncio.sleep(0.25)
+        time.sleep(0.25)
     assert cuts >= 2
     assert set(federation.wait().values()) == {0}
     results = federation.results()

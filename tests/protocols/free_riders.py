@@ -3,7 +3,7 @@
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from peer.protocols.base import Peer
 from peer.protocols.cffl import CFFL
@@ -36,8 +36,3 @@ class RiddenCFFL(CFFL):
 
     async def change(self, peer: Peer) -> Tensor:
         return await super().change(peer) if peer.id != peer.members[-1] else noise(peer)
-
-
-def normalised(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
-    """16 running statistics behind 520 parameters."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU()), nn.Linear(8, classes)

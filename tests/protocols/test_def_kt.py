@@ -19,10 +19,6 @@ from peer.protocols.def_kt import DefKT, towards
 LR, MOMENTUM, DECAY, BATCH = 0.1, 0.5, 0.01, 16
 
 
-def normalised(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU()), nn.Linear(8, classes)
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     protocol = {"name": "def-kt", "lr": LR, "weight_decay": DECAY, "batch_size": BATCH, "epochs": 2}
@@ -170,7 +166,7 @@ def test_the_teacher_gets_no_gradient_and_an_equal_one_adds_nothing(seed: int) -
 def test_running_statistics_come_with_the_received_model_and_go_on(tmp_path: Path) -> None:
     """Of a pair, the receiver's are the trainer's, moved on by its own batches; nothing decays them."""
     protocol = {"name": "def-kt", "lr": 1e-6, "batch_size": 100, "weight_decay": 1}
-    run = federate(tmp_path, protocol, 2, rounds=1, model={"name": "test_def_kt:normalised"})
+    run = federate(tmp_path, protocol, 2, rounds=1, model={"name": "federations:normalised"})
     layout = {entry.name: entry for entry in run.runtimes["peer0"].peer.layout}
     moved = {}
     for peer, runtime in run.runtimes.items():

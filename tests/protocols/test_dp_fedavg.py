@@ -14,7 +14,6 @@ from federations import Run, Vector, federate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from torch import nn
 
 from launcher.cli import main
 from launcher.reports.summary import TimeSpent, summarise
@@ -28,10 +27,6 @@ UNLIKELY = 1e-9
 TRAINING = {"epochs": 1, "batch_size": 16, "lr": 0.1}
 KNOWN: dict[str, Any] = {"name": "dp-fedavg", "insecure_reproducible_noise": True, **TRAINING}
 CLIP, NOISE, RATE = 0.05, 0.8, 0.6
-
-
-def normalised(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU()), nn.Linear(8, classes)
 
 
 Sent = dict[tuple[Path, str, int], Vector]
@@ -314,7 +309,7 @@ def test_two_runs_with_secrets_differ(secret: tuple[Run, bytes], tmp_path: Path)
 def test_running_variances_stay_variances(tmp_path: Path) -> None:
     """With so much noise every second one would be negative."""
     protocol = {**KNOWN, "clip_norm": 100}
-    run = federate(tmp_path, protocol, 2, rounds=1, model={"name": "test_dp_fedavg:normalised"})
+    run = federate(tmp_path, protocol, 2, rounds=1, model={"name": "federations:normalised"})
     peer = run.runtimes["peer0"].peer
     (variances,) = (entry.view(peer.model) for entry in peer.layout if entry.name.endswith("running_var"))
     assert 0 < int((variances == 0).sum()) < 8

@@ -23,7 +23,7 @@ from peer.spec.agreement import differing
 from peer.spec.blocks import Machine
 from peer.spec.loading import load_peer
 from peer.spec.peer import PeerConfig
-from peer.spec.recordings import fixed_resources as given_resources
+from peer.spec.recordings import fixed_resources
 
 SKEWED = {"name": "digits", "limit": 120, "partition": {"kind": "dirichlet", "alpha": 0.5}}
 PINNED = {"name": "flexifed", "resources": "pinned"}
@@ -191,7 +191,7 @@ def test_what_cannot_be_replayed_is_said_before_anything_begins(tmp_path: Path, 
     with pytest.raises(InputError, match="no resources of peer0 were recorded in round 4"):
         replay(tmp_path / "long", measured.out, rounds=9)
     with pytest.raises(InputError, match=r"peer5/events.jsonl: cannot be read .* of a run of these peers"):
-        given_resources(config("peer5", tmp_path), resolve(tmp_path, replaying(), 6, recording=str(measured.out)))
+        fixed_resources(config("peer5", tmp_path), resolve(tmp_path, replaying(), 6, recording=str(measured.out)))
     with pytest.raises(InputError, match="was not recorded by a federation of 4 peers"):
         replay(tmp_path / "few", measured.out, peers=4)
     with pytest.raises(InputError, match="is where this run itself writes"):
@@ -209,17 +209,17 @@ def config(id: str, out: Path) -> PeerConfig:
 
 def test_pinned_machines_are_the_federation_s_or_the_peer_s_own(tmp_path: Path) -> None:
     spec = resolve(tmp_path, PINNED, 3, machines={"peer0": {"cores": 2, "memory": 3}})
-    first = given_resources(config("peer0", tmp_path), spec)
+    first = fixed_resources(config("peer0", tmp_path), spec)
     assert first
     assert (first(1).cpus, first(9).memory, {*first(1).rates.values()}) == (2.0, 3.0, {0.0})
     with pytest.raises(InputError, match=r"`peer1` has none; write `machine: \{cores: 4, memory: 8\}` into its file"):
-        given_resources(config("peer1", tmp_path), spec)
+        fixed_resources(config("peer1", tmp_path), spec)
     ring = [{"id": f"peer{i}", "address": f"127.0.0.1:{7700 + i}"} for i in range(3)]
     (tmp_path / "ring.yaml").write_text(json.dumps({"protocol": PINNED, "ring": ring, "machines": {}}))
     for id in ("peer0", "peer1"):
         content = {"federation": "ring.yaml", "id": id, "machine": {"cores": 7, "memory": 0.5}}
         (tmp_path / f"{id}.yaml").write_text(json.dumps(content))
-        own = given_resources(*load_peer(tmp_path / f"{id}.yaml"))
+        own = fixed_resources(*load_peer(tmp_path / f"{id}.yaml"))
         assert own
         assert own(1)[:2] == (7.0, 0.5)
 
@@ -267,7 +267,7 @@ def test_a_machine_that_would_be_ignored_is_refused(tmp_path: Path) -> None:
     spec = resolve(tmp_path, {"name": "flexifed"}, 3)
     machine = PeerConfig(federation=tmp_path, id="peer1", machine=Machine(cores=1, memory=1))
     with pytest.raises(InputError, match="does not go by the `machine` of `peer1`"):
-        given_resources(machine, spec)
+        fixed_resources(machine, spec)
 
 
 async def test_a_model_along_a_link_that_does_not_stand_is_refused(

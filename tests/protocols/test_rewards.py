@@ -104,7 +104,7 @@ def test_a_free_rider_has_the_lowest_reputation(tmp_path: Path, name: str, setti
 @pytest.mark.parametrize("name", QUICK)
 def test_running_statistics_are_averaged_whole(tmp_path: Path, name: str) -> None:
     protocol = {"name": name, "epochs": 1, "batch_size": 16, **({"threshold": 0} if name == "cffl" else {})}
-    watched = watch(tmp_path, protocol, 3, rounds=2, model={"name": "free_riders:normalised"}, trace=True)
+    watched = watch(tmp_path, protocol, 3, rounds=2, model={"name": "federations:normalised"}, trace=True)
     assert watched.run
     (entries,) = {runtime.peer.layout for runtime in watched.runtimes.values()}
     where = np.concatenate([np.full(entry.size, not entry.trainable) for entry in entries])

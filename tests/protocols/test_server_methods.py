@@ -11,7 +11,7 @@ import server_form
 import torch
 from federations import Run, federate
 from server_form import BATCH, EPOCHS, LR, MOMENTUM, Server
-from torch import Tensor, nn
+from torch import Tensor
 
 from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
@@ -35,11 +35,6 @@ FORMS: dict[str, Callable[[Server, int], None]] = {
 VECTORS = {"fedprox": {"model"}, "feddyn": {"model", "h"}, "scaffold": {"model", "c"}, "ri-fedavg": {"model"}}
 SHAPE = (1, 8, 8)
 History = dict[int, dict[str, dict[str, Tensor]]]
-
-
-def normed(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
-    """A BatchNorm in the extractor: its running mean and variance stand at 536:552 of the model's vector."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU()), nn.Linear(8, classes)
 
 
 def watched(directory: Path, protocol: dict[str, Any], **keys: Any) -> tuple[Run, History]:
@@ -174,7 +169,7 @@ def test_ri_fedavg_where_the_loss_is_not_rough_is_fedavg(tmp_path: Path) -> None
 )
 def test_running_statistics_are_averaged_and_never_corrected(tmp_path: Path, name: str, own: list[str]) -> None:
     protocol = {"name": name, **COMMON, **OWN[name]}
-    model = {"name": "test_server_methods:normed"}
+    model = {"name": "federations:normalised"}
     run, history = watched(tmp_path, protocol, rounds=2, model=model)
     statistics = slice(536, 552)
     for round in (1, 2):

@@ -14,7 +14,6 @@ import torch
 
 from peer import cli
 from peer.runtime import peer_process, resources
-from peer.runtime import resources as gpu
 from peer.runtime.resources import MemoryLimit
 
 MIB = 1 << 20
@@ -145,7 +144,7 @@ def test_a_gpu_as_nvml_and_the_driver_tell(nvml: ModuleType, monkeypatch: pytest
 
 def test_without_the_package_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert gpu.gpu_utilisation(torch.device("cuda:0")) is None
+    assert resources.gpu_utilisation(torch.device("cuda:0")) is None
 
 
 def test_without_a_gpu_none_is_told() -> None:

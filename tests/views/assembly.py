@@ -1,13 +1,13 @@
 """A few members that decide on views in one process, each with a certificate and a key, or all without."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from keyrings import FEDERATION, keyring
 
 from peer.views.decision import NO_EVIDENCE, Acceptor, Attempt, MemberProgress, MembershipChange, Memory, Rules
 from peer.views.signing import Keyring
-from peer.views.statements import Ballot, Decided, Decision, Evidence, InvalidError, Promised, Vote, canonical, read
+from peer.views.statements import Ballot, Decided, Decision, Evidence, InvalidError, Vote, canonical, read
 from peer.views.view import View
 
 AT_FIVE = MemberProgress(durable=5, oldest=0, started=7, private=-1)
@@ -91,9 +91,3 @@ class Assembly:
             assert (kept(acceptor), acceptor.chain.since(-1)) == before
             return str(error)
         raise AssertionError("it was believed")
-
-
-def promising(promised: Promised, keyring: Keyring, **changes: object) -> Promised:
-    """That promise with other words, signed anew."""
-    statement = replace(promised.promise.statement, **changes)  # type: ignore[arg-type]
-    return Promised(keyring.sign(statement), promised.lock)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import index
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +28,6 @@ from peer.learning.tasks import Task
 from peer.plugins import describe_error, user_input_errors
 
 Collate = Callable[[list[Any]], Any]
-PartName = Literal["train", "test", "validation"]
 
 
 class BatchRequest(NamedTuple):

@@ -15,17 +15,16 @@ from peer.settings import Settings
 
 
 class Drift(Settings):
-    """What changes when a round begins, for all peers at once. A key that is not given stays as it was."""
+    """Changes at the start of a round, for all peers; missing keys keep their value."""
 
     round: int = Field(ge=2)
     """From this round on."""
     partition: AnyPartition | None = None
-    """How the training samples are dealt from then on. A peer with its own data keeps all of them."""
+    """The split from then on, except for a peer's own data."""
     rotate: Literal[0, 90, 180, 270] | None = None
-    """Degrees, anticlockwise, by which all images are turned against those of the data set."""
+    """Degrees anticlockwise, relative to the data set."""
     labels: tuple[int, ...] | None = None
-    """Class c is called `labels[c]` from then on, against the data set; classes beyond the list keep their name:
-    `[1, 0]` exchanges the first two."""
+    """Class c is called `labels[c]`; classes beyond the list keep their name."""
 
     @model_validator(mode="after")
     def _changes(self) -> Self:

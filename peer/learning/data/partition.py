@@ -128,9 +128,9 @@ class Dirichlet(Partition):
 class LabelSkew(Partition):
     """Each peer has k primary classes, k+1 secondary ones and a little of the rest (FIRMA).
 
-    Classes follow one another in a cycle. Peer i's primary classes are at i·k..i·k+k-1, its secondary ones
-    the next k+1. Peers are served in order with a budget of b = max(20, n // N): from each class at most
-    max(1, int(f·b)) samples, f being the class's fraction, or what is left of it. Leftovers stay unused.
+    Peer i's primary classes are i·k..i·k+k-1 (cyclic), its secondary ones the next k+1. In order, with a budget of b =
+    max(20, n // N), each takes at most max(1, int(f·b)) samples of a class, f being its fraction. Leftovers stay
+    unused.
     """
 
     kind: Literal["label-skew"]
@@ -138,8 +138,8 @@ class LabelSkew(Partition):
     k: int = Field(ge=1)
     """Number of primary classes a peer; 2k+1 must not exceed the number of classes."""
     fractions: Fractions | None = None
-    """Share of the budget taken from each primary, secondary and minority class. Not given, those that fit
-    the published splits: k=1 0.55, 0.20, 0.03; k=2 0.275, 0.20, 0.03; k≥3 0.275, 0.10, 0.015."""
+    """Share of the budget per primary, secondary and minority class. Default: k=1 0.55, 0.20, 0.03; k=2 0.275, 0.20,
+    0.03; k≥3 0.275, 0.10, 0.015."""
 
     _hint: ClassVar[str] = "give smaller fractions, since the peers before them took all there was"
 

@@ -18,19 +18,15 @@ class ModelSettings(Settings):
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Further keyword arguments of your own `module:Name`."""
     head: Patterns | None = None
-    """Of your own one module: patterns of the names of its parameters that are the head, such as
-    `["classifier.*"]`; all others are the extractor. `[]`: it has no head."""
+    """Patterns of the parameters that are the head of your module, such as `["classifier.*"]`; `[]`: none."""
     freeze: Patterns = ()
-    """Patterns of the names of parameters that nobody trains, such as `["extractor.backbone.*"]`: they never travel and
-    must be the same at all peers. What your own model has frozen itself need not stand here."""
+    """Patterns of untrained parameters, such as `["extractor.backbone.*"]`, equal at all peers; they never travel."""
     weights: Path | None = None
-    """A file of weights to begin with: safetensors or a torch state dict, relative to this file. Every machine may have
-    it elsewhere."""
+    """Initial weights: safetensors or a torch state dict, per machine."""
     partial: bool = False
-    """Whether `weights` may lack tensors of the model, which then begin as without the file, and have others, or others
-    in shape, which are left out."""
+    """`weights` may lack tensors, or have others or other shapes."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    """What the module computes in. What is learnt and sent stays float32. Not given: as the module is made."""
+    """Of the module's computation; what is learnt and sent stays float32."""
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:

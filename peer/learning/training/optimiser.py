@@ -99,8 +99,8 @@ class SGD:
 
 
 class Optimiser(Settings):
-    """One of torch.optim by its name, with that one's own arguments beside it:
-    `{name: AdamW, weight_decay: 0.01}`, or in code `Optimiser(name="AdamW", lr=0.001, weight_decay=0.01)`."""
+    """A class of torch.optim with its arguments: `{name: AdamW, weight_decay: 0.01}`, or in code
+    `Optimiser(name="AdamW", lr=0.001, weight_decay=0.01)`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -109,8 +109,7 @@ class Optimiser(Settings):
     lr: Annotated[float, Field(gt=0, le=1_000)] | None = None
     """Learning rate. Not given: the protocol's own."""
     groups: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Other arguments for some parameters, by a pattern of their names, of which the first that fits counts:
-    `{"*.bias": {weight_decay: 0}}`."""
+    """Other arguments by parameter name pattern, the first match counting: `{"*.bias": {weight_decay: 0}}`."""
 
     @model_validator(mode="after")
     def _can_train(self) -> Self:

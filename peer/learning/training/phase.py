@@ -103,12 +103,12 @@ def _name_as_block(value: Any) -> Any:
 
 
 class OwnStep(Settings):
-    """A function of one's own, `module:function`, with arguments for it beside the name."""
+    """Your function, `module:function`, with its arguments."""
 
     model_config = ConfigDict(extra="allow")
 
     name: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]
-    """`module:function`, called with the training step and a batch: see [training.md](training.md)."""
+    """Called with the training step and a batch; see [training.md](training.md)."""
 
     def function(self) -> Callable[..., Any]:
         """Return the function with its arguments bound; InputError if there is none."""
@@ -119,13 +119,13 @@ class OwnStep(Settings):
 
 
 class Budget(Settings):
-    """How long each phase of local training is, in place of its epochs: one of the two."""
+    """Length of each phase of local training: one of the two."""
 
     steps: Annotated[int, Field(ge=1, le=10**9)] | None = None
     """Steps of the optimiser."""
     seconds: Annotated[float, Field(gt=0, le=1e7)] | None = None
-    """After which the phase ends with the step under way. How many steps that is differs from run to run, and so do the
-    results; a peer that is killed repeats as many as before."""
+    """Ends the phase after the step under way. Results differ between runs; a killed peer repeats its number of
+    steps."""
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
@@ -135,31 +135,27 @@ class Budget(Settings):
 
 
 class Training(Settings):
-    """Each peer's local training, beside what the protocol says of it: see [training.md](training.md)."""
+    """Each peer's local training; see [training.md](training.md)."""
 
     optimiser: Annotated[Optimiser, BeforeValidator(_name_as_block)] | None = None
-    """`name` of one of torch.optim, and its arguments. Not given: the protocol's own."""
+    """Optimiser. Default: the protocol's."""
     scheduler: Annotated[Scheduler, BeforeValidator(_name_as_block)] | None = None
-    """`name` of one of torch.optim.lr_scheduler, its arguments, and `every`. Not given: the learning rates are the
-    protocol's."""
+    """Learning rate scheduler. Default: the protocol's rates."""
     clip_gradient: Limit | None = None
-    """Longest gradient (Euclidean norm, of the part of the model that is trained): a longer one is scaled down to it,
-    before any correction that the protocol adds. Loops of a protocol's own, outside its phases, are left alone. FIRMA
-    advises 1 for fewer than 200 samples a peer. Not given: none. `clip_gradient` outside this block is the same."""
+    """Maximum norm of the trained part's gradient, applied before the protocol's corrections, within phases only.
+    FIRMA advises 1 for fewer than 200 samples per peer. Also accepted outside this block."""
     clip_value: Limit | None = None
-    """Largest element of the gradient, before its norm is looked at: larger ones are cut off. Not given: none."""
+    """Maximum element of the gradient, applied before the norm."""
     accumulate: Annotated[int, Field(ge=1, le=100_000)] = 1
-    """Batches whose mean gradient makes one step: as one batch that is so many times larger, in the memory of one."""
+    """Batches per step, by their mean gradient: a larger batch in the same memory."""
     precision: Precision = "float32"
-    """In which training multiplies. The model, what travels and the evaluation remain float32; float16 scales the loss
-    so that small gradients are not lost."""
+    """Of training arithmetic. Model, messages and evaluation stay float32; float16 scales the loss."""
     patience: Annotated[int, Field(ge=1)] | None = None
-    """Epochs after which a phase ends if the task's loss on the samples of `hold_back` has not become smaller. Not
-    given: all epochs are done."""
+    """Epochs without a lower `hold_back` loss after which a phase ends."""
     budget: Budget | None = None
-    """`steps` or `seconds` in place of epochs. Not given: the protocol's epochs."""
+    """Replaces the protocol's epochs."""
     step: Annotated[OwnStep, BeforeValidator(_name_as_block)] | None = None
-    """`module:function` in place of forward pass and loss. Not given: the task's loss of the model's outputs."""
+    """Replaces forward pass and loss."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

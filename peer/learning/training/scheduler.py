@@ -33,17 +33,17 @@ Every = Literal["round", "epoch", "step"]
 
 
 class Scheduler(Settings):
-    """One of torch.optim.lr_scheduler by its name, with that one's own arguments beside it:
-    `{name: CosineAnnealingLR, T_max: 10}`. `SequentialLR` and `ChainedScheduler` take `schedulers`, a list of such."""
+    """A class of torch.optim.lr_scheduler with its arguments: `{name: CosineAnnealingLR, T_max: 10}`; `SequentialLR`
+    and `ChainedScheduler` take a list of `schedulers`."""
 
     model_config = ConfigDict(extra="allow")
 
     name: str
     """A class of torch.optim.lr_scheduler. `LambdaLR` and `MultiplicativeLR` cannot be written down."""
     every: Every = "round"
-    """After what it goes on: a round of the federation, an epoch of the phase, or a step of the optimiser."""
+    """Advances after each round, epoch or optimiser step."""
     schedulers: list["Scheduler"] = Field(default_factory=list)
-    """Those that `SequentialLR` or `ChainedScheduler` is made of."""
+    """The parts of `SequentialLR` or `ChainedScheduler`."""
 
     @model_validator(mode="after")
     def _can_be_made(self) -> Self:

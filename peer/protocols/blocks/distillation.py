@@ -32,16 +32,16 @@ class Distillation(Settings):
     temperature: Annotated[float, Field(gt=0, le=1_000)] = 5.0
     """T of the softmax in the distillation loss."""
     lr: Rate = 0.1
-    """Learning rate of SGD in the first epochs; its momentum lives through all rounds."""
+    """Initial learning rate of SGD, whose momentum persists."""
     lr_step: Annotated[int, Field(ge=1, le=100_000)] = 25
-    """Epochs, those of the warm-up counted, after each of which the learning rate falls."""
+    """Epochs, warm-up included, between decays of the rate."""
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """By which it is then multiplied."""
+    """Factor of each decay."""
     momentum: Fraction = 0.9
     """Momentum of SGD."""
     batch_size: BatchSize = 128
     warmup_epochs: Epochs = 25
-    """Local epochs without distillation, at the beginning of round 1."""
+    """Initial local epochs without distillation."""
     epochs: Annotated[int, Field(ge=1, le=100_000)] = 1
     """Local epochs a round."""
 

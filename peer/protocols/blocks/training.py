@@ -33,9 +33,9 @@ class TwoPhase(Settings):
     """FIRMA's local training: the head with the extractor frozen, then the extractor with the head frozen."""
 
     lr: Rate = 0.01
-    """Learning rate of both Adam optimisers, which live through all rounds (FIRMA, Section 6)."""
+    """Learning rate of both persistent Adam optimisers (FIRMA, Section 6)."""
     head_epochs: Epochs = 1
-    """E_h: local epochs of the head (the paper's algorithm boxes say steps and mean epochs)."""
+    """E_h: local epochs of the head."""
     extractor_epochs: Epochs = 20
     """E_e: local epochs of the extractor."""
     batch_size: BatchSize = 64
@@ -53,7 +53,7 @@ class WholeModelSGD(Settings):
     lr: Rate = 0.01
     """Learning rate of SGD."""
     momentum: Fraction = 0.0
-    """Momentum of SGD; each round's begins at 0."""
+    """Momentum of SGD, reset each round."""
     epochs: Epochs = 5
     """E: local epochs a round."""
     batch_size: BatchSize = 128

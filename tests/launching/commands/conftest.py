@@ -8,7 +8,7 @@ import pytest
 from fake_runs import HERE, FakeEngine, Run
 from rich.console import Console
 
-from launcher.commands import run as local
+from launcher.commands import run as run_command
 from launcher.engines.local import LocalSettings
 from launcher.output import Output
 from launcher.supervision.supervisor import RestartPolicy
@@ -37,10 +37,10 @@ def run(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
             output = Output()
             output.console = Console(file=screen, width=120)
             spec = load_spec(small, peers=3, seed=seed, port=port)
-            order = local.RunOptions(
+            order = run_command.RunOptions(
                 spec, tmp_path / "out", fresh=fresh, engine=FakeEngine(LocalSettings()), beside=beside
             )
-            code = local.run(order, output).code
+            code = run_command.run(order, output).code
         return code, (tmp_path / "screen").read_text()
 
     return run

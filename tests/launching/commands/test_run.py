@@ -13,16 +13,16 @@ from fake_runs import HERE, Run, starts, summary
 from interpreter import Command, Commands
 
 from launcher import cli
-from launcher.commands import run as local
-from launcher.engines import local as preflight
+from launcher.commands import run as run_command
+from launcher.engines import local
 from launcher.monitor.federation import Federation
 from launcher.output import Output
 from launcher.reports.summary import TimeSpent
 from launcher.supervision import run_directory, supervisor
 from launcher.supervision.run_directory import RunDirectory
-from launcher.supervision.supervisor import signal_name
 from peer import files
 from peer.errors import InputError
+from peer.process import signal_name
 from peer.spec.loading import load_spec
 
 
@@ -241,7 +241,7 @@ def test_unusable_output_creates_nothing(tmp_path: Path, small: Path, place: str
     (tmp_path / "foreign" / "thesis.tex").touch()
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(InputError, match="--out"):
-        local.run(local.RunOptions(load_spec(small, peers=3), tmp_path / place), Output(quiet=True))
+        run_command.run(run_command.RunOptions(load_spec(small, peers=3), tmp_path / place), Output(quiet=True))
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -261,7 +261,7 @@ def test_address_in_use(tmp_path: Path, small: Path) -> None:
         spec = load_spec(small, peers=3)
         ring = (spec.ring[0].model_copy(update={"address": address}), *spec.ring[1:])
         with pytest.raises(InputError, match=f"peer0 cannot listen at {address}: address already in use"):
-            preflight.check_addresses(spec.model_copy(update={"ring": ring}))
+            local.check_addresses(spec.model_copy(update={"ring": ring}))
 
 
 def test_metrics_that_cannot_be_served(small: Path) -> None:
@@ -273,12 +273,12 @@ def test_metrics_that_cannot_be_served(small: Path) -> None:
         with pytest.raises(
             InputError, match=f"peer0 cannot serve metrics at {address}: address already in use; choose"
         ):
-            preflight.check_watching(spec)
+            local.check_watching(spec)
 
 
 def test_a_tracker_that_is_not_there(small: Path) -> None:
     with pytest.raises(InputError, match="no module `absent`"):
-        preflight.check_watching(load_spec(small, peers=3, overrides=["tracker=absent:track"]))
+        local.check_watching(load_spec(small, peers=3, overrides=["tracker=absent:track"]))
 
 
 LAUNCH = textwrap.dedent(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.dashboard import server as room
+from launcher.dashboard import server
 from launcher.dashboard.feed import Feed
 from launcher.dashboard.server import Address, opened
 from launcher.headline import Headline
@@ -64,8 +64,8 @@ async def test_a_loss_out_of_all_proportion_is_none(loss: float, feed: Feed) -> 
 
 
 async def test_who_says_nothing_keeps_no_connection(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "REQUEST_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(room, "vega_script", lambda: "")
+    monkeypatch.setattr(server, "REQUEST_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(server, "vega_script", lambda: "")
     said: list[str] = []
     with opened(Address()) as dashboard:
         assert dashboard

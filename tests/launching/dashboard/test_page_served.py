@@ -13,7 +13,7 @@ import pytest
 
 from launcher.cli import main
 from launcher.dashboard import feed as feed_room
-from launcher.dashboard import server as room
+from launcher.dashboard import server
 from launcher.dashboard.feed import Feed
 from launcher.dashboard.server import Address, Dashboard, opened
 from launcher.headline import Headline
@@ -45,7 +45,7 @@ Serves = Callable[..., Any]
 
 @pytest.fixture
 def serves(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> Serves:
-    monkeypatch.setattr(room, "vega_script", lambda: "window.vegaEmbed = null;")
+    monkeypatch.setattr(server, "vega_script", lambda: "window.vegaEmbed = null;")
 
     @asynccontextmanager
     async def serves(address: Address = Address()) -> AsyncIterator[tuple[Dashboard, httpx.AsyncClient]]:  # noqa: B008
@@ -164,7 +164,7 @@ async def test_the_end_is_told_last(serves: Serves, feed: Feed) -> None:
 async def test_a_browser_that_takes_nothing_makes_nobody_wait(
     serves: Serves, feed: Feed, view: FederationView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "CLOSE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(server, "CLOSE_TIMEOUT_S", 0.2)
     monkeypatch.setattr(feed_room, "as_json", lambda document: json.dumps("x" * 8_000_000))
     async with serves() as (made, client):
         stuck = [socket.create_connection(("127.0.0.1", made.address.port)) for _ in range(5)]
@@ -184,7 +184,7 @@ async def test_a_browser_that_takes_nothing_makes_nobody_wait(
 async def test_what_goes_wrong_with_the_page_ends_the_page_alone(
     feed: Feed, view: FederationView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "vega_script", lambda: "")
+    monkeypatch.setattr(server, "vega_script", lambda: "")
     said: list[str] = []
 
     def broken(clock: float) -> None:
@@ -235,7 +235,7 @@ async def test_documents_are_rare(feed: Feed, view: FederationView, monkeypatch:
 
 
 async def test_nothing_goes_on_behind_it(serves: Serves, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "CLOSE_TIMEOUT_S", 0)
+    monkeypatch.setattr(server, "CLOSE_TIMEOUT_S", 0)
     async with serves() as (made, client):
         assert (await client.get(made.url)).status_code == 200
     assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -266,7 +266,7 @@ async def test_a_document_that_cannot_be_made_leaves_the_one_before(
 async def test_without_the_token_no_connection_is_kept(
     serves: Serves, view: FederationView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "UNTRUSTED_TIMEOUT_S", 2)
+    monkeypatch.setattr(server, "UNTRUSTED_TIMEOUT_S", 2)
     async with serves() as (made, client), client.stream("GET", f"{bare(made)}events?token={made.token}") as answer:
         lines = answer.aiter_lines()
         await told_of(lines, "now")
@@ -317,7 +317,7 @@ def test_a_port_in_use_is_wrong_input_before_anything_is_made(
 def test_a_missing_package_is_said_before_anything_is_made(
     spec: Spec, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "find_spec", lambda name: None)
+    monkeypatch.setattr(server, "find_spec", lambda name: None)
     run = ["run", "--dashboard", str(tmp_path / "fed.yaml"), "--peers", "3", "--out", str(tmp_path / "out")]
     assert main(run) == 2
     assert "the dashboard: it needs starlette and uvicorn; install them with" in capsys.readouterr().err

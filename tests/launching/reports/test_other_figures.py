@@ -12,8 +12,7 @@ from safetensors.torch import save_file
 from launcher.headline import Headline
 from launcher.monitor.federation import FederationView
 from launcher.monitor.live_table import choose, federation_line, row
-from launcher.reports import summary_json
-from launcher.reports import summary_text as recap
+from launcher.reports import summary_json, summary_text
 from launcher.reports.summary import TimeSpent, summarise
 from peer.spec.federation import Spec
 from peer.spec.loading import load_spec
@@ -71,7 +70,7 @@ def test_the_summary_has_the_tasks_figures(tmp_path: Path, spec: Spec) -> None:
     summary_json.write(tmp_path / "summary.json", summary)
     assert summary_json.read(tmp_path / "summary.json") == summary
     console = Console(width=200, record=True)
-    recap.show(summary, spec, tmp_path, console)
+    summary_text.show(summary, spec, tmp_path, console)
     said = console.export_text()
     assert "rmse (better down): mean 91.700, worst 123.40; mae (better down): mean 45.850" in said
     assert "accuracy" not in said
@@ -85,7 +84,7 @@ def test_how_to_load_a_model_is_told_where_it_can_be_loaded_so(
     write_results(tmp_path)
     description = {"model": '"mlp"', "shape": shape, "classes": "1"}
     save_file({"w": torch.zeros(2)}, tmp_path / "peer0" / "model.safetensors", description)
-    said = recap.where_models_are(summarise(spec, tmp_path, TimeSpent(1.0, 0)), spec, tmp_path)
+    said = summary_text.where_models_are(summarise(spec, tmp_path, TimeSpent(1.0, 0)), spec, tmp_path)
     assert any("load_model(" in line for line in said) is told
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from launcher.reports import summary_json
-from launcher.reports import summary_text as recap
+from launcher.reports import summary_json, summary_text
 from launcher.reports.peer_files import AuditedRound, audits
 from launcher.reports.summary import TimeSpent, summarise
 from peer.errors import FailedError
@@ -130,7 +129,7 @@ def test_a_result_of_fewer_rounds_counts_if_all_agreed_to_end_then(tmp_path: Pat
         (tmp_path / id / "result.json").write_text(json.dumps(content))
     summary = summarise(short, tmp_path, TimeSpent(1.0, 0))
     assert (summary.rounds, summary.stopped_early, summary.privacy["violations"]) == (4, True, [])
-    said = recap.summary_lines(summary, short)
+    said = summary_text.summary_lines(summary, short)
     assert said[0].startswith("three: fibfl, 3 peers, 4 rounds of 9, ended early, in")
     assert "best rounds on the samples held back: peer0 3 (0.5000), peer1 3" in "\n".join(said)
 
@@ -164,7 +163,7 @@ def test_who_misbehaved_by_the_settings_is_said_and_the_others_have_a_mean(tmp_p
     assert summary_json.read(tmp_path / "summary.json") == summary
     assert summary.behaviour == {"peer2": "label-flip, rate 0.5"}
     assert summary.honest_accuracy == pytest.approx(0.8)
-    said = recap.summary_lines(summary, experiment)
+    said = summary_text.summary_lines(summary, experiment)
     assert "simulated adversaries: peer2 (label-flip, rate 0.5); mean of the honest peers: 0.8000" in said
 
 
@@ -268,7 +267,7 @@ def test_what_a_person_reads(tmp_path: Path, spec: Spec) -> None:
     }
     summary.privacy["violations"] = [breach]
     with (tmp_path / "screen").open("w") as screen:
-        recap.show(summary, spec, tmp_path, Console(file=screen, width=100))
+        summary_text.show(summary, spec, tmp_path, Console(file=screen, width=100))
     text = (tmp_path / "screen").read_text()
     for part in (
         "three: fibfl, 3 peers, 4 rounds in 1 min 15 s, 2 restarts",

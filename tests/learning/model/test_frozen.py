@@ -18,7 +18,6 @@ from peer.learning.model.zoo import build
 from peer.learning.training.trainer import has_batch_norm
 
 IMAGES = Example.zeros((1, 8, 8), 3)
-STEM = ("extractor.0.*", "extractor.2.*")
 
 
 def backbone() -> nn.Sequential:

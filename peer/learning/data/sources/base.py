@@ -29,37 +29,29 @@ class Source(Settings):
     name: str
     """Which data set: a name from the list of data sets, or `module:function` of your own."""
     seed: int = Field(default=42, ge=0)
-    """Fixes the order of the samples, what is held out and the split; the federation's `seed` does not touch
-    them."""
+    """Order of samples, held-out part and split; independent of the federation's `seed`."""
     partition: AnyPartition = Iid()
     """How the samples are dealt to the peers; `kind: iid` when not given."""
     limit: int | None = Field(default=None, ge=1)
     """Use only this many training samples, drawn by `seed`, for quick runs; not given, all."""
     validation: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the test samples set aside as public validation samples, drawn by `seed`: every peer has the same
-    ones, for protocols that judge models by them, and nobody is tested on them. A peer with its own data takes
-    them from the federation's data too."""
+    """Share of test samples, drawn by `seed`, that is public and the same at all peers, for protocols that judge
+    models."""
 
     drift: tuple[Drift, ...] = ()
-    """What changes during the run: `[{round: 5, partition: {...}}, {round: 8, rotate: 90}]`, in the order of the
-    rounds. Training, test and validation samples change alike. Only in the federation's data: a peer with its own
-    data follows it, but for `partition`."""
+    """Changes during the run: `[{round: 5, partition: {...}}, {round: 8, rotate: 90}]`, for training, test and
+    validation samples. In the federation's data only."""
 
     transforms: Steps = ()
-    """What is done to each sample that is trained on, one after the other: a class of `torchvision.transforms.v2` by
-    name, with arguments or without, as in `[RandomHorizontalFlip, {RandomCrop: {size: 28, padding: 2}}]`, or
-    `module:name` of your own. Pixels are in [0, 1] before. What they draw derives from the run's `seed`."""
+    """Applied to each training sample: classes of `torchvision.transforms.v2`, `[RandomHorizontalFlip, {RandomCrop:
+    {size: 28, padding: 2}}]`, or your `module:name`, on pixels in [0, 1]."""
     test_transforms: Steps = ()
-    """The same for all other samples: those of tests and for validation, and training samples that are only looked
-    at."""
+    """The same for all other samples."""
     standardize: Annotated[Literal["own", "federation"] | None, BeforeValidator(_true_or_whose)] = None
-    """Brings each column of rows of numbers to mean 0 and deviation 1, by what is found of training samples before
-    round 1: each peer's `own` (so does `true`), or the whole `federation`'s, for which peers make weighted means round
-    the ring and send no samples. The values stand in `model.safetensors`. See
-    [data.md](data.md#columns-of-one-scale)."""
+    """Bring each column to mean 0 and deviation 1, by the training samples of each peer (`own`, `true`) or of all
+    (`federation`, by ring means). See [data.md](data.md#columns-of-one-scale)."""
     workers: int = Field(default=0, ge=0, le=64)
-    """Processes of each peer that read its samples ahead and transform them; with 0 training waits for that. The
-    result is the same."""
+    """Processes per peer that read and transform ahead, with the same result."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -139,7 +131,7 @@ class OnDisk(Source):
     """A source that need not be taken into memory."""
 
     stream: bool = False
-    """Leave the samples on disk and read each batch when it is needed: for data that do not fit in memory."""
+    """Read batches from disk when needed."""
 
     @property
     def stays_on_disk(self) -> bool:

@@ -49,16 +49,14 @@ class Csv(Table):
     name: Literal["csv"]
     """A CSV file of your own."""
     separator: Annotated[str, AfterValidator(_separator)] | None = None
-    """What stands between two values, such as `;`, or `"\\t"` for a tab. Not given: that one of comma, semicolon, tab
-    and `|` by which the header has the column `label`."""
+    r"""Such as `;`, or `"\t"` for a tab. Default: the one of comma, semicolon, tab and `|` by which the header has
+    the column `label`."""
     decimal: Literal[".", ","] = "."
     """What stands before the decimals of a number."""
     encoding: Annotated[str, AfterValidator(_encoding)] | None = None
-    """How letters are written, such as `cp1252`, as older programs do. Not given: UTF-8, or UTF-16 where the file
-    begins with its mark."""
+    """Such as `cp1252`. Default: UTF-8, or UTF-16 with a mark."""
     missing: tuple[str, ...] | None = None
-    """The texts that stand for a value that is missing, `["", "-", "-999"]`. Not given: an empty field, NA, N/A, NaN,
-    null, None and the like."""
+    """Texts for missing values, `["", "-", "-999"]`. Default: empty, NA, N/A, NaN, null, None and the like."""
 
     _format: ClassVar[str] = "CSV"
     _texts_may_be_numbers: ClassVar[bool] = True

@@ -26,8 +26,7 @@ PILLOW_ERRORS = (OSError, SyntaxError, ValueError, LookupError, TypeError, EOFEr
 class ImageFolder(OnDisk):
     """Files root/train/CLASS/* and root/test/CLASS/*; without root/test, or as root/CLASS/*, with a holdout.
 
-    Classes are numbered in the sorted order of their folders' names. Images are scaled to size × size and
-    their pixels to [0, 1].
+    Classes are numbered by sorted folder name; images are scaled to size × size, pixels to [0, 1].
     """
 
     name: Literal["image-folder"]
@@ -39,10 +38,9 @@ class ImageFolder(OnDisk):
     channels: Literal[1, 3] = 3
     """3 for colour, 1 for grey."""
     holdout: float = Field(default=0.2, gt=0, lt=1)
-    """Share of the images held out for testing where there is no folder root/test."""
+    """Share held out for testing without root/test."""
     class_names: tuple[str, ...] | None = Field(default=None, min_length=1)
-    """The folders of classes 0, 1, ...; give it where a folder may be absent, or where another order is
-    wanted."""
+    """The folders of classes 0, 1, ..., where one may be absent or for another order."""
 
     def _read(self, task: Task) -> Dataset:
         where = str(self.root)

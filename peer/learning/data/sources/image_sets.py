@@ -44,7 +44,7 @@ class Digits(Source):
     name: Literal["digits"]
     """Handwritten digits that come with this package."""
     root: Path = Path("data")
-    """Not used, as the digits come with this package; accepted so that another image set is one word away."""
+    """Not used; accepted so that `name` can be changed."""
 
     def _read(self, task: Task) -> Dataset:
         table = _digits_table(DIGITS_FILE)

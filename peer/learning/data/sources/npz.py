@@ -26,9 +26,8 @@ ENCRYPTED = 1
 class Npz(OnDisk):
     """Arrays x_train, y_train, x_test, y_test, or x, y of which a part is held out for testing.
 
-    uint8 arrays are pixels: (n, H, W), (n, H, W, C) or (n, C, H, W), scaled to [0, 1]. Others are taken as
-    they are, as float32, or as whole numbers where the task takes tokens. Labels are integers from 0; other targets
-    are as the task has them.
+    uint8 arrays are pixels, (n, H, W), (n, H, W, C) or (n, C, H, W), scaled to [0, 1]; others are float32, or whole
+    numbers for tokens. Labels are integers from 0.
     """
 
     name: Literal["npz"]
@@ -36,9 +35,9 @@ class Npz(OnDisk):
     path: Path
     """The .npz file."""
     holdout: float = Field(default=0.2, gt=0, lt=1)
-    """Share of the samples held out for testing where the file has no x_test and y_test."""
+    """Share held out for testing without x_test and y_test."""
     classes: int | None = Field(default=None, ge=1)
-    """Number of classes, when the largest does not occur in the file; not given, as many as the targets show."""
+    """Number of classes, if the largest does not occur."""
 
     def _read(self, task: Task) -> Dataset:
         where = str(self.path)

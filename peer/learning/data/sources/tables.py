@@ -105,16 +105,14 @@ class Table(Source):
     label: str = "label"
     """Name of the column that holds the class, or the number to foretell."""
     columns: tuple[str, ...] | None = Field(default=None, min_length=1)
-    """The columns to learn from, in this order, whatever theirs is in the file; all others are left out. Not given: all
-    but the label, as they lie in the file."""
+    """The columns to learn from, in this order. Default: all but the label."""
     when_missing: Literal["refuse", "drop"] = "refuse"
-    """What becomes of a row that lacks a value: the file is refused, saying where; or the row is left out, and
-    `check` says how many were."""
+    """A row that lacks a value makes the file refused, or is dropped (`check` counts them)."""
     holdout: float = Field(default=0.2, gt=0, lt=1)
     """Share of the rows held out for testing."""
     class_names: tuple[str, ...] | None = Field(default=None, min_length=1)
-    """The labels of classes 0, 1, ..., as text; give it where a file may lack some class, or where another
-    order is wanted. Not given: whole numbers are the classes' own, texts are numbered in sorted order."""
+    """The labels of classes 0, 1, ..., as text, where a file may lack one or for another order. Default: whole
+    numbers as they are, texts in sorted order."""
 
     _format: ClassVar[str]
     _texts_may_be_numbers: ClassVar[bool] = False
@@ -265,8 +263,7 @@ class Table(Source):
 
 
 class Parquet(Table, OnDisk):
-    """A Parquet file. Streamed, it is read by row groups, of which each process keeps 64 MiB: of a larger file write
-    small ones, of some thousand rows."""
+    """A Parquet file. Streamed by row groups, 64 MiB kept per process: write groups of some thousand rows."""
 
     name: Literal["parquet"]
     """A Parquet file of your own."""

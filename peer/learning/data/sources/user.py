@@ -24,25 +24,22 @@ class UserSource(Source):
     """`function(**options)` returns (x, y), or (x_train, y_train, x_test, y_test), as numpy arrays; or a map-style
     `torch.utils.data.Dataset`, or (train, test), two of them.
 
-    Arrays are treated as those of an npz file. A torch data set stays as it is and is read sample by sample, (input,
-    target), when a batch is needed; an input may be a tuple or a dict of tensors, with which the model is called. The
-    function runs in every peer and must return the same each time.
+    Arrays are treated as in an npz file; a torch data set is read sample by sample, (input, target), when needed,
+    inputs possibly tuples or dicts of tensors. The function runs in every peer and must return the same each time.
     """
 
     name: str = Field(pattern=NAME)
     """`module:function`, the module being importable where the peer runs."""
     root: Path | None = None
-    """A folder; when given, it is passed to the function as `root`, a `pathlib.Path` that is absolute."""
+    """A folder, passed to the function as an absolute `pathlib.Path`."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Further keyword arguments of the function."""
     holdout: float = Field(default=0.2, gt=0, lt=1)
-    """Share of the samples held out for testing where the function returns no test samples."""
+    """Share held out for testing if the function returns no test samples."""
     classes: int | None = Field(default=None, ge=1)
-    """Number of classes, when the largest does not occur; not given, as many as the targets show. A torch data set for
-    `segmentation` needs it, as its masks are not all read beforehand."""
+    """Number of classes, if the largest does not occur; required for a torch data set with `segmentation`."""
     collate: str | None = Field(default=None, pattern=NAME)
-    """`module:function` that makes a batch, (inputs, targets), of a list of samples (input, target) of a torch data
-    set, where inputs differ in size."""
+    """`module:function` that makes (inputs, targets) from a list of (input, target)."""
 
     def _read(self, task: Task) -> Dataset:
         returned = self._call()
