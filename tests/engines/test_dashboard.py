@@ -158,9 +158,9 @@ def test_peers_that_somebody_else_started(
     made.peers["peer2"].signal(signal.SIGKILL)
     shows(page, "a peer that is gone", lambda: "? no answer" in seen(page, "peer2")[1:])
     made.start("peer2")
-    shows(page, "who is back", lambda: not any("not" in words for words in seen(page, "peer2")[-1:]))
+    shows(page, "that it is back", lambda: not any("not" in words for words in seen(page, "peer2")[-1:]))
     (tmp_path / "gate").touch()
-    shows(page, "the end", lambda: page.locator("#live").inner_text().endswith("or all have finished."))
+    shows(page, "the end", lambda: page.locator("#live").inner_text().startswith("All peers have finished"))
     again = page.evaluate(
         """async () => {
             const next = { document: shown, figures }, works = draw;
