@@ -383,7 +383,7 @@ def spoilt(parts: list[torch.Tensor]) -> list[torch.Tensor]:
     ("made", "told"),
     [
         ("_encrypted", "peer1 sent inputs that cannot be evaluated"),
-        ("_answer", "peer1 sent an answer that cannot be decrypted"),
+        ("_encrypted_answer", "peer1 sent an answer that cannot be decrypted"),
     ],
 )
 def test_who_sent_what_tenseal_cannot_read_is_named(
