@@ -1,7 +1,7 @@
 """A round of gossip-sgd beside plain loops over the same samples, and where a peer's CPU goes, thread by thread.
 
 Run: python -m benchmarks.rounds [--turns 3]. Four peers on a ring, 600 images of MNIST's size each, batches of 32, one
-epoch of SGD a round, one thread each; a small model (0.94 MB) and a large one (23.3 MB). The loops are what a
+epoch of SGD with momentum a round, one thread; a small model (0.94 MB) and a large one (23.3 MB). The loops are what a
 simulation usually is: a DataLoader over a TensorDataset and torch's SGD, a process for each core. Start-up is apart.
 Runs and loops take turns. A peer's CPU is its own, from the end of its first round on (`benchmarks.timed`): of the
 thread that trains, of those that save, of the event loop, and of the rest, which are gRPC's.
@@ -16,6 +16,8 @@ import time
 from collections import Counter
 from itertools import count
 from multiprocessing import get_context
+from multiprocessing.queues import SimpleQueue
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import torch
@@ -28,13 +30,13 @@ from benchmarks import peers
 from benchmarks.measure import Cost, Figure, in_turns, machine, median, ratios
 from benchmarks.timed import mlp_large, mlp_small
 
-PEERS, SHARD, ROUNDS, BATCH, LR = 4, 600, 6, 32, 0.01
+PEERS, SHARD, ROUNDS, BATCH, LR, MOMENTUM = 4, 600, 6, 32, 0.01, 0.9
 MODELS = {"0.94 MB": mlp_small, "23.3 MB": mlp_large}
 SOURCE = str(Path(benchmarks.__file__).parent.parent)
 
 
-def loops(model: str, share: int) -> Cost:
-    """What a process for one core takes for a round of its share of the peers, one after the other."""
+def loops(model: str, share: int, barrier: Barrier, results: "SimpleQueue[Cost]") -> None:
+    """What a process for one core takes for a round of its share of the peers, while the other cores do the same."""
     torch.set_num_threads(1)
     trained = []
     for _ in range(share):
@@ -42,8 +44,9 @@ def loops(model: str, share: int) -> Cost:
         module = nn.Sequential(extractor, head)
         samples = TensorDataset(torch.rand(SHARD, 1, *peers.PIXELS), torch.arange(SHARD) % peers.CLASSES)
         loader = DataLoader(samples, batch_size=BATCH, shuffle=True)
-        trained.append((module, loader, torch.optim.SGD(module.parameters(), lr=LR)))
+        trained.append((module, loader, torch.optim.SGD(module.parameters(), LR, MOMENTUM)))
     costs = []
+    barrier.wait()
     for _ in range(ROUNDS):
         began, cpu = time.monotonic(), time.process_time()
         for module, loader, optimiser in trained:
@@ -52,15 +55,20 @@ def loops(model: str, share: int) -> Cost:
                 torch.autograd.backward(functional.cross_entropy(module(x), y))
                 optimiser.step()
         costs.append(Cost(time.monotonic() - began, time.process_time() - cpu))
-    return median(costs[1:])
+    results.put(median(costs[1:]))
 
 
 def plain_loops(model: str) -> Cost:
     """Of one round of all peers: the slowest core's wall clock, and CPU seconds a peer."""
-    cores = min(len(os.sched_getaffinity(0)), PEERS)
-    with get_context("spawn").Pool(cores) as pool:
-        shares = [len(range(core, PEERS, cores)) for core in range(cores)]
-        costs = pool.starmap(loops, [(model, share) for share in shares], chunksize=1)
+    cores, context = min(len(os.sched_getaffinity(0)), PEERS), get_context("spawn")
+    barrier, results = context.Barrier(cores), context.SimpleQueue()
+    shares = [len(range(core, PEERS, cores)) for core in range(cores)]
+    processes = [context.Process(target=loops, args=(model, share, barrier, results)) for share in shares]
+    for process in processes:
+        process.start()
+    costs = [results.get() for _ in processes]
+    for process in processes:
+        process.join()
     return Cost(max(cost.wall for cost in costs), sum(cost.cpu for cost in costs) / PEERS)
 
 
@@ -84,7 +92,7 @@ def compare(model: str, turns: int) -> tuple[dict[str, list[Cost]], Counter[str]
                 "rounds": ROUNDS,
                 "evaluate_every": ROUNDS,
                 "code": SOURCE,
-                "protocol": {**protocol, "batch_size": BATCH, "lr": LR},
+                "protocol": {**protocol, "batch_size": BATCH, "lr": LR, "momentum": MOMENTUM},
                 "model": {"name": f"benchmarks.timed:{MODELS[model].__name__}"},
                 "data": {"name": "npz", "path": str(data)},
             }
