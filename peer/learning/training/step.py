@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from peer.learning.data.samples import Batch
 from peer.learning.device import memory_errors
-from peer.learning.model.layout import spread
+from peer.learning.model.layout import GradientWriter, spread
 from peer.learning.model.model import Model
 from peer.learning.named_tensors import NamedTensors
 from peer.learning.tasks import loss_problem
@@ -180,6 +180,7 @@ class Steps:
         self._step, self._phase, self._precision = one, one.phase, one.precision
         self._task, self._gradient = one.model.task, one.gradient
         self._optimiser, self._how = optimiser, how
+        self._writer = GradientWriter(one.model.module, one.model.entries(one.phase.part), one.model.gradient)
         self.total, self.seen = torch.zeros((), dtype=torch.float64, device=one.model.device), 0
         """The sum of the losses of all samples so far, each before its step, and how many they were."""
         self.watch = LossWatch(one.model.device) if self._phase.own_loss(self._task) else None
@@ -200,12 +201,13 @@ class Steps:
 
     def step(self, batches: Iterable[Batch], forward: Forward) -> Tensor:
         """Learn from at most `accumulate` batches; return the last one's mean loss before the step, of shape ()."""
-        self._gradient.zero_()
         before = self.seen
-        for batch in batches:
-            loss = self._backward(batch, forward)
-            self.total.add_(loss, alpha=len(batch.positions))
-            self.seen += len(batch.positions)
+        # A step of the user's own may look at the gradient before it adds to it.
+        with self._writer.writing() if self._phase.step is None else nullcontext(self._gradient.zero_()):
+            for batch in batches:
+                loss = self._backward(batch, forward)
+                self.total.add_(loss, alpha=len(batch.positions))
+                self.seen += len(batch.positions)
         self._weigh(self.seen - before)
         finite = self._precision.unscale(self._optimiser, self._gradient)
         self._clip()
