@@ -1,11 +1,12 @@
-"""A vector of 45 MB through the real links between two processes, against raw TCP between the same two.
+"""A vector of 45 MB through the real links between two processes, against gRPC and raw TCP between the same two.
 
 Run: python -m benchmarks.links [--turns 9] [--megabytes 45]. A turn sends the vector once and ends when the receiver
 holds it whole as a tensor. Raw TCP is `sendall` and `recv_into` on blocking sockets, from one block of memory into
 another. Bare gRPC sends the same bytes, ready-made, as messages as long as frames, over the same kind of stream, and
 the receiver drops them: what grpcio costs with nothing of ours in it. The links are what a peer has: frames with
 checksums, an outbox until the receiver's round is durable, gRPC's HTTP/2 streams with flow control, checks of every
-header against the manifest and of every value for NaN.
+header against the manifest and of every value for NaN. Links and bare gRPC run without certificates and with mutual
+TLS.
 """
 
 import argparse
@@ -16,13 +17,17 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import torch
 import uvloop
 from torch import Tensor
 
 from benchmarks.measure import Cost, Figure, in_turns, machine, median, ratios
-from benchmarks.peers import free_ports
+from benchmarks.peers import free_ports, write
+from launcher.run_files import certificate_files
 from peer.network.collectives import Collectives, Neighbourhood
 from peer.network.limits import Limits
 from peer.network.network import Network
@@ -30,24 +35,41 @@ from peer.network.streams.handshake import Identity
 from peer.network.streams.state import NetworkCallbacks, NetworkState
 from peer.network.transport import ListenConfig, Pipe, Service
 from peer.network.transport.grpc import GrpcTransport
+from peer.network.transport.tls import CertificatePaths, TlsCredentials
 from peer.network.wire.manifest import Manifest, PayloadSpec, vector_bytes
 from peer.network.wire.messages import Resources
 from peer.process import tune
 
-CONTESTANTS = ("links", "bare gRPC", "raw TCP")
+LINKS, BARE = ("links", "links, TLS"), ("bare gRPC", "bare gRPC, TLS")
+CONTESTANTS = (*LINKS, *BARE, "raw TCP")
+IDS = SENDER, RECEIVER = ("peer0", "peer1")
 FRAME = Limits().frame
 Turn = Callable[[], Awaitable[None]]
+
+
+class Place(NamedTuple):
+    """Where the two ends of a contestant listen."""
+
+    addresses: dict[str, str]
+    certificates: Path | None
+    """Their directory; None without TLS."""
+
+    def transport(self, id: str) -> GrpcTransport:
+        security = None
+        if self.certificates:
+            names = {address: peer for peer, address in self.addresses.items()}
+            own = CertificatePaths(id, **certificate_files(self.certificates, id))
+            security = TlsCredentials(own, names, lambda event: None)
+        return GrpcTransport(ListenConfig(self.addresses[id]), status, security)
 
 
 async def status(_request: bytes) -> bytes:
     return b""
 
 
-def network(id: str, addresses: dict[str, str], floats: int) -> Network:
+def network(id: str, place: Place, floats: int) -> Network:
     manifest = Manifest((PayloadSpec("model", floats, 0, 0, 1_000_000),))
-    node = NetworkState(
-        Identity(id, {}, manifest.digest), addresses, GrpcTransport(ListenConfig(addresses[id]), status)
-    )
+    node = NetworkState(Identity(id, {}, manifest.digest), place.addresses, place.transport(id))
     return Network(
         node, manifest, NetworkCallbacks(lambda event, **fields: None, lambda: ("communicating", 0), Resources)
     )
@@ -59,10 +81,12 @@ class LinkEnd:
     def __init__(self, net: Network, vector: Tensor, sends: bool) -> None:
         self._net, self._vector, self._sends, self._round = net, vector, sends, 0
         self._running = AsyncExitStack()
-        self._neighbourhood = Neighbourhood(("left", "right"), ("right",) if sends else (), () if sends else ("left",))
+        self._neighbourhood = Neighbourhood(IDS, (RECEIVER,) if sends else (), () if sends else (SENDER,))
+
+    async def listen(self) -> None:
+        await self._net.listen()
 
     async def join(self) -> None:
-        await self._net.listen()
         await self._running.enter_async_context(self._net.running())
         self._net.set_edges(0, self._neighbourhood.receivers, self._neighbourhood.senders)
         await self._net.edges.wait_complete()
@@ -78,7 +102,7 @@ class LinkEnd:
         self._net.announce(self._round)
         if self._sends:
             durability = self._net.durability
-            while durability.of("right") < self._round:
+            while durability.of(RECEIVER) < self._round:
                 await durability.wait_changed(durability.version)
 
     async def leave(self) -> None:
@@ -88,10 +112,10 @@ class LinkEnd:
 class StreamEnd:
     """The same over a bare gRPC stream: the messages exist before, and are dropped when they have come."""
 
-    def __init__(self, addresses: dict[str, str], floats: int, sends: bool) -> None:
-        self._addresses, self._sends = addresses, sends
-        self._frames = [bytes(min(FRAME, 4 * floats - start)) for start in range(0, 4 * floats, FRAME)]
-        self._transport = GrpcTransport(ListenConfig(addresses["left" if sends else "right"]), status)
+    def __init__(self, transport: GrpcTransport, receiver: str, vector: Tensor, sends: bool) -> None:
+        self._transport, self._receiver, self._sends = transport, receiver, sends
+        content = vector_bytes(vector)
+        self._frames = [bytes(content[start : start + FRAME]) for start in range(0, len(content), FRAME)]
         self._accepted: asyncio.Queue[Pipe] = asyncio.Queue()
         self._over = asyncio.Event()
 
@@ -100,7 +124,7 @@ class StreamEnd:
 
     async def join(self) -> None:
         if self._sends:
-            self._pipe = await self._transport.dial(self._addresses["right"], "Tensors")
+            self._pipe = await self._transport.dial(self._receiver, "Tensors")
             await self._pipe.send(b"hello")
         else:
             self._pipe = await self._accepted.get()
@@ -134,36 +158,36 @@ class RawEnd:
             done += self._stream.recv_into(self._bytes[done:])
 
 
-Addresses = dict[str, str]
-
-
-def process(
-    conductor: Connection, sends: bool, addresses: Addresses, streams: Addresses, raw: socket.socket, floats: int
-) -> None:
+def process(conductor: Connection, sends: bool, places: dict[str, Place], raw: socket.socket, floats: int) -> None:
     """One of the two processes: takes its turns when told to, and says what each cost it."""
     tune(1)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(take_turns(conductor, sends, addresses, streams, raw, floats))
+        runner.run(take_turns(conductor, sends, places, raw, floats))
 
 
 async def take_turns(
-    conductor: Connection, sends: bool, addresses: Addresses, streams: Addresses, raw: socket.socket, floats: int
+    conductor: Connection, sends: bool, places: dict[str, Place], raw: socket.socket, floats: int
 ) -> None:
-    vector = torch.rand(floats)
-    link = LinkEnd(network("left" if sends else "right", addresses, floats), vector, sends)
-    stream = StreamEnd(streams, floats, sends)
-    await stream.listen()  # before the link is up, so that the other end can dial once it is
-    await link.join()
-    await stream.join()
-    bare = RawEnd(raw, vector, sends)
-    turns: dict[str, Turn] = {"links": link.turn, "bare gRPC": stream.turn, "raw TCP": bare.turn}
+    vector, id = torch.rand(floats), SENDER if sends else RECEIVER
+    ends: dict[str, LinkEnd | StreamEnd] = {
+        name: LinkEnd(network(id, place, floats), vector, sends)
+        if name in LINKS
+        else StreamEnd(place.transport(id), place.addresses[RECEIVER], vector, sends)
+        for name, place in places.items()
+    }
+    for end in ends.values():
+        await end.listen()  # all, before one joins: so the other end can dial once it has
+    for end in ends.values():
+        await end.join()
+    turns: dict[str, Turn] = {name: end.turn for name, end in ends.items()}
+    turns["raw TCP"] = RawEnd(raw, vector, sends).turn
     conductor.send("ready")
     while (name := await asyncio.to_thread(conductor.recv)) is not None:
         began, cpu = time.monotonic(), time.process_time()
         await turns[name]()
         conductor.send((began, time.monotonic(), time.process_time() - cpu))
-    await link.leave()
-    await stream.leave()
+    for end in ends.values():
+        await end.leave()
 
 
 def connected() -> tuple[socket.socket, socket.socket]:
@@ -175,16 +199,23 @@ def connected() -> tuple[socket.socket, socket.socket]:
 
 def compare(megabytes: float, turns: int) -> dict[str, list[Cost]]:
     """Costs of the turns of each contestant."""
-    ports = free_ports(4)
-    addresses, streams = (
-        {"left": f"127.0.0.1:{left}", "right": f"127.0.0.1:{right}"} for left, right in (ports[:2], ports[2:])
-    )
+    with TemporaryDirectory() as directory:
+        write(Path(directory) / "run", len(IDS), secured=True, protocol={"name": "fedisp"})
+        return _compare(megabytes, turns, Path(directory) / "run" / "certs")
+
+
+def _compare(megabytes: float, turns: int, certificates: Path) -> dict[str, list[Cost]]:
+    ports = iter(free_ports(2 * len((*LINKS, *BARE))))
+    places = {
+        name: Place({id: f"127.0.0.1:{next(ports)}" for id in IDS}, certificates if "TLS" in name else None)
+        for name in (*LINKS, *BARE)
+    }
     context, floats = get_context("spawn"), round(megabytes * 1e6 / 4)
     conductors, processes = [], []
     for sends, raw in zip((True, False), connected(), strict=True):
         ours, theirs = context.Pipe()
         conductors.append(ours)
-        told = (theirs, sends, addresses, streams, raw, floats)
+        told = (theirs, sends, places, raw, floats)
         processes.append(context.Process(target=process, args=told, daemon=True))
         processes[-1].start()
         raw.close()
@@ -214,9 +245,10 @@ def main() -> None:
     print(f"a vector of {arguments.megabytes:g} MB, {arguments.turns} turns each:")
     for name, costs in taken.items():
         wall, cpu = median(costs)
-        print(f"  {name:9} {wall * 1e3:6.1f} ms, {arguments.megabytes / wall:6.0f} MB/s, {cpu * 1e3:6.1f} ms of CPU")
-    for name, goodput, cpu in (("raw TCP", 0.6, 2.5), ("bare gRPC", None, 1.25)):
-        against = ratios(taken["links"], taken[name])
+        print(f"  {name:14} {wall * 1e3:6.1f} ms, {arguments.megabytes / wall:6.0f} MB/s, {cpu * 1e3:6.1f} ms of CPU")
+    bars = (("links", "raw TCP", 0.6, 2.5), *((*pair, 0.8, 1.25) for pair in zip(LINKS, BARE, strict=True)))
+    for ours, name, goodput, cpu in bars:
+        against = ratios(taken[ours], taken[name])
         print(Figure(f"links: goodput of {name}'s", [1 / one.wall for one in against], goodput, least=True))
         print(Figure(f"links: CPU of {name}'s", [one.cpu for one in against], cpu))
     print(machine())

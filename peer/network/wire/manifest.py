@@ -94,6 +94,11 @@ DTYPES: dict[Kind, torch.dtype] = {
     "top-k": torch.uint8,
     "uint8": torch.uint8,
 }
+INFINITIES: dict[Kind, tuple[str, str, int]] = {
+    "float32": ("<u4", "<i4", 0x7F800000),
+    "bfloat16": ("<u2", "<i2", 0x7F80),
+}
+"""Of numbers, as whose integers their bits can be read, and the bits of infinity."""
 
 
 def vector_bytes(vector: Tensor) -> memoryview:
@@ -136,10 +141,18 @@ class PayloadSpec:
     def travels(self, round: int) -> bool:
         return round in range(self.first_round, self.last_round + 1, self.every)
 
-    @property
-    def numbers(self) -> bool:
-        """Whether all its values must be finite numbers, frame by frame."""
-        return DTYPES[self.kind].is_floating_point
+    def check_values(self, content: memoryview) -> None:
+        """Raise NotDeclaredError unless all values of a frame are finite; what are no numbers may be anything.
+
+        Read as integers, infinities and NaNs are the largest of their sign.
+        """
+        if self.kind not in INFINITIES:
+            return
+        unsigned, signed, infinity = INFINITIES[self.kind]
+        bits = np.frombuffer(content, unsigned)
+        sign = 1 << (8 * self.width - 1)
+        if bits.view(signed).max(initial=0) >= infinity or bits.max(initial=0) >= sign | infinity:
+            raise NotDeclaredError("its values are not finite")
 
     def check_content(self, content: memoryview) -> None:
         """Raise NotDeclaredError unless the bytes of a whole message are what its kind says; only top-k needs it."""

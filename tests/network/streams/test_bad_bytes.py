@@ -5,6 +5,7 @@ import struct
 from contextlib import nullcontext, suppress
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strangers import FLOATS, MANIFEST, SPEC, Door, answer, frame, hello, pipes
@@ -14,7 +15,7 @@ from peer.network.limits import Limits, Timeouts
 from peer.network.streams.handshake import Identity, Refusals
 from peer.network.wire import frames as codec
 from peer.network.wire.frames import HEADER, MAX_DOUBLES, BadFrameError, Heading, Key, decode, encode_frame
-from peer.network.wire.manifest import NotDeclaredError
+from peer.network.wire.manifest import DTYPES, Kind, NotDeclaredError, PayloadSpec
 from peer.network.wire.messages import Hello, Refusal, UntrustedDecoder
 from peer.telemetry.events import CallerRefused
 from peer.views.view import STALENESS_BOUND
@@ -73,6 +74,20 @@ def header(**changes: int) -> bytes:
 )
 def test_what_is_refused(data: bytes, error: type[Exception], why: str) -> None:
     refused(data, error, why)
+
+
+@pytest.mark.parametrize(("kind", "bits", "nan"), [("float32", 32, 0x7FC00000), ("bfloat16", 16, 0x7FC0)])
+@given(data=st.data())
+@QUICK
+def test_any_finite_values_are_taken_and_no_others(kind: Kind, bits: int, nan: int, data: st.DataObject) -> None:
+    """The largest too, whose sum is infinite, and NaNs and infinities of either sign and with any payload."""
+    sign, infinity = 1 << bits - 1, nan & nan << 1
+    edges = st.sampled_from([infinity - 1, infinity, nan, sign, sign | infinity - 1, sign | infinity, sign | nan])
+    words = data.draw(st.lists(edges | st.integers(0, 2 * sign - 1), max_size=9))
+    content = b"".join(word.to_bytes(bits // 8, "little") for word in words)
+    finite = bool(torch.frombuffer(bytearray(content), dtype=DTYPES[kind]).isfinite().all()) if words else True
+    with nullcontext() if finite else pytest.raises(NotDeclaredError, match="not finite"):
+        PayloadSpec("v", 9, 0, 0, 1, kind).check_values(memoryview(content))
 
 
 @given(st.binary(max_size=300))
