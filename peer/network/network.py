@@ -24,8 +24,7 @@ from peer.network.streams.link import (
     Receiver,
     ReverseLink,
 )
-from peer.network.streams.state import NetworkCallbacks, NetworkState
-from peer.network.streams.stream import StreamTakeover
+from peer.network.streams.stream import NetworkCallbacks, NetworkState, StreamTakeover
 from peer.network.transport import SERVICES, BreachError, DisconnectedError, Pipe, Service
 from peer.network.wire.frames import Call, Heading, Key, decode
 from peer.network.wire.manifest import Manifest, NotDeclaredError

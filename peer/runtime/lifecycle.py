@@ -27,7 +27,7 @@ from peer.network.limits import Limits, Timeouts
 from peer.network.neighbours import CORRECT_ADDRESS_HINT, ONE_WAY, Edges, Neighbour
 from peer.network.network import Network
 from peer.network.streams.handshake import MAKE_ALIKE_HINT
-from peer.network.streams.state import no_views
+from peer.network.streams.stream import no_views
 from peer.network.transport import Pipe
 from peer.network.wire.frames import Key
 from peer.spec.federation import Spec
