@@ -75,33 +75,6 @@ class Participant:
         self.rows.remap(self.state, before, self.face.members)
         self.communicator.ring = RingOrder(self.face.members)
 
-    async def once(self, make: Callable[[], Tensor]) -> Tensor:
-        """What `make` returns, or returned before a crash: on disk before anything that depends on it leaves."""
-        number, value = await self.round.recall()
-        if value is None:
-            self.face._check_function(make, "once")
-            value = await self.round.keep(number, self.face._check_drawn(await self.learner.compute(make)))
-        return value.to(self.learner.model.device)
-
-    async def resources(self) -> Resources:
-        """As measured or given, once a round."""
-        if self.round.resources is None:
-            values = (await self.once(self._measure)).tolist()
-            rates = dict(zip(self.face.members, values[2:], strict=True))
-            self.round.resources = Resources(values[0], values[1], rates)
-            self.note({RESOURCES_NOTE: values})
-        return self.round.resources
-
-    def _measure(self) -> Tensor:
-        if self.setup.pinned_resources is not None:
-            return torch.tensor(as_noted(self.setup.pinned_resources(self.round.number)), dtype=torch.float64)
-        now = self.network.resources()
-        rates = [now.bytes_per_second.get(peer, 0.0) for peer in self.face.members]
-        return torch.tensor([now.free_cpus, now.free_memory_bytes / GIB, *rates], dtype=torch.float64)
-
-    def note(self, values: Mapping[str, object]) -> None:
-        self.round.notes |= plain_notes(self.setup.spec.protocol.name, values, self.round.number)
-
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What must survive a crash: copies of tensors, on the CPU, as the next round changes them, and plain JSON."""
         learner, learner_facts = self.learner.state_dict()
@@ -216,13 +189,32 @@ class LocalPeer(CheckedPeer):
         self._own.learner.trainer.drop(optimiser)
 
     async def once(self, make: Callable[[], Tensor]) -> Tensor:
-        return await self._own.once(make)
+        """What `make` returns, or returned before a crash: on disk before anything that depends on it leaves."""
+        own = self._own
+        number, value = await own.round.recall()
+        if value is None:
+            self._check_function(make, "once")
+            value = await own.round.keep(number, self._check_drawn(await own.learner.compute(make)))
+        return value.to(own.learner.model.device)
 
     async def resources(self) -> Resources:
-        return await self._own.resources()
+        """As measured or given, once a round."""
+        round = self._own.round
+        if round.resources is None:
+            values = (await self.once(self._measure)).tolist()
+            round.resources = Resources(values[0], values[1], dict(zip(self.members, values[2:], strict=True)))
+            self.note(**{RESOURCES_NOTE: values})
+        return round.resources
+
+    def _measure(self) -> Tensor:
+        if (pinned := self._own.setup.pinned_resources) is not None:
+            return torch.tensor(as_noted(pinned(self.round)), dtype=torch.float64)
+        now = self._own.network.resources()
+        rates = [now.bytes_per_second.get(peer, 0.0) for peer in self.members]
+        return torch.tensor([now.free_cpus, now.free_memory_bytes / GIB, *rates], dtype=torch.float64)
 
     def shared_generator(self, purpose: str) -> np.random.Generator:
         return self._own.round.shared_generator(self._own.setup.spec.seed, purpose)
 
     def note(self, **values: float | Sequence[float]) -> None:
-        self._own.note(values)
+        self._own.round.notes |= plain_notes(self._protocol.name, values, self.round)
