@@ -427,11 +427,6 @@ class Communicator:
 
     # -- the runtime's own calls, of vectors and records that no protocol names: they travel as they are --
 
-    async def gather_number(self, record: str, number: float) -> list[float]:
-        """Every member's number, in the order of the spec."""
-        records = await self.gather(record, (number,))
-        return [records[peer][0] for peer in self._peer.members]
-
     async def runtime_mean(self, name: str, vector: Tensor, weight: float) -> None:
         """The weighted mean over all members, in place; on the CPU."""
         with self._communicating():
