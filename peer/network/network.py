@@ -143,7 +143,6 @@ class Network:
         )
 
     def begin_round(self, round: int) -> None:
-        """This peer is in that round now."""
         self._state.round = round
         self._receiver.begin(round)
 

@@ -187,7 +187,6 @@ class Runtime:
                     await self._seen_serving.wait()
 
     async def status(self, _request: bytes) -> bytes:
-        """The answer to the Status RPC."""
         self._asked = time.monotonic()
         if self.lifecycle.state == "serving":
             self._seen_serving.set()

@@ -143,7 +143,6 @@ class StreamTakeover:
             pipe.abort()
 
     def remove(self, pipe: CountedPipe) -> None:
-        """A stream has ended."""
         if self._active.get(pipe.peer) is pipe:
             del self._active[pipe.peer]
             self._changed.set()
@@ -206,7 +205,6 @@ class DeliveryTracker:
         """How many frames each neighbour had taken, and since when it has not taken more."""
 
     def on_open(self, to: str) -> None:
-        """A new stream."""
         self._sent[to] = 0
 
     def forget(self, to: str) -> None:
@@ -214,11 +212,9 @@ class DeliveryTracker:
         self._sent.pop(to, None)
 
     def on_sent(self, to: str) -> None:
-        """One more frame."""
         self._sent[to] += 1
 
     def on_accept(self, sender: str) -> None:
-        """A new stream from there."""
         self._taken[sender] = 0
 
     @contextmanager

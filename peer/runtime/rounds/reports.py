@@ -129,7 +129,6 @@ class RunProgress:
         return kept
 
     def load_state_dict(self, kept: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
         self.best = Best(**kept["best"]) if "best" in kept else None
         self.progress = EarlyStopping(**kept.get("progress", {}))
         self.stopped_early = kept.get("over", False)
@@ -199,7 +198,6 @@ async def open_files(telemetry: Telemetry, participant: Participant) -> None:
 
 
 def report_adversaries(spec: Spec, report: Report) -> None:
-    """Report the peers that misbehave by the spec, if there are any."""
     if spec.behaviour:
         report(Misbehaving(peers=describe_behaviours(spec.behaviour)))
 
