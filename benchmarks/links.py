@@ -32,7 +32,7 @@ from peer.network.collectives import Collectives, Neighbourhood
 from peer.network.limits import Limits
 from peer.network.network import Network
 from peer.network.streams.handshake import Identity
-from peer.network.streams.state import NetworkCallbacks, NetworkState
+from peer.network.streams.stream import NetworkCallbacks, NetworkState
 from peer.network.transport import ListenConfig, Pipe, Service
 from peer.network.transport.grpc import GrpcTransport
 from peer.network.transport.tls import CertificatePaths, TlsCredentials

@@ -10,7 +10,7 @@ from peer.network.limits import Limits, Timeouts
 from peer.network.streams.audit import Audit
 from peer.network.streams.handshake import Identity
 from peer.network.streams.link import Receiver
-from peer.network.streams.state import NetworkState
+from peer.network.streams.stream import NetworkState
 from peer.network.transport.memory import MemoryNetwork, MemoryPipe, OneWay
 from peer.network.wire.frames import Heading, Key, encode_frame
 from peer.network.wire.manifest import Manifest, PayloadSpec, vector_bytes

@@ -42,7 +42,7 @@ from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
 from peer.tasks import background
 from peer.telemetry.results import BEST_MODEL, MODEL, WANTED
-from peer.topology import receivers, senders
+from peer.topology import neighbours
 
 if TYPE_CHECKING:
     import asyncssh
@@ -203,8 +203,7 @@ DIAL_TIMEOUT_S = 5.0
 def dialled_by(spec: Spec) -> dict[str, list[str]]:
     """Return the peers that each peer dials: all others where the protocol reorders the ring."""
     graph = "complete" if spec.protocol.reorders else spec.protocol.graph
-    ids = spec.ids
-    return {id: [*dict.fromkeys((*receivers(graph, ids, id), *senders(graph, ids, id)))] for id in ids}
+    return {id: [*neighbours(graph, spec.ids, id)] for id in spec.ids}
 
 
 async def unreachable_peers(

@@ -158,20 +158,14 @@ class Durability:
         Where members sign what they announce, a report counts no more than that: a member that did not sign it could
         promise less when the next view is decided on, and all would go back as far.
         """
-        neighbours = self._edges.current()
-        reports = {peer: self._latest(peer, neighbours) for peer in self._edges.members}
-        if self._keyring.signs:
-            reports |= {
-                peer: min(at, self._signed_round(peer))
-                for peer, at in reports.items()
-                if at is not None and not self._is_in_later_view(peer)
-            }
-        return dict.fromkeys(neighbours, NOTHING) | {peer: at for peer, at in reports.items() if at is not None}
-
-    def _is_in_later_view(self, peer: str) -> bool:
-        """It announces nothing any more in this view. Believed once this peer knows of a later one."""
-        neighbour = self._edges.neighbours.get(peer)
-        return self.ends and neighbour is not None and neighbour.progress.in_later_view
+        neighbours, found = self._edges.current(), dict[str, int]()
+        # Those in a later view announce nothing any more in this one. Believed once this peer knows of a later one.
+        gone = [one.id for one in self._edges.neighbours.values() if self.ends and one.progress.in_later_view]
+        for peer in self._edges.members:
+            if (at := self._latest(peer, neighbours)) is not None:
+                signed = self._keyring.signs and peer not in gone
+                found[peer] = min(at, self._signed_round(peer)) if signed else at
+        return dict.fromkeys(neighbours, NOTHING) | found
 
     @property
     def low_watermark(self) -> int:

@@ -253,7 +253,6 @@ class Edges:
         return [(way, peer, span.first, span.last) for (way, peer), span in self._spans.items()]
 
     def load(self, edges: Iterable[tuple[Direction, str, int, int | None]]) -> None:
-        """Take over what `dump` gave."""
         for way, peer, first, last in edges:
             self._spans[way, peer] = EdgeRounds(first, last)
             self.neighbours.setdefault(peer, Neighbour(peer, self._addresses[peer]))
@@ -308,7 +307,6 @@ class Edges:
         return peer in self._addresses
 
     def can_be_dialled(self, peer: str) -> bool:
-        """Whether that member has an address."""
         return self._addresses.get(peer) is not None
 
     def has(self, direction: Direction, peer: str) -> bool:
@@ -333,7 +331,6 @@ class Edges:
         return [(one := self.neighbours[peer], one.missing_handshake_reason(ways)) for peer, ways in lacking.items()]
 
     def on_handshake(self, direction: Direction, peer: str) -> None:
-        """A handshake has been made."""
         neighbour = self.neighbours[peer]
         neighbour.reach.handshaken.add(direction)
         neighbour.reach.refusal = None
@@ -344,11 +341,9 @@ class Edges:
         self.changed.set()
 
     async def wait_complete(self) -> None:
-        """Wait until no handshake is missing."""
         while self.missing():
             await self.wait_changed()
 
     async def wait_changed(self) -> None:
-        """Wait for the next change."""
         self.changed.clear()
         await self.changed.wait()

@@ -1,7 +1,7 @@
 """One peer's end of the federation: its links, what arrives on them, and which rounds are safely on disk."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import count
@@ -24,8 +24,7 @@ from peer.network.streams.link import (
     Receiver,
     ReverseLink,
 )
-from peer.network.streams.state import NetworkCallbacks, NetworkState
-from peer.network.streams.stream import StreamTakeover
+from peer.network.streams.stream import NetworkCallbacks, NetworkState, StreamTakeover
 from peer.network.transport import SERVICES, BreachError, DisconnectedError, Pipe, Service
 from peer.network.wire.frames import Call, Heading, Key, decode
 from peer.network.wire.manifest import Manifest, NotDeclaredError
@@ -102,18 +101,14 @@ class Network:
 
     def set_edges(self, round: int, receivers: Sequence[str], senders: Sequence[str]) -> None:
         """From this round on, messages go to `receivers` and come from `senders`."""
-        self._check_reach([*receivers, *senders])
+        me = self.identity.id
+        # A protocol may put the ring in another order, and in which could not be checked beforehand.
+        apart = [other for other in (*receivers, *senders) if not self.edges.can_be_dialled(other)]
+        if apart and not self.edges.can_be_dialled(me):
+            raise FailedError(unreachable_pair_problem((me, apart[0])))
         self.edges.use(round, receivers, senders)
         self.audit.authorise(round, receivers, senders)
         self._open_streams()
-
-    def _check_reach(self, neighbours: Iterable[str]) -> None:
-        """A protocol may put the ring in another order, and in which could not be checked beforehand."""
-        me = self.identity.id
-        if not self.edges.can_be_dialled(me):
-            for other in neighbours:
-                if not self.edges.can_be_dialled(other):
-                    raise FailedError(unreachable_pair_problem((me, other)))
 
     def _open_streams(self) -> None:
         """A stream of tensors to each receiver; of heartbeats one per pair, opened by either."""
@@ -148,7 +143,6 @@ class Network:
         )
 
     def begin_round(self, round: int) -> None:
-        """This peer is in that round now."""
         self._state.round = round
         self._receiver.begin(round)
 
@@ -297,8 +291,8 @@ class Network:
                 await self._accept_fetching(pipe)
             elif service == "Views":
                 await self._questions(pipe)
-            else:
-                await self._accept_heartbeat(pipe)
+            elif admitted := await self._receiver.admit(pipe, ("send", "receive")):
+                await self._heartbeats.accept(admitted)
         except BreachError as error:
             self._closed(service, pipe, str(error))
         except DisconnectedError:
@@ -333,10 +327,6 @@ class Network:
             await self.links[admitted.peer].serve_reverse(admitted, enters)
         finally:
             self._fetching.remove(admitted)
-
-    async def _accept_heartbeat(self, pipe: Pipe) -> None:
-        if admitted := await self._receiver.admit(pipe, ("send", "receive")):
-            await self._heartbeats.accept(admitted)
 
     def _welcomed(self, peer: str, welcome: Welcome) -> None:
         """Take note of a welcome; raises DisconnectedError if the neighbour has lost rounds or says what cannot be.

@@ -16,6 +16,7 @@ import grpc.aio
 from peer.network.limits import Limits
 from peer.network.streams.handshake import Identity, RefusedError
 from peer.network.transport import DisconnectedError, ListenConfig
+from peer.network.transport.addresses import check_tcp
 from peer.network.transport.grpc import CERTIFICATE_REASONS, CLIENT_OPTIONS, GrpcTransport, describe_grpc_error
 from peer.network.transport.grpc import CLOSED_AT_ONCE as CLOSED_AT_ONCE
 from peer.network.transport.tls import CertificateBundle, CertificatePaths, TlsCredentials
@@ -151,6 +152,19 @@ class StatusClient:
             raise DisconnectedError(why) from None
         except BadFrameError as error:
             raise DisconnectedError(str(error)) from None
+
+    async def look(self, id: str) -> tuple[str, bool | None]:
+        """Whether that peer can be reached, in words; and whether that is right, None where it cannot be told."""
+        if (address := self._members[id]) is None:
+            return "it dials out, so it is the one that calls", True
+        met = await check_tcp(address)
+        if not met.accepted:
+            return f"{address}: {met.said}", met.right
+        try:
+            status = await self.ask(id)
+        except DisconnectedError as error:
+            return f"{address}: {met.said}; whether it is {id} cannot be told ({error})", None
+        return f"{address}: it runs, {status.state} in round {status.round}", True
 
     async def aclose(self) -> None:
         for id in [*self._channels]:

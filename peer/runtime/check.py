@@ -11,15 +11,12 @@ import torch
 
 from peer.errors import FailedError, InputError
 from peer.learning.data.shard import Shard
-from peer.learning.data.sources import Source
-from peer.learning.data.sources.image_sets import MissingError
 from peer.learning.device import choose_device, limit_memory, memory_errors
 from peer.learning.model.model import Model
 from peer.network.operator_client import StatusClient
-from peer.network.transport import DisconnectedError
-from peer.network.transport.addresses import TCP_CHECK_TIMEOUT_S, check_tcp, why_taken
+from peer.network.transport.addresses import TCP_CHECK_TIMEOUT_S, why_taken
 from peer.network.transport.tls import CertificateBundle, CertificatePaths
-from peer.runtime.data_and_model import check_room, fitting_model, load_shard
+from peer.runtime.data_and_model import check_room, fitting_model, local_shard
 from peer.runtime.run_directory import check_directory
 from peer.spec.federation import Spec
 from peer.spec.loading import read_peer
@@ -27,7 +24,6 @@ from peer.spec.peer import PeerConfig, check_plaintext, subscriber_settings
 from peer.spec.recordings import fixed_resources, recorded_views
 from peer.telemetry.metrics import client
 from peer.telemetry.telemetry import load_tracker, writer_class
-from peer.topology import neighbours
 
 
 @dataclass(frozen=True)
@@ -56,23 +52,10 @@ def check(path: Path) -> Iterator[CheckResult]:
 
 async def _neighbours(config: PeerConfig, spec: Spec, chain: CertificateBundle | None) -> list[CheckResult]:
     """The neighbours on the ring as it is written, all called at once."""
-    around = neighbours(spec.protocol.graph, spec.ids, config.id)
+    around = spec.neighbours(config.id)
     async with aclosing(StatusClient(spec.name, spec.addresses, chain, timeout_s=TCP_CHECK_TIMEOUT_S)) as peers:
-        return [*await asyncio.gather(*(_neighbour(id, spec.addresses[id], peers) for id in around))]
-
-
-async def _neighbour(id: str, address: str | None, peers: StatusClient) -> CheckResult:
-    what = f"neighbour {id}"
-    if address is None:
-        return CheckResult(what, "it dials out, so it is the one that calls")
-    met = await check_tcp(address)
-    if not met.accepted:
-        return CheckResult(what, f"{address}: {met.said}", met.right)
-    try:
-        status = await peers.ask(id)
-    except DisconnectedError as error:
-        return CheckResult(what, f"{address}: {met.said}; whether it is {id} cannot be told ({error})", None)
-    return CheckResult(what, f"{address}: it runs, {status.state} in round {status.round}")
+        met = await asyncio.gather(*map(peers.look, around))
+    return [CheckResult(f"neighbour {id}", message, ok) for id, (message, ok) in zip(around, met, strict=True)]
 
 
 class PeerCheck:
@@ -80,7 +63,7 @@ class PeerCheck:
 
     def __init__(self, config: PeerConfig, spec: Spec) -> None:
         self.config, self.spec = config, spec
-        self.out = config.out or Path(config.id)
+        self.out = config.directory
         self.device = torch.device("cpu")
         self.shard: Shard | None = None
         self.model: Model | None = None
@@ -132,15 +115,10 @@ class PeerCheck:
         return f"{device}: {torch.cuda.get_device_name(device)}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free"
 
     def _data(self) -> str:
-        config = self.config.model_copy(update={"data": _as_it_lies(self.config.data)})
-        spec = self.spec.model_copy(update={"data": _as_it_lies(self.spec.data)})
-        try:
-            self.shard = load_shard(config, spec, round=1)
-        except MissingError as error:
+        self.shard = local_shard(self.config, self.spec)
+        if self.shard is None:
             source = self.config.data or self.spec.data
-            if getattr(source, "download", False):
-                raise SkippedCheckError(f"{source.name} is not here yet; the start downloads it") from None
-            raise InputError(str(error)) from None
+            raise SkippedCheckError(f"{source.name} is not here yet; the start downloads it")
         whose = "its own" if self.shard.own else f"its part of {self.spec.data.name}"
         shape, samples = self.shard.train.shape, len(self.shard.train)
         return f"{whose}: {samples:,} samples, inputs {shape}, {self.shard.task.outputs_in_words(self.shard.classes)}"
@@ -162,7 +140,7 @@ class PeerCheck:
         return None if views is None else f"{len(views) + 1} of {self.spec.recording} are replayed"
 
     def _directory(self) -> str:
-        check_directory(self.out, self.config, self.spec)
+        check_directory(self.config, self.spec)
         held = "holds this run, which goes on" if (self.out / "run.json").exists() else "can be written"
         return f"{self.out}: {held}"
 
@@ -209,8 +187,3 @@ def _free(address: str, key: str) -> str:
     if why := why_taken(address):
         raise InputError(f"cannot listen at {address}: {why}; stop what uses it or give this peer another `{key}`")
     return f"{address} is free"
-
-
-def _as_it_lies(source: Source | None) -> Source | None:
-    """Nothing is downloaded."""
-    return source.model_copy(update={"download": False}) if source and hasattr(source, "download") else source

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from peer.learning.device import memory_for
 from peer.network.network import Network
 from peer.network.streams.handshake import Identity
-from peer.network.streams.state import NetworkCallbacks, NetworkState
+from peer.network.streams.stream import NetworkCallbacks, NetworkState
 from peer.network.transport import StatusHandler, Transport
 from peer.network.wire.messages import Resources
 from peer.runtime.lifecycle import Lifecycle, RuntimeLimits

@@ -6,13 +6,14 @@ so here, where its data are loaded.
 
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from peer.errors import InputError
 from peer.learning.data.shard import CommonData, HoldBack, Shard, common_shard, own_data_errors, own_shard
+from peer.learning.data.sources import Source
+from peer.learning.data.sources.image_sets import MissingError
 from peer.learning.device import memory_errors
 from peer.learning.model.model import Gradient, Model
 from peer.learning.model.shape_check import Example
@@ -70,6 +71,21 @@ def load_shard(config: PeerConfig, spec: Spec, round: int, common: SharedData | 
     return shard
 
 
+def local_shard(config: PeerConfig, spec: Spec) -> Shard | None:
+    """The data of round 1, as they lie here; None where the start would download them first."""
+    try:
+        here = config.model_copy(update={"data": config.data and _without_download(config.data)})
+        return load_shard(here, spec.model_copy(update={"data": _without_download(spec.data)}), 1)
+    except MissingError as error:
+        if getattr(config.data or spec.data, "download", False):
+            return None
+        raise InputError(str(error)) from None
+
+
+def _without_download(source: Source) -> Source:
+    return source.model_copy(update={"download": False}) if hasattr(source, "download") else source
+
+
 def fitting_model(
     config: PeerConfig, spec: Spec, shard: Shard, device: torch.device, gradient: Gradient = torch.zeros_like
 ) -> Model:
@@ -94,5 +110,5 @@ def check_room(config: PeerConfig, spec: Spec, shard: Shard, model: Model) -> in
     few = shard.train.first(DRY_RUN_SAMPLES)
     given = DryRunInput(model, few, proportions, spec.rounds, spec.seed, shard.validation, spec.wire)
     needed = disk_needed(spec, model.sizes["model"], dry_run_figures(spec, config.id, given))
-    check_disk(config.out or Path(config.id), needed)
+    check_disk(config.directory, needed)
     return needed

@@ -2,19 +2,18 @@
 
 The protocol's own rounds run against a `Peer` with the true model that trains nothing, has no clock, hears its own
 vectors from every neighbour and counts the bytes of what it would send: no protocol has to say its traffic twice, and
-a wrong call shows itself before anything is started. `DryRunPeer` is the half that does not communicate, `DryRun` all
-of it. From what it counts follows how much disk a peer needs at most (`disk_needed`), so that it can say so before it
-starts rather than when the disk is full.
+a wrong call shows itself before anything is started. From what it counts follows how much disk a peer needs at most
+(`disk_needed`), so that it can say so before it starts rather than when the disk is full.
 """
 
 import shutil
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import wraps
+from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
 from math import ceil
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -30,18 +29,20 @@ from peer.protocols.base import Init, Peer, Protocol, Received, Resources, State
 from peer.protocols.declarations import Share
 from peer.protocols.registry import PROTOCOLS
 from peer.runtime.rounds.admission import first_rows
-from peer.runtime.rounds.calls import CallChecker, Of, To, plain_notes
+from peer.runtime.rounds.calls import CheckedCall, CheckedPeer, plain_notes
 from peer.runtime.rounds.encodings import new_encoding
 from peer.spec.blocks import Float32, Wire
 from peer.spec.federation import Spec
 from peer.views.view import STALENESS_BOUND
 
 T = TypeVar("T")
-Method = TypeVar("Method", bound=Callable[..., Coroutine[Any, Any, Any]])
 DRY_RUN_SAMPLES = 32
 """Of a peer's samples, for protocols that look at them."""
 NUDGE = 1e-3
 """How far a dry run's training moves each weight at most: differences of zero would make divisions by zero."""
+FLOAT64_BYTES = 8
+KNOWN_RECORDS = ("proportions", "order")
+"""Records of which a dry run knows the other peers' numbers; in all others it sees its own from every peer."""
 
 
 @dataclass(frozen=True)
@@ -58,119 +59,32 @@ class DryRunInput:
     wire: Wire = field(default_factory=Float32)
 
 
-def recorded(method: Method) -> Method:
-    """A call counts when it is made, not when it is awaited: one that never is would do nothing, without a word."""
+class DryRun(CheckedPeer):
+    """One peer that only counts.
 
-    @wraps(method)
-    def call(peer: "DryRunPeer", *arguments: Any, **keywords: Any) -> Coroutine[Any, Any, Any]:
-        work = method(peer, *arguments, **keywords)
-        peer.made.append((method.__name__, work))
-        return work
-
-    return cast(Method, call)
-
-
-class DryRunPeer(Peer):
-    """The half of a dry run that does not communicate. `journalled` is what it has drawn by `once`, in bytes."""
+    `sent` is what it has sent so far, in bytes of tensors and numbers; `journalled` what it has drawn by `once`, in
+    bytes. `calls` are the (round, collective, vector or record, names of numbers) in which all peers take part, so they
+    are the same at each.
+    """
 
     rehearsal = True
 
     def __init__(self, id: str, protocol: Protocol, rehearsal: DryRunInput) -> None:
+        model = rehearsal.model
         self.id, self.members, self.ring = id, tuple(rehearsal.proportions), tuple(rehearsal.proportions)
         self.round, self.rounds, self.samples = 0, rehearsal.rounds, len(rehearsal.data)
         self.proportions = rehearsal.proportions[id]
-        self.task, self.layout = rehearsal.model.task, rehearsal.model.layout
-        self.data = rehearsal.data.first(DRY_RUN_SAMPLES).to(rehearsal.model.device)
+        self.task, self.layout = model.task, model.layout
+        self.data = rehearsal.data.first(DRY_RUN_SAMPLES).to(model.device)
         public = rehearsal.validation and rehearsal.validation.first(DRY_RUN_SAMPLES)
-        self.validation = public.to(rehearsal.model.device) if public else None
+        self.validation = public.to(model.device) if public else None
         self.state = State()
-        self.journalled = 0
-        self.made: list[tuple[str, Coroutine[Any, Any, Any]]] = []
-        self._protocol, self._rehearsal = protocol, rehearsal
-        self._vector = rehearsal.model.vector.detach().clone()
-        self._encoding = new_encoding(rehearsal.wire, rehearsal.model.sizes)
-        self._calls = CallChecker(self, protocol, rehearsal.rounds, rehearsal.model, self._encoding)
-
-    @property
-    def model(self) -> Tensor:  # type: ignore[override]
-        return self._vector
-
-    @property
-    def extractor(self) -> Tensor:  # type: ignore[override]
-        return self._vector[self._rehearsal.model.part("extractor")]
-
-    @property
-    def head(self) -> Tensor:  # type: ignore[override]
-        return self._vector[self._rehearsal.model.part("head")]
-
-    @recorded
-    async def train(self, *phases: Phase) -> float:
-        self._calls.train(phases)
-        generator = torch_generator(self._rehearsal.seed, self.id, self.round, "rehearsal")
-        for where in self._rehearsal.model.trainable("model"):
-            part = self._vector[where]
-            part.add_(torch.empty(part.shape).uniform_(-NUDGE, NUDGE, generator=generator).to(part.device))
-        return 1.0
-
-    @recorded
-    async def accuracy(self) -> float:
-        return 1.0
-
-    def logits(self, vector: Tensor, x: Tensor, training: bool = False) -> Tensor:
-        return self._rehearsal.model.logits(vector, x, training=training, seed=0)
-
-    def batches(self, size: int, epochs: int = 1) -> Iterator[Tensor]:
-        positions = torch.arange(len(self.data), device=self._vector.device)
-        return (batch for _ in range(epochs) for batch in torch.split(positions, size))
-
-    @recorded
-    async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
-        self._calls.compute(function)
-        return function(*arguments)
-
-    def forget(self, optimiser: str) -> None:
-        pass
-
-    @recorded
-    async def once(self, make: Callable[[], Tensor]) -> Tensor:
-        self._calls.compute(make, "once")
-        made = self._calls.once(make())
-        self.journalled += made.nbytes
-        return made
-
-    @recorded
-    async def resources(self) -> Resources:
-        return Resources(1.0, 1.0, dict.fromkeys(self.members, 1e6))
-
-    def shared_generator(self, purpose: str) -> np.random.Generator:
-        return np.random.default_rng(derive(self._rehearsal.seed, self.round, purpose))
-
-    def note(self, **values: float | Sequence[float]) -> None:
-        plain_notes(self._protocol.name, values, self.round)
-
-
-def was_awaited(work: Coroutine[Any, Any, Any]) -> bool:
-    if isinstance(work, Pending):
-        return work.awaited
-    return getcoroutinestate(work) != CORO_CREATED
-
-
-FLOAT64_BYTES = 8
-KNOWN_RECORDS = ("proportions", "order")
-"""Records of which a dry run knows the other peers' numbers; in all others it sees its own from every peer."""
-
-
-class DryRun(DryRunPeer):
-    """One peer that only counts.
-
-    `sent` is what it has sent so far, in bytes of tensors and numbers; `calls` are the (round, collective, vector or
-    record, names of numbers) in which all peers take part, so they are the same at each.
-    """
-
-    def __init__(self, id: str, protocol: Protocol, rehearsal: DryRunInput) -> None:
-        super().__init__(id, protocol, rehearsal)
-        self.sent = 0
+        self.sent = self.journalled = 0
         self.calls: list[tuple[int | str, ...]] = []
+        self._made: list[tuple[str, Coroutine[Any, Any, Any]]] = []
+        self._protocol, self._rehearsal = protocol, rehearsal
+        self._weights = model.vector.detach().clone()
+        super().__init__(protocol, rehearsal.rounds, model, new_encoding(rehearsal.wire, model.sizes))
 
     async def set_up(self, init: Init) -> int:
         """Bytes sent before round 1."""
@@ -187,86 +101,122 @@ class DryRun(DryRunPeer):
                 f"`{self._protocol.name}` sets `peer.{name}`, which a crash would lose; write peer.state[{name!r}] "
                 "= ..., or a variable of the round's own"
             )
-        self.made = [one for one in self.made if not was_awaited(one[1])]  # the others hold what they brought
+        self._made = [one for one in self._made if not was_awaited(one[1])]  # the others hold what they brought
         self._protocol.state_contract.check(self)
         return self.sent - before
 
     def never_awaited(self) -> list[str]:
         """The methods that were called without `await`."""
-        forgotten = [(name, work) for name, work in self.made if not was_awaited(work)]
+        forgotten = [(name, work) for name, work in self._made if not was_awaited(work)]
         for _, work in forgotten:
             work.close()
         return [name for name, _ in forgotten]
 
-    @recorded
-    def exchange(self, share: str, /, to: To = None, of: Of = None, **scalars: float) -> Pending[dict[str, Received]]:
-        pending = [work for _, work in self.made if isinstance(work, Pending) and not work.awaited]
-        asked = self._calls.exchange(share, to, of, scalars, pending=len(pending))
-        self._called("exchange", share, scalars)
-        beside = FLOAT64_BYTES * len(scalars)
-        self.sent += sum(self._bytes(asked.share, vector) + beside for vector in asked.vectors.values())
-        first = next(iter(asked.vectors.values()), None)
-        own = self._stand_in(asked.share) if first is None else first.clone()
-        arriving = dict.fromkeys(asked.around.senders if of is None else of, own)
-        return Pending(lambda: self._receive(arriving, scalars))
+    def __getattribute__(self, name: str) -> Any:
+        """A call counts when it is made, not when it is awaited: one that never is would do nothing, without a word."""
+        found = super().__getattribute__(name)
+        return partial(self._call, name, found) if name in Peer.__abstractmethods__ else found
 
-    async def _receive(self, vectors: Mapping[str, Tensor], scalars: Mapping[str, float]) -> dict[str, Received]:
-        return {id: Received(vector.clone(), scalars) for id, vector in vectors.items()}
+    def _call(self, name: str, method: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+        work = method(*arguments, **keywords)
+        if isinstance(work, Coroutine):
+            self._made.append((name, work))
+        return work
 
-    @recorded
-    async def weighted_mean(self, share: str, weight: float) -> None:
-        call = self._calls.weighted_mean(share, weight)
-        self._called("weighted_mean", share, {})
-        peers = len(self.members)
-        self.sent += 2 * (peers - 1) * self._bytes(call.share, call.vector) // peers
+    @property
+    def model(self) -> Tensor:  # type: ignore[override]
+        return self._weights
 
-    @recorded
-    async def all_gather(self, share: str, /, **scalars: float) -> dict[str, Received]:
-        call = self._calls.all_gather(share, scalars)
-        self._called("all_gather", share, scalars)
-        self.sent += (len(self.members) - 1) * (self._bytes(call.share, call.vector) + FLOAT64_BYTES * len(scalars))
-        return {id: Received(call.vector.clone(), scalars) for id in self.members}
+    @property
+    def extractor(self) -> Tensor:  # type: ignore[override]
+        return self._weights[self._rehearsal.model.part("extractor")]
 
-    @recorded
-    async def gather(self, record: str, values: Tensor) -> dict[str, Tensor]:
-        numbers = self._calls.gather(record, values)
-        self._called("gather", record, {})
-        self.sent += FLOAT64_BYTES * len(numbers) * (len(self.members) - 1)
-        known = self._rehearsal.proportions if record == "proportions" else {}
-        own = torch.tensor(numbers, dtype=torch.float64)
-        return {id: known.get(id, own) for id in self.members}
+    @property
+    def head(self) -> Tensor:  # type: ignore[override]
+        return self._weights[self._rehearsal.model.part("head")]
 
-    @recorded
-    async def agree(self, record: str, decision: Tensor | None) -> None:
-        await self.gather(record, torch.zeros(1))
+    async def train(self, *phases: Phase) -> float:
+        self._check_phases(phases)
+        generator = torch_generator(self._rehearsal.seed, self.id, self.round, "rehearsal")
+        for where in self._rehearsal.model.trainable("model"):
+            part = self._weights[where]
+            part.add_(torch.empty(part.shape).uniform_(-NUDGE, NUDGE, generator=generator).to(part.device))
+        return 1.0
 
-    @recorded
-    async def pass_token(self, share: str) -> None:
-        call = self._calls.pass_token(share)
-        self.sent += self._bytes(call.share, call.vector)
+    async def accuracy(self) -> float:
+        return 1.0
 
-    @recorded
-    async def receive_token(self, share: str) -> Tensor:
-        return self._stand_in(self._calls.receive_token(share))
+    def logits(self, vector: Tensor, x: Tensor, training: bool = False) -> Tensor:
+        return self._rehearsal.model.logits(vector, x, training=training, seed=0)
 
-    @recorded
-    async def reorder(self, order: Sequence[str], cost_before: float, cost_after: float) -> None:
-        await self.agree("order", None)
-        self.ring = tuple(order)
+    def batches(self, size: int, epochs: int = 1) -> Iterator[Tensor]:
+        positions = torch.arange(len(self.data), device=self._weights.device)
+        return (batch for _ in range(epochs) for batch in torch.split(positions, size))
 
-    def _bytes(self, share: Share, vector: Tensor) -> int:
-        """Of a vector as it travels."""
-        return self._encoding.length(share, vector.numel())
+    async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
+        self._check_function(function)
+        return function(*arguments)
+
+    def forget(self, optimiser: str) -> None:
+        pass
+
+    async def once(self, make: Callable[[], Tensor]) -> Tensor:
+        self._check_function(make, "once")
+        made = self._check_drawn(make())
+        self.journalled += made.nbytes
+        return made
+
+    async def resources(self) -> Resources:
+        return Resources(1.0, 1.0, dict.fromkeys(self.members, 1e6))
+
+    def shared_generator(self, purpose: str) -> np.random.Generator:
+        return np.random.default_rng(derive(self._rehearsal.seed, self.round, purpose))
+
+    def note(self, **values: float | Sequence[float]) -> None:
+        plain_notes(self._protocol.name, values, self.round)
+
+    def _start(self, call: CheckedCall) -> Pending[dict[str, Received]]:
+        lengths = [self._encoding.length(call.share, vector.numel()) for vector in call.vectors.values()]
+        once, others = sum(lengths) + FLOAT64_BYTES * len(call.numbers) * len(lengths), len(self.members) - 1
+        match call.collective:
+            case "exchange" | "token":
+                self.sent += once
+            case "all_gather":
+                self.sent += others * once
+            case "weighted_mean":
+                self.sent += 2 * others * once // len(self.members)
+        if call.collective != "token":
+            self.calls.append((self.round, call.collective, call.share.vector, *call.numbers))
+        first = next(iter(call.vectors.values()), None)
+        own = self._stand_in(call.share) if first is None else first.clone()
+        return Pending(lambda: self._receive(call, own))
+
+    async def _receive(self, call: CheckedCall, vector: Tensor) -> dict[str, Received]:
+        return {id: Received(vector.clone(), call.numbers) for id in call.senders}
 
     def _stand_in(self, share: Share) -> Tensor:
         """What another peer may send of a vector: this peer's own, or zeros if it has none."""
         if share.own and share.vector not in self.state:
-            length = self._calls.length(share) or share.size or self._vector.numel()
+            length = self._length(share) or share.size or self._weights.numel()
             return torch.zeros(length, dtype=torch.uint8 if share.bytes else torch.float32)
-        return self._calls.vector(share).clone()
+        return self._vector(share).clone()
 
-    def _called(self, collective: str, name: str, scalars: Mapping[str, float]) -> None:
-        self.calls.append((self.round, collective, name, *sorted(scalars)))
+    async def _gather(self, record: str, numbers: Sequence[float]) -> Mapping[str, Sequence[float]]:
+        self.calls.append((self.round, "gather", record))
+        self.sent += FLOAT64_BYTES * len(numbers) * (len(self.members) - 1)
+        known = self._rehearsal.proportions if record == "proportions" else {}
+        return {id: known[id].tolist() if id in known else numbers for id in self.members}
+
+    def _use_ring(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
+        self.ring = order
+
+    @property
+    def _exchanges(self) -> list[Pending[dict[str, Received]]]:
+        return [work for _, work in self._made if isinstance(work, Pending)]
+
+
+def was_awaited(work: Coroutine[Any, Any, Any]) -> bool:
+    return work.awaited if isinstance(work, Pending) else getcoroutinestate(work) != CORO_CREATED
 
 
 FLOAT32_BYTES = 4

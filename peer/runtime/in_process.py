@@ -44,9 +44,8 @@ async def run_in_process(
     torch.set_num_threads(1)
     raise_open_files()
     return_memory()
-    board = (
-        None if spec.on_loss == "bypass" else DurabilityBoard()
-    )  # if views change, so do the peers whose word counts
+    # If views change, so do the peers whose word counts.
+    board = None if spec.on_loss == "bypass" else DurabilityBoard()
     network, runners = MemoryNetwork(board), dict[str, ViewRunner]()
     bounds = bounds.in_one_process(len(spec.ring), spec.patience)
     addresses, common = spec.addresses, SharedData(spec)

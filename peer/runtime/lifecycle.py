@@ -27,7 +27,7 @@ from peer.network.limits import Limits, Timeouts
 from peer.network.neighbours import CORRECT_ADDRESS_HINT, ONE_WAY, Edges, Neighbour
 from peer.network.network import Network
 from peer.network.streams.handshake import MAKE_ALIKE_HINT
-from peer.network.streams.state import no_views
+from peer.network.streams.stream import no_views
 from peer.network.transport import Pipe
 from peer.network.wire.frames import Key
 from peer.spec.federation import Spec
@@ -108,14 +108,6 @@ class Lifecycle:
         began = time.perf_counter()
         yield
         setattr(self.times, phase, getattr(self.times, phase) + time.perf_counter() - began)
-
-    @property
-    def is_joining(self) -> bool:
-        return self.state == "joining"
-
-    @property
-    def is_in_rounds(self) -> bool:
-        return self.state not in ("joining", "serving")
 
 
 @dataclass(frozen=True)
@@ -326,7 +318,7 @@ async def watch_unresponsive(
             heard = inf if gate.can_be_excluded else neighbour.signs.last_heartbeat
             rejecting = neighbour.delivery.rejection.since if neighbour.delivery.rejection else inf
             lost = clock() - min(heard, rejecting)
-            if not lifecycle.is_in_rounds or neighbour.state == "left" or lost < spec.patience:
+            if lifecycle.state in ("joining", "serving") or neighbour.state == "left" or lost < spec.patience:
                 said.pop(neighbour.id, None)
                 continue
             how = "so" if rejecting < heard else "silent"
@@ -336,11 +328,8 @@ async def watch_unresponsive(
                 raise FailedError(f"stopped because of {who}; start it again, then this peer")
             if clock() - said.get(neighbour.id, -reminders.lost_again) >= reminders.lost_again:
                 said[neighbour.id] = clock()
-                report(
-                    NeighbourLost(
-                        neighbour=neighbour.id, sentence=f"still waiting for {who}; if it has ended, start it again"
-                    )
-                )
+                sentence = f"still waiting for {who}; if it has ended, start it again"
+                report(NeighbourLost(neighbour=neighbour.id, sentence=sentence))
 
 
 async def watch_own_regression(edges: Edges, lifecycle: Lifecycle, faulty: int = 0) -> None:
@@ -352,7 +341,7 @@ async def watch_own_regression(edges: Edges, lifecycle: Lifecycle, faulty: int =
         await asyncio.sleep(1)
         receivers = [edges.neighbours[id] for id in edges.peers("send")]
         missing = all(neighbour.delivery.knows_lost_rounds for neighbour in receivers)
-        if lifecycle.is_joining and len(receivers) > faulty and missing:
+        if lifecycle.state == "joining" and len(receivers) > faulty and missing:
             raise CheckpointLostError(
                 "this peer has lost rounds that it had on its disk, as all neighbours say; when the others have gone "
                 "on without it, it is taken in anew"
@@ -379,19 +368,14 @@ async def watch_stalled(network: Network, report: Report, reminders: ReportInter
             told = now - said.get(id, -reminders.stalled_again) < reminders.stalled_again
             if (neighbour.state == "up" or neighbour.delivery.rejection) and waited >= reminders.stalled and not told:
                 said[id], due = now, True
-            stalled[id] = _stalled_neighbour(neighbour, key.round, waited)
+            why = f"nothing more of round {key.round} for {waited:.0f} s; it says that it is {neighbour.signs.activity}"
+            reason = "; ".join(filter(None, [why, neighbour.delivery.rejection.reason]))
+            stalled[id] = Awaited(id, neighbour.address, reason)
         back = [id for id in said if since.get(id) != before.get(id)]
         for id in back:
             del said[id]
         if due or back:
             report(_waiting_for_stalled([stalled[id] for id in said], back))
-
-
-def _stalled_neighbour(neighbour: Neighbour, round: int, waited: float) -> Awaited:
-    reason = f"nothing more of round {round} for {waited:.0f} s; it says that it is {neighbour.signs.activity}"
-    return Awaited(
-        neighbour.id, neighbour.address, "; ".join(filter(None, [reason, neighbour.delivery.rejection.reason]))
-    )
 
 
 def _waiting_for_stalled(stalled: list[Awaited], back: list[str]) -> Waiting:

@@ -14,7 +14,7 @@ from peer.network.wire.manifest import Manifest, PayloadSpec
 from peer.protocols.base import Protocol
 from peer.protocols.declarations import Declarations, Record, Share
 from peer.runtime.rounds.admission import ENTRY, admission_name
-from peer.runtime.rounds.encodings import encoded_manifest, new_encoding
+from peer.runtime.rounds.encodings import new_encoding
 from peer.runtime.setup import Setup
 from peer.spec.federation import MEANS, VARIANCES
 from peer.views.view import View
@@ -31,11 +31,12 @@ def travelling_manifest(setup: Setup) -> Manifest:
     """All that may leave a peer in its view, as it travels."""
     spec, view, declared = setup.spec, setup.view, setup.spec.declarations()
     plain = build_manifest(declared, setup.model, spec.rounds, len(view.members), setup.shard.names)
-    encoded = encoded_manifest(plain, declared, new_encoding(spec.wire, setup.model.sizes))
-    payloads = [*encoded.payloads, *_admission_payloads(plain, spec.protocol, view, len(spec.ids))]
+    encoding, shares = new_encoding(spec.wire, setup.model.sizes), len(declared.shares)
+    payloads = [*map(encoding.payload, declared.shares, plain.payloads), *plain.payloads[shares:]]
+    payloads += _admission_payloads(plain, spec.protocol, view, len(spec.ids))
     if spec.data.standardize == "federation":
         payloads += _standard_payloads(setup.shard.train.shape[0], view)
-    return Manifest((*payloads,), encoded.data)
+    return Manifest((*payloads,), plain.data)
 
 
 def _admission_payloads(plain: Manifest, protocol: Protocol, view: View, ids: int) -> list[PayloadSpec]:

@@ -21,7 +21,6 @@ from peer.telemetry.events import Stopped
 from peer.telemetry.operator_log import Identification, OperatorLog
 from peer.telemetry.results import MODEL
 from peer.telemetry.telemetry import Subscriber, Telemetry
-from peer.topology import neighbours
 
 if TYPE_CHECKING:
     from peer.network.transport.tls import TlsCredentials
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 def operator_log(path: Path, config: PeerConfig, spec: Spec) -> OperatorLog:
     """The log for a person who has started the peer by hand with the settings in `path`."""
-    out = config.out or Path(config.id)
     about = Identification(
         config.id,
         spec.name,
@@ -38,8 +36,8 @@ def operator_log(path: Path, config: PeerConfig, spec: Spec) -> OperatorLog:
         peers=len(spec.ids),
         rounds=spec.rounds,
         config=path,
-        out=out,
-        model=out / MODEL,
+        out=config.directory,
+        model=config.directory / MODEL,
     )
     return OperatorLog(about)
 
@@ -87,8 +85,8 @@ async def _run(setup: Setup, telemetry: Telemetry) -> int:
 
 def _listening(setup: Setup) -> ListenConfig:
     config, spec = setup.config, setup.spec
-    around = neighbours(spec.protocol.graph, spec.ids, config.id)
     ring = tuple(address for address in spec.addresses.values() if address)
+    around = spec.neighbours(config.id)
     return ListenConfig(config.listen or spec.addresses[config.id], config.health, ring, len(around))
 
 

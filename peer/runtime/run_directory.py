@@ -16,9 +16,9 @@ from peer.spec.recordings import RunIdentity
 from peer.telemetry.results import RESULT
 
 
-def check_directory(out: Path, config: PeerConfig, spec: Spec) -> None:
+def check_directory(config: PeerConfig, spec: Spec) -> None:
     """Refuse a directory that cannot be written, or that holds the files of another run."""
-    if why := unwritable_reason(out):
+    if why := unwritable_reason(out := config.directory):
         raise InputError(f"{why}; give another `out`")
     if out.exists():
         with sole_use(out):
@@ -38,9 +38,9 @@ def check_directory(out: Path, config: PeerConfig, spec: Spec) -> None:
 
 
 @contextmanager
-def own_directory(out: Path, config: PeerConfig, spec: Spec) -> Iterator[None]:
+def own_directory(config: PeerConfig, spec: Spec) -> Iterator[None]:
     """Create the directory, say in it which peer's it is, and keep every other process out of it inside the block."""
-    make_private(out)
+    make_private(out := config.directory)
     with sole_use(out):
         _forget_other_result(out, spec)
         RunIdentity.from_spec(spec, config.id, VERSION).write(out)

@@ -108,7 +108,7 @@ class Runtime:
     async def _run_locked(self) -> bool:
         """In a directory of its own, watching its neighbours."""
         network, emit, files = self.network, self.telemetry.emit, Checkpoints(self._out / "checkpoint")
-        with own_directory(self._out, self.setup.config, self._spec):
+        with own_directory(self.setup.config, self._spec):
             async with (
                 Checkpointer.running(files, self.participant, self._evaluator.progress) as checkpointer,
                 background() as watchers,
@@ -187,7 +187,6 @@ class Runtime:
                     await self._seen_serving.wait()
 
     async def status(self, _request: bytes) -> bytes:
-        """The answer to the Status RPC."""
         self._asked = time.monotonic()
         if self.lifecycle.state == "serving":
             self._seen_serving.set()

@@ -65,15 +65,14 @@ class Setup:
 
     @property
     def out(self) -> Path:
-        return self.config.out or Path(self.config.id)
+        return self.config.directory
 
 
 def prepare(config: PeerConfig, spec: Spec, common: SharedData | None = None) -> Setup:
     """Load the data and build the model; InputError when they do not go together. Creates nothing."""
     device = choose_device(config.device)
     limit_memory(device, config.gpu_memory)
-    out = config.out or Path(config.id)
-    check_directory(out, config, spec)
+    check_directory(config, spec)
     resources = fixed_resources(config, spec)
     recorded = recorded_views(config, spec)
     shard = load_shard(config, spec, 1, common)

@@ -33,6 +33,7 @@ from peer.spec.blocks import (
 )
 from peer.spec.checks import problems
 from peer.spec.document import dump_yaml
+from peer.topology import neighbours
 
 MAX_PEERS = 10_000
 FIGURE = Record("stop_early")
@@ -150,6 +151,10 @@ class Spec(Settings):
     def addresses(self) -> dict[str, str | None]:
         """host:port by id; None for a peer that only dials out."""
         return {member.id: member.address for member in self.ring}
+
+    def neighbours(self, id: str) -> tuple[str, ...]:
+        """With which that peer is connected at the start, in either direction."""
+        return neighbours(self.protocol.graph, self.ids, id)
 
     @property
     def metrics_addresses(self) -> dict[str, str]:

@@ -165,7 +165,7 @@ def read_peer(path: Path) -> tuple[PeerConfig, Spec]:
         key=base / of_peer(config.tls.key, config.id),
         earlier=tuple(base / of_peer(file, config.id) for file in config.tls.earlier),
     )
-    out = of_peer(config.out or Path(config.id), config.id)
+    out = of_peer(config.directory, config.id)
     spec = load_spec(base / config.federation)
     if config.id not in spec.ids:
         where = document.where(("id",))

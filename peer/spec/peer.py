@@ -75,6 +75,11 @@ class PeerConfig(Settings):
     data: AnySource | None = None
     """This peer's own data, a complete block; accuracies are then `local`."""
 
+    @property
+    def directory(self) -> Path:
+        """For this peer's files."""
+        return self.out or Path(self.id)
+
 
 def check_plaintext(config: PeerConfig, spec: Spec) -> None:
     """Raises InputError if a peer without certificates would connect beyond loopback and the spec does not allow it."""

@@ -23,7 +23,7 @@ from peer.files import Buffer
 from peer.learning.training.trainer import Trainer
 from peer.network.collectives import AllGather, AllReduce, Collectives
 from peer.network.network import Network
-from peer.network.streams import state
+from peer.network.streams import stream
 from peer.network.streams.heartbeat import NeighbourHeartbeats
 from peer.network.streams.link import Receiver
 from peer.network.streams.stream import CountedPipe
@@ -178,7 +178,7 @@ def acknowledgement(fault: Fault) -> None:
 
 def greeting(fault: Fault) -> None:
     """When its hello has been sent and not been answered."""
-    shake_hands = state.do_handshake
+    shake_hands = stream.do_handshake
 
     async def replacement(pipe: Any, hello: bytes, *rest: Any) -> Any:
         await pipe.send(hello)
@@ -186,7 +186,7 @@ def greeting(fault: Fault) -> None:
         return await shake_hands(pipe, hello, *rest)
 
     if fault.left == 1:
-        state.do_handshake = replacement  # type: ignore[attr-defined]
+        stream.do_handshake = replacement  # type: ignore[attr-defined]
 
 
 def greeted(fault: Fault) -> None:

@@ -10,7 +10,7 @@ import pytest
 from peer.network.neighbours import Neighbour
 from peer.network.network import Network
 from peer.network.streams.handshake import Identity
-from peer.network.streams.state import NetworkState
+from peer.network.streams.stream import NetworkState
 from peer.network.wire.messages import Refusal
 from peer.protocols.fedisp import FedISP
 from peer.runtime import connection

@@ -11,8 +11,7 @@ from peer.network.neighbours import Edges
 from peer.network.streams.handshake import Identity
 from peer.network.streams.heartbeat import Heartbeats
 from peer.network.streams.link import OutgoingLink
-from peer.network.streams.state import NetworkCallbacks, NetworkState
-from peer.network.streams.stream import CountedPipe, Traffic
+from peer.network.streams.stream import CountedPipe, NetworkCallbacks, NetworkState, Traffic
 from peer.network.transport import Pipe, Service, StreamHandler, Transport
 from peer.network.transport.memory import DEPTH
 from peer.network.wire.messages import Beat, Reply, Resources, Welcome

@@ -16,7 +16,7 @@ from peer.errors import FailedError
 from peer.network.limits import Limits, Timeouts
 from peer.network.network import Network
 from peer.network.streams.handshake import Identity
-from peer.network.streams.state import NetworkCallbacks, NetworkState
+from peer.network.streams.stream import NetworkCallbacks, NetworkState
 from peer.network.transport import SERVICES, DisconnectedError, Pipe, Service
 from peer.network.transport.memory import DEPTH, MemoryNetwork, MemoryTransport
 from peer.network.view_rpc import ViewRpc

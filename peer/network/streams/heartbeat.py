@@ -23,8 +23,7 @@ from peer.network.durability import NOTHING, ImpossibleError
 from peer.network.limits import Limits, RateLimiter, Timeouts
 from peer.network.neighbours import LinkState, Neighbour, Problem
 from peer.network.streams.handshake import RefusedError
-from peer.network.streams.state import DialledStream, NetworkCallbacks, NetworkState
-from peer.network.streams.stream import CountedPipe, StreamTakeover
+from peer.network.streams.stream import CountedPipe, DialledStream, NetworkCallbacks, NetworkState, StreamTakeover
 from peer.network.transport import REFUSED, TIMED_OUT, BreachError, DisconnectedError
 from peer.network.wire.frames import BadFrameError
 from peer.network.wire.messages import Beat, Reply, Welcome

@@ -70,8 +70,7 @@ from peer.network.limits import Limits
 from peer.network.neighbours import Direction, Neighbour
 from peer.network.streams.audit import Audit
 from peer.network.streams.handshake import REASON_WITHHELD, Refusals, RefusedError, ThrottledReason, do_handshake
-from peer.network.streams.state import DialledStream, Memory, NetworkState, pageable
-from peer.network.streams.stream import CountedPipe, StreamTakeover
+from peer.network.streams.stream import CountedPipe, DialledStream, Memory, NetworkState, StreamTakeover, pageable
 from peer.network.transport import BreachError, DisconnectedError, Pipe
 from peer.network.wire.frames import BadFrameError, Frame, Heading, Key, decode, encode_frame, frame_count
 from peer.network.wire.manifest import DTYPES, Manifest, NotDeclaredError, PayloadSpec, vector_bytes

@@ -123,7 +123,6 @@ class MemoryTransport(Transport):
             self._network.listening[self._address] = self
 
     async def run(self) -> None:
-        """Serve what comes in."""
         async with background() as streams:
             self._streams = streams
             try:

@@ -169,7 +169,6 @@ class ServerPipe(Pipe):
         self._context, self._server = context, server
         self.caller, self.identity = met
         self.handler = asyncio.current_task()
-        self.aborted = False
         self.origin = context.peer()
         self._spoken = False
         self._stays = ExitStack()
@@ -200,7 +199,6 @@ class ServerPipe(Pipe):
         """The handler's return ends the stream."""
 
     def abort(self) -> None:
-        self.aborted = True
         if self.handler:
             self.handler.cancel()
 

@@ -197,7 +197,6 @@ class Membership:
     # Playing views.
 
     def open_gate(self) -> DynamicMembershipGate:
-        """Return the gate of the view to be played."""
         self.announcements()  # those of the view before are not forgotten
         self.gate = DynamicMembershipGate(self.view, self.acceptor, self.answer, self.stir)
         self._update_gate()
@@ -309,7 +308,6 @@ class Membership:
     # Answering.
 
     async def answer(self, pipe: Pipe) -> None:
-        """Serve a stream with a request."""
         await self.rpc.answer(pipe, self._handle_from)
 
     async def _handle_from(self, sender: str, request: Request) -> Reply:
@@ -539,7 +537,6 @@ class Membership:
                 gate.leaving = self.id not in following[0].members
 
     def stir(self) -> None:
-        """Wake up what waits for a change here."""
         self._changed.set()
 
     async def _change(self) -> None:

@@ -183,7 +183,6 @@ class Proposer:
         return self._rules.min_members if gate.has_begun or self.to_expel else self._rules.start_with or 0
 
     def _lost(self, gate: DynamicMembershipGate) -> list[str]:
-        """Return the neighbours that count as lost."""
         return gate.silent_members(self._rules.absence, self._membership.answered) if gate.may_exclude else []
 
     # Which members are to be expelled (V5).
@@ -340,7 +339,6 @@ class Proposer:
             gate.departure_acknowledged.set()
 
     async def _propose(self, change: MembershipChange, gate: DynamicMembershipGate) -> None:
-        """Make one attempt."""
         attempt = Attempt(self._acceptor, self._preempted_by, change)
         attempt.hold_against(self._membership.announcements().values())
         while requests := attempt.requests():

@@ -2,9 +2,10 @@
 
 A vector's way out of a peer:
 
-1. `CallChecker` turns the names in a call into vectors of the peer and checks them against the declarations: whatever
-   is refused is refused by an InputError with the way out, before anything has left. What is left to do is a
-   `CheckedCall`, of the same form for every collective;
+1. `CheckedPeer`, which a protocol calls, turns the names in the call into vectors of the peer and checks them against
+   the declarations: whatever is refused is refused by an InputError with the way out, before anything has left. What is
+   left to do is a `CheckedCall`, of the same form for every collective. A dry run only counts it
+   (`peer.runtime.dry_run`); what follows is done by the `Communicator`:
 2. each vector is fetched to the CPU as the call finds it, or, where the spec says that this peer misbehaves, the one
    that it sends in its place (`SimulatedAdversary`: applied where vectors leave, so that no protocol knows of it);
    the trace keeps both;
@@ -19,12 +20,13 @@ What a protocol notes of a round is made plain JSON by `plain_notes`.
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from inspect import iscoroutinefunction
 from math import isfinite
-from typing import Any, NamedTuple, SupportsFloat, TypeVar
+from typing import Any, Literal, NamedTuple, SupportsFloat, TypeVar
 
 import numpy as np
 import torch
@@ -40,7 +42,7 @@ from peer.protocols.base import Peer, Protocol, Received
 from peer.protocols.declarations import Share
 from peer.runtime.lifecycle import Lifecycle
 from peer.runtime.rounds.adversary import SimulatedAdversary
-from peer.runtime.rounds.encodings import Collective, Encoding, new_encoding
+from peer.runtime.rounds.encodings import Collective, Encoding
 from peer.runtime.rounds.round import Round
 from peer.spec.federation import Spec
 from peer.telemetry.events import Note, RingOrdered
@@ -60,224 +62,224 @@ class CheckedCall(NamedTuple):
     collective: Collective
     share: Share
     vectors: Mapping[str, Tensor]
-    """In an exchange by receiver, where a receiver that gets none is left out; else the one vector, under ""."""
+    """In an exchange by receiver, where a receiver that gets none is left out; else the one vector, under "".
+    None where a token is received."""
     numbers: Mapping[str, float]
     """The scalars beside it, in the order in which they travel."""
     around: Neighbourhood
+    senders: Collection[str] = ()
+    """Those of which a vector may come, in the order of the result."""
+    required: Collection[str] = ()
+    """Those of them that must send one in an exchange."""
     each_its_own: bool = False
     """Whether no two receivers get the same vector."""
-
-    @property
-    def vector(self) -> Tensor:
-        return self.vectors[""]
+    weight: float = 0.0
+    """Of the vector in a mean."""
 
 
-class CallChecker:
-    """Refuses wrong calls of one peer, by an InputError with the way out: a method for each call of a protocol."""
+class CheckedPeer(Peer):
+    """Refuses a protocol's wrong calls, by an InputError with the way out, and begins the others as a subclass says."""
 
-    def __init__(self, peer: Peer, protocol: Protocol, rounds: int, model: Model, encoding: Encoding) -> None:
+    def __init__(self, protocol: Protocol, rounds: int, model: Model, encoding: Encoding) -> None:
         """`rounds`: of the run."""
-        self.protocol = protocol.name
-        self._peer, self._graph, self._model, self._encoding = peer, protocol.graph, model, encoding
+        self._protocol, self._model, self._encoding = protocol, model, encoding
         self._declared = protocol.declarations(rounds)
 
-    def neighbourhood(self) -> Neighbourhood:
-        """The ring's order, and the receivers and senders of messages, in the present round."""
-        ring, id = self._peer.ring, self._peer.id
-        return Neighbourhood(ring, receivers(self._graph, ring, id), senders(self._graph, ring, id))
+    @abstractmethod
+    def _start(self, call: CheckedCall) -> Awaitable[dict[str, Received]]:
+        """Begin a call; what came of each sender. An exchange sends now, any other call may when it is awaited."""
 
-    def exchange(self, name: str, to: To, of: Of, scalars: Mapping[str, float], *, pending: int) -> CheckedCall:
-        """`pending`: how many exchanges are under way already."""
-        share = self._share(name)
-        numbers = self._numbers(share, scalars)
-        self._check_pending(pending)
-        around = self.neighbourhood()
-        vectors = self._addressed(share, around.receivers, to)
+    @abstractmethod
+    async def _gather(self, record: str, numbers: Sequence[float]) -> Mapping[str, Sequence[float]]:
+        """Every member's numbers, by id."""
+
+    @abstractmethod
+    def _use_ring(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
+        """Use that order from here on, as all others do."""
+
+    @property
+    @abstractmethod
+    def _exchanges(self) -> Iterable[Pending[dict[str, Received]]]:
+        """Those of the present round at least."""
+
+    def exchange(self, share: str, /, to: To = None, of: Of = None, **scalars: float) -> Awaitable[dict[str, Received]]:
+        declared = self._share(share)
+        numbers = self._numbers(declared, scalars)
+        self._check_pending()
+        around = self._neighbourhood()
+        vectors = self._addressed(declared, around.receivers, to)
         if of is not None:
-            self._check_senders(share, around.senders, of)
+            self._check_ids(declared, "of", of, around.senders)
         each_its_own = isinstance(to, Mapping)
-        self._encoding.check("exchange", share, each_its_own)
-        return CheckedCall("exchange", share, vectors, numbers, around, each_its_own)
+        self._encoding.check("exchange", declared, each_its_own)
+        senders = tuple(id for id in around.senders if of is None or id in of)
+        required = senders if to is None or of is not None else ()
+        return self._start(CheckedCall("exchange", declared, vectors, numbers, around, senders, required, each_its_own))
 
-    def weighted_mean(self, name: str, weight: float) -> CheckedCall:
-        share = self._share(name)
+    async def weighted_mean(self, share: str, weight: float) -> None:
+        declared = self._share(share)
         self._check_ring("weighted_mean")
-        self._check_mean(share, weight)
-        return self._of_one_vector("weighted_mean", share, {})
+        mean = f"takes the mean of `{share}`"
+        if declared.bytes:
+            raise self._refused(mean, ", which is declared as bytes; a mean is of float32 values")
+        if not (isinstance(weight, SupportsFloat) and isfinite(weight) and weight >= 0):
+            raise self._refused(mean, f" with weight {weight}; a weight is a number from 0 up")
+        await self._start(self._of_one_vector("weighted_mean", declared)._replace(weight=float(weight)))
 
-    def all_gather(self, name: str, scalars: Mapping[str, float]) -> CheckedCall:
-        share = self._share(name)
-        numbers = self._numbers(share, scalars)
+    async def all_gather(self, share: str, /, **scalars: float) -> dict[str, Received]:
+        declared = self._share(share)
+        numbers = self._numbers(declared, scalars)
         self._check_ring("all_gather")
-        return self._of_one_vector("all_gather", share, numbers)
+        call = self._of_one_vector("all_gather", declared)
+        return await self._start(call._replace(numbers=numbers, senders=self.members))
 
-    def pass_token(self, name: str) -> CheckedCall:
-        share = self._share(name)
+    async def pass_token(self, share: str) -> None:
+        declared = self._share(share)
         self._check_ring("pass_token")
-        return self._of_one_vector("token", share, {})
+        await self._start(self._of_one_vector("token", declared))
 
-    def _of_one_vector(self, collective: Collective, share: Share, numbers: Mapping[str, float]) -> CheckedCall:
-        self._encoding.check(collective, share)
-        return CheckedCall(collective, share, {"": self.vector(share)}, numbers, self.neighbourhood())
-
-    def receive_token(self, name: str) -> Share:
-        share = self._share(name)
+    async def receive_token(self, share: str) -> Tensor:
+        declared = self._share(share)
         self._check_ring("receive_token")
-        return share
+        call = CheckedCall("token", declared, {}, {}, self._neighbourhood(), (self.left,))
+        return (await self._start(call))[self.left].vector
 
-    def gather(self, record: str, values: Tensor) -> list[float]:
+    async def gather(self, record: str, values: Tensor) -> dict[str, Tensor]:
+        records = await self._gather(record, self._record(record, values))
+        return {peer: torch.tensor(records[peer], dtype=torch.float64) for peer in self.members}
+
+    async def agree(self, record: str, decision: Tensor | None) -> None:
+        own = decision_digest(decision)
+        digests = await self._gather(record, self._record(record, torch.tensor([own])))
+        others = [peer for peer in self.members if digests[peer][0] not in (UNDECIDED, own)]
+        if others and decision is not None:
+            raise FailedError(
+                f"{self.id} decided otherwise than {', '.join(others)} about `{record}` in round {self.round}; a "
+                "decision may rest only on what is equal at all peers, and its last bits need one kind of CPU"
+            )
+
+    async def reorder(self, order: Sequence[str], cost_before: float, cost_after: float) -> None:
+        # Last bits differ between kinds of CPU: a ring that only some believe in must not come into use.
+        await self.agree("order", torch.tensor([self.members.index(peer) for peer in order]))
+        self._use_ring(tuple(order), cost_before, cost_after)
+
+    def _neighbourhood(self) -> Neighbourhood:
+        """The ring's order, and the receivers and senders of messages, in the present round."""
+        ring, graph = self.ring, self._protocol.graph
+        return Neighbourhood(ring, receivers(graph, ring, self.id), senders(graph, ring, self.id))
+
+    def _of_one_vector(self, collective: Collective, share: Share) -> CheckedCall:
+        self._encoding.check(collective, share)
+        return CheckedCall(collective, share, {"": self._vector(share)}, {}, self._neighbourhood())
+
+    def _record(self, record: str, values: object) -> list[float]:
         """The numbers of a record, as many as declared, and finite."""
         self._check_ring("gather")
         if not isinstance(values, Tensor):
-            raise InputError(
-                f"`{self.protocol}` gathers `{record}` in round {self._round} with a {type(values).__name__}; give a "
-                "tensor: torch.tensor([...])"
-            )
-        length = self._declared.record(record, self._round).length(self._model, len(self._peer.members))
-        self._declared.check_record(record, values, self._round, length)
+            why = f" with a {type(values).__name__}; give a tensor: torch.tensor([...])"
+            raise self._refused(f"gathers `{record}`", why)
+        length = self._declared.record(record, self.round).length(self._model, len(self.members))
+        self._declared.check_record(record, values, self.round, length)
         numbers: list[float] = values.double().flatten().tolist()
         if not all(map(isfinite, numbers)):
-            raise InputError(
-                f"`{self.protocol}` gathers `{record}` in round {self._round} with numbers that are not finite"
-            )
+            raise self._refused(f"gathers `{record}`", " with numbers that are not finite")
         return numbers
 
-    def train(self, phases: Sequence[object]) -> None:
+    def _check_phases(self, phases: Sequence[object]) -> None:
         """What the trainer is to do."""
         if wrong := [phase for phase in phases if not isinstance(phase, Phase)] or not phases:
             given = f"a {type(wrong[0]).__name__}" if isinstance(wrong, list) else "nothing"
-            raise InputError(
-                f"`{self.protocol}` gives `train` {given} in round {self._round}; give it phases: "
-                "await peer.train(*self.local())"
-            )
+            raise self._refused(f"gives `train` {given}", "; give it phases: await peer.train(*self.local())")
 
-    def compute(self, function: object, called: str = "compute") -> None:
+    def _check_function(self, function: object, called: str = "compute") -> None:
         """What is to run in the worker thread."""
         if iscoroutinefunction(function) or not callable(function):
             given = "an async function" if callable(function) else f"a {type(function).__name__}"
-            raise InputError(
-                f"`{self.protocol}` gives `{called}` {given} in round {self._round}; give it a plain function and its "
-                f"arguments: await peer.{called}(f{', x' * (called == 'compute')})"
-            )
+            right = f"await peer.{called}(f{', x' * (called == 'compute')})"
+            raise self._refused(f"gives `{called}` {given}", f"; give it a plain function and its arguments: {right}")
 
-    def once(self, made: object) -> Tensor:
+    def _check_drawn(self, made: object) -> Tensor:
         """What was made for `once`."""
         if not isinstance(made, Tensor):
-            raise InputError(
-                f"`{self.protocol}` draws a {type(made).__name__} by `once` in round {self._round}; return a tensor: "
-                "torch.tensor(...)"
-            )
+            raise self._refused(f"draws a {type(made).__name__} by `once`", "; return a tensor: torch.tensor(...)")
         return made
 
-    def vector(self, share: Share) -> Tensor:
+    def _vector(self, share: Share) -> Tensor:
         """The vector that a share names, as declared: a part of the peer's model, or one in its state."""
-        peer = self._peer
-        if share.own and share.vector not in peer.state:
-            raise InputError(
-                f"`{self.protocol}` sends `{share.vector}` in round {self._round}, which is neither {', '.join(PARTS)} "
-                f"nor kept in `peer.state`; write peer.state[{share.vector!r}] = ... before"
-            )
-        found: Tensor = peer.state[share.vector] if share.own else getattr(peer, share.vector)
+        if share.own and share.vector not in self.state:
+            hint = f"write peer.state[{share.vector!r}] = ... before"
+            neither = f", which is neither {', '.join(PARTS)} nor kept in `peer.state`; {hint}"
+            raise self._refused(f"sends `{share.vector}`", neither)
+        found: Tensor = self.state[share.vector] if share.own else getattr(self, share.vector)
         self._check_vector(share, found)
         return found
 
-    def length(self, share: Share) -> int | None:
+    def _length(self, share: Share) -> int | None:
         """Values of the vector at every peer; None where each may send one of its own length."""
         return None if share.bytes or share.part is None else self._model.sizes[share.part]
 
-    @property
-    def _round(self) -> int:
-        return self._peer.round
-
     def _share(self, name: str) -> Share:
         """The declaration of that vector for the present round."""
-        return self._declared.share(name, self._round)
+        return self._declared.share(name, self.round)
 
     def _numbers(self, share: Share, scalars: Mapping[str, float]) -> dict[str, float]:
         """The scalars beside a vector in the order in which they travel: as many as declared, and finite."""
-        self._declared.check_scalars(share, scalars, self._round)
+        self._declared.check_scalars(share, scalars, self.round)
         numbers = {name: float(scalars[name]) for name in sorted(scalars)}
         if wrong := [name for name, value in numbers.items() if not isfinite(value)]:
-            raise InputError(
-                f"`{self.protocol}` sends {wrong[0]}={numbers[wrong[0]]} beside `{share.vector}` in round "
-                f"{self._round}; only finite numbers leave a peer"
-            )
+            sent = f"sends {wrong[0]}={numbers[wrong[0]]} beside `{share.vector}`"
+            raise self._refused(sent, "; only finite numbers leave a peer")
         return numbers
 
     def _addressed(self, share: Share, neighbours: Collection[str], to: To) -> dict[str, Tensor]:
         """Which vector each receiver gets in an exchange; a neighbour that gets none is left out."""
         if to is None:
-            return dict.fromkeys(neighbours, self.vector(share)) if neighbours else {}
-        self._check_ids(share, "to", to)
-        if strangers := sorted(set(to) - set(neighbours)):
-            raise InputError(
-                f"`{self.protocol}` sends `{share.vector}` to {', '.join(strangers)} in round {self._round}, and the "
-                f"neighbours are {', '.join(neighbours) or 'none'}; send to neighbours only"
-            )
+            return dict.fromkeys(neighbours, self._vector(share)) if neighbours else {}
+        self._check_ids(share, "to", to, neighbours)
         if not isinstance(to, Mapping):
             chosen = [neighbour for neighbour in neighbours if neighbour in to]
-            return dict.fromkeys(chosen, self.vector(share)) if chosen else {}
+            return dict.fromkeys(chosen, self._vector(share)) if chosen else {}
         if not share.own:
-            raise InputError(
-                f"`{self.protocol}` gives each neighbour a `{share.vector}` of its own in round {self._round}; that "
-                "goes with a vector of the protocol's own: declare one under another name"
-            )
+            hint = "; that goes with a vector of the protocol's own: declare one under another name"
+            raise self._refused(f"gives each neighbour a `{share.vector}` of its own", hint)
         for vector in to.values():
             self._check_vector(share, vector)
         return {neighbour: to[neighbour] for neighbour in neighbours if neighbour in to}
 
     def _check_vector(self, share: Share, vector: Tensor) -> None:
-        self._declared.check(share, vector, self._round, self._model.sizes["model"])
-        length = self.length(share)
+        self._declared.check(share, vector, self.round, self._model.sizes["model"])
+        length = self._length(share)
         if share.own and length is not None and vector.numel() != length:
-            raise InputError(
-                f"`{self.protocol}` sends `{share.vector}` in round {self._round} with {vector.numel()} values, and "
-                f"declares it like={share.like!r}, which has {length}; make it as long or leave out `like`"
-            )
+            declared = f"declares it like={share.like!r}, which has {length}; make it as long or leave out `like`"
+            raise self._refused(f"sends `{share.vector}`", f" with {vector.numel()} values, and {declared}")
 
-    def _check_ids(self, share: Share, which: str, ids: Collection[str]) -> None:
+    def _check_ids(
+        self, share: Share, which: Literal["to", "of"], ids: Collection[str], neighbours: Collection[str]
+    ) -> None:
         """`ids` are those that an exchange goes to, or is awaited of, as `which` says."""
         if not isinstance(ids, Collection) or isinstance(ids, Tensor):
-            raise InputError(
-                f"`{self.protocol}` exchanges `{share.vector}` in round {self._round} with "
-                f"{which}={type(ids).__name__}; name the vector alone, and numbers by their names: "
-                'peer.exchange("extractor", loss=0.3)'
-            )
+            hint = 'name the vector alone, and numbers by their names: peer.exchange("extractor", loss=0.3)'
+            raise self._refused(f"exchanges `{share.vector}`", f" with {which}={type(ids).__name__}; {hint}")
         if isinstance(ids, str):
-            raise InputError(
-                f"`{self.protocol}` exchanges `{share.vector}` in round {self._round} with {which}={ids!r}; write a "
-                f"list of ids: {which}=[{ids!r}]"
-            )
+            given = f" with {which}={ids!r}; write a list of ids: {which}=[{ids!r}]"
+            raise self._refused(f"exchanges `{share.vector}`", given)
+        if strangers := ", ".join(sorted(set(ids) - set(neighbours))):
+            does, hint = ("sends", "send to") if which == "to" else ("waits for", "wait for")
+            known = f", and the neighbours are {', '.join(neighbours) or 'none'}; {hint} neighbours only"
+            raise self._refused(f"{does} `{share.vector}` {which} {strangers}", known)
 
-    def _check_senders(self, share: Share, neighbours: Collection[str], of: Collection[str]) -> None:
-        self._check_ids(share, "of", of)
-        if strangers := sorted(set(of) - set(neighbours)):
-            raise InputError(
-                f"`{self.protocol}` waits for `{share.vector}` of {', '.join(strangers)} in round {self._round}, and "
-                f"the neighbours are {', '.join(neighbours) or 'none'}; wait for neighbours only"
-            )
-
-    def _check_mean(self, share: Share, weight: float) -> None:
-        name = f"`{self.protocol}` takes the mean of `{share.vector}` in round {self._round}"
-        if share.bytes:
-            raise InputError(f"{name}, which is declared as bytes; a mean is of float32 values")
-        if not (isinstance(weight, SupportsFloat) and isfinite(weight) and weight >= 0):
-            raise InputError(f"{name} with weight {weight}; a weight is a number from 0 up")
-
-    def _check_pending(self, pending: int) -> None:
+    def _check_pending(self) -> None:
         """A receiver has room for four messages of a sender: with more under way, both could wait for ever."""
-        if pending >= MAX_PENDING:
-            raise InputError(
-                f"`{self.protocol}` has {pending} exchanges under way in round {self._round} and begins another; "
-                "`await` one of them first"
-            )
+        if (pending := sum(not one.awaited for one in self._exchanges)) >= MAX_PENDING:
+            raise self._refused(f"has {pending} exchanges under way", " and begins another; `await` one of them first")
 
     def _check_ring(self, collective: str) -> None:
-        if self._graph == "none":
-            raise InputError(
-                f"`{self.protocol}` calls `{collective}` in round {self._round}, and its graph is `none`; let `graph` "
-                "return another, such as `ring`"
-            )
+        if self._protocol.graph == "none":
+            hint = ", and its graph is `none`; let `graph` return another, such as `ring`"
+            raise self._refused(f"calls `{collective}`", hint)
+
+    def _refused(self, what: str, why: str) -> InputError:
+        return InputError(f"`{self._protocol.name}` {what} in round {self.round}{why}")
 
 
 class SendQueue:
@@ -328,11 +330,10 @@ class RingOrder:
 class Communicator:
     """Carries out the calls of one peer, each on the present round's collectives."""
 
-    def __init__(self, peer: Peer, spec: Spec, model: Model, lifecycle: Lifecycle, round: Round) -> None:
+    def __init__(self, peer: CheckedPeer, spec: Spec, model: Model, lifecycle: Lifecycle, round: Round) -> None:
         """`peer`: the one that calls; `round`: the present one."""
         self._peer, self._lifecycle, self._round = peer, lifecycle, round
-        self._encoding = new_encoding(spec.wire, model.sizes, model.vector if spec.init == "shared" else None)
-        self.checker = CallChecker(peer, spec.protocol, spec.rounds, model, self._encoding)
+        self._encoding = peer._encoding
         self._adversary = SimulatedAdversary(spec.behaviour.get(peer.id), model, spec.seed, peer.id)
         self._transfers, self._queue = Transfers(model.device), SendQueue()
         self.ring = RingOrder(peer.members)
@@ -354,108 +355,94 @@ class Communicator:
         self._adversary.load_state_dict(behaviour)
         self.ring = RingOrder(**{**facts["ring"], "order": tuple(facts["ring"]["order"])})
 
-    def exchange(self, share: str, to: To, of: Of, scalars: Mapping[str, float]) -> Pending[dict[str, Received]]:
-        """Check and, where nothing is to be copied, send before this returns: its errors are raised at the call."""
-        exchanges = self._round.exchanges
-        call = self.checker.exchange(share, to, of, scalars, pending=sum(not one.awaited for one in exchanges))
-        if (trace := self._round.trace) and trace.shared == share:
-            trace.passes(self.checker.vector(call.share))
+    def start(self, call: CheckedCall) -> Awaitable[dict[str, Received]]:
+        """What came of each sender. An exchange sends before this returns, unless something is to be copied: its errors
+        are raised at the call."""
+        match call.collective:
+            case "exchange":
+                return self._exchange(call)
+            case "weighted_mean":
+                return self._weighted_mean(call)
+            case "all_gather":
+                return self._all_gather(call)
+            case "token":
+                return self._pass_token(call) if call.vectors else self._receive_token(call)
+
+    def _exchange(self, call: CheckedCall) -> Pending[dict[str, Received]]:
+        name, collectives = call.share.vector, self._round.collectives
+        if (trace := self._round.trace) and trace.shared == name:
+            trace.passes(self._peer._vector(call.share))
             trace.facts |= call.numbers
         with self._communicating():
-            length = self._bytes(call.share)
-            if of is not None:
-                expected = Expected(length, of, of)
-            else:
-                expected = Expected(length, call.around.senders if to is None else (), call.around.senders)
-            collectives = self._round.collectives
+            expected = Expected(self._bytes(call.share), call.required, call.senders)
             sent = self._leave(
                 call,
-                lambda vectors: collectives.exchange(
-                    call.around, call.share.vector, Outgoing(vectors, call.numbers), expected
-                ),
+                lambda vectors: collectives.exchange(call.around, name, Outgoing(vectors, call.numbers), expected),
             )
-        exchanges.append(Pending(lambda: self._received(call, sent)))
-        return exchanges[-1]
+        self._round.exchanges.append(Pending(lambda: self._received(call, sent)))
+        return self._round.exchanges[-1]
 
-    async def weighted_mean(self, share: str, weight: float) -> None:
-        call = self.checker.weighted_mean(share, weight)
+    async def _weighted_mean(self, call: CheckedCall) -> dict[str, Received]:
         with self._communicating():
             vector = await self._leave(call, lambda vectors: vectors[""])
             # Only now, as the encoding may make what it keeps of this vector.
             rounding = self._encoding.rounding(call.share, vector)
-            await self._round.collectives.weighted_mean(call.around, share, vector, float(weight), rounding)
-            self._transfers.copy_into(vector, call.vector)
+            await self._round.collectives.weighted_mean(call.around, call.share.vector, vector, call.weight, rounding)
+            self._transfers.copy_into(vector, call.vectors[""])
+        return {}
 
-    async def all_gather(self, share: str, scalars: Mapping[str, float]) -> dict[str, Received]:
-        call = self.checker.all_gather(share, scalars)
-        length = self._bytes(call.share)
-        collectives = self._round.collectives
+    def _all_gather(self, call: CheckedCall) -> Awaitable[dict[str, Received]]:
+        length, collectives = self._bytes(call.share), self._round.collectives
         sent = self._leave(
-            call, lambda vectors: collectives.all_gather(call.around, share, vectors[""], call.numbers, length)
+            call,
+            lambda vectors: collectives.all_gather(call.around, call.share.vector, vectors[""], call.numbers, length),
         )
-        received = await self._received(call, sent)
-        return {member: received[member] for member in self._peer.members}
+        return self._received(call, sent)
 
-    async def pass_token(self, share: str) -> None:
-        call = self.checker.pass_token(share)
+    async def _pass_token(self, call: CheckedCall) -> dict[str, Received]:
         with self._communicating():
             vector = await self._leave(call, lambda vectors: vectors[""])
-            await self._round.collectives.pass_token(call.around, share, vector)
+            await self._round.collectives.pass_token(call.around, call.share.vector, vector)
+        return {}
 
-    async def receive_token(self, share: str) -> Tensor:
-        declared = self.checker.receive_token(share)
+    async def _receive_token(self, call: CheckedCall) -> dict[str, Received]:
         with self._communicating():
-            around, length = self.checker.neighbourhood(), self._bytes(declared)
-            token = await self._round.collectives.receive_token(around, share, length)
-        return self._decoded(declared, token.vector)
+            length = self._bytes(call.share)
+            token = await self._round.collectives.receive_token(call.around, call.share.vector, length)
+        return {sender: Received(self._decoded(call.share, token.vector), {}) for sender in call.senders}
 
-    async def gather(self, record: str, values: Tensor) -> dict[str, Tensor]:
-        records = await self._gathered(record, tuple(self.checker.gather(record, values)))
-        return {peer: torch.tensor(records[peer], dtype=torch.float64) for peer in self._peer.members}
+    async def gather(self, record: str, numbers: Sequence[float]) -> dict[str, tuple[float, ...]]:
+        """Every member's numbers, by id."""
+        with self._communicating():
+            collectives, around = self._round.collectives, self._peer._neighbourhood()
+            return await (await self._queue.enqueue((), lambda: collectives.gather(around, record, tuple(numbers))))
 
-    async def agree(self, record: str, decision: Tensor | None) -> None:
-        own = decision_digest(decision)
-        digests = await self.gather(record, torch.tensor([own], dtype=torch.float64))
-        others = [peer for peer, theirs in digests.items() if float(theirs) not in (UNDECIDED, own)]
-        if others and decision is not None:
-            raise FailedError(
-                f"{self._peer.id} decided otherwise than {', '.join(others)} about `{record}` in round "
-                f"{self._round.number}; a decision may rest only on what is equal at all peers, and its last bits need "
-                "one kind of CPU"
-            )
-
-    async def reorder(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
-        # Last bits differ between kinds of CPU: a ring that only some believe in must not come into use.
-        await self.agree("order", torch.tensor([self._peer.members.index(peer) for peer in order]))
+    def use_ring(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
+        """Use that order from here on, as all others do."""
         self.ring = RingOrder(order, cost_before, cost_after)
-        network, number, around = self._round.network, self._round.number, self.checker.neighbourhood()
+        network, number, around = self._round.network, self._round.number, self._peer._neighbourhood()
         network.audit.reordered(number, order)
         network.set_edges(number, around.receivers, around.senders)
         self._lifecycle.report(RingOrdered(order=order, cost_before=cost_before, cost_after=cost_after))
 
     # -- the runtime's own calls, of vectors and records that no protocol names: they travel as they are --
 
-    async def gather_number(self, record: str, number: float) -> list[float]:
-        """Every member's number, in the order of the spec."""
-        records = await self._gathered(record, (number,))
-        return [records[peer][0] for peer in self._peer.members]
-
     async def runtime_mean(self, name: str, vector: Tensor, weight: float) -> None:
         """The weighted mean over all members, in place; on the CPU."""
         with self._communicating():
-            await self._round.collectives.weighted_mean(self.checker.neighbourhood(), name, vector, weight)
+            await self._round.collectives.weighted_mean(self._peer._neighbourhood(), name, vector, weight)
 
     async def receive_state(self, name: str, numbers: int = 0) -> Arrived:
         """What the left neighbour sends to this peer, which is being admitted; the vector is on the CPU."""
         with self._communicating():
-            return await self._round.collectives.receive_token(self.checker.neighbourhood(), name, None, numbers)
+            return await self._round.collectives.receive_token(self._peer._neighbourhood(), name, None, numbers)
 
     async def send_state(self, name: str, vector: Tensor, numbers: Sequence[float] = ()) -> None:
         """To the right neighbour, which is being admitted."""
         leaving = self._transfers.fetch(vector)
         with self._communicating():
             here = await self._queue.enqueue([leaving], lambda: leaving.vector)
-            await self._round.collectives.pass_token(self.checker.neighbourhood(), name, here, numbers)
+            await self._round.collectives.pass_token(self._peer._neighbourhood(), name, here, numbers)
 
     def placed(self, vector: Tensor) -> Tensor:
         """A tensor from the CPU where the model lies."""
@@ -508,21 +495,17 @@ class Communicator:
             arrived = await (await sent)
         return {
             sender: Received(self._decoded(call.share, one.vector), dict(zip(call.numbers, one.scalars, strict=True)))
-            for sender, one in arrived.items()
+            for sender in call.senders
+            if (one := arrived.get(sender))
         }
 
     def _decoded(self, share: Share, arrived: Tensor) -> Tensor:
-        return self._encoding.decode(share, arrived, lambda: self.checker.vector(share), self._transfers.to_device)
+        return self._encoding.decode(share, arrived, lambda: self._peer._vector(share), self._transfers.to_device)
 
     def _bytes(self, share: Share) -> int | None:
         """Of the vector, as it travels, at every peer; None where each may send one of its own length."""
-        length = self.checker.length(share)
+        length = self._peer._length(share)
         return None if length is None else self._encoding.length(share, length)
-
-    async def _gathered(self, record: str, numbers: tuple[float, ...]) -> dict[str, tuple[float, ...]]:
-        with self._communicating():
-            collectives, around = self._round.collectives, self.checker.neighbourhood()
-            return await (await self._queue.enqueue((), lambda: collectives.gather(around, record, numbers)))
 
     @contextmanager
     def _communicating(self) -> Iterator[None]:

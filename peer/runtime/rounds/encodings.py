@@ -17,9 +17,9 @@ from torch import Tensor
 
 from peer.errors import InputError
 from peer.network.collectives import Rounding
-from peer.network.wire.manifest import Manifest, PayloadSpec, TopKBlock, pack_top_k, unpack_top_k, vector_bytes
+from peer.network.wire.manifest import PayloadSpec, TopKBlock, pack_top_k, unpack_top_k, vector_bytes
 from peer.protocols.blocks.vectors import places_of_largest
-from peer.protocols.declarations import Declarations, Share
+from peer.protocols.declarations import Share
 from peer.spec.blocks import TopK, Wire
 
 Collective = Literal["exchange", "weighted_mean", "all_gather", "token"]
@@ -204,11 +204,3 @@ def new_encoding(wire: Wire, sizes: Mapping[str, int], initial: Tensor | None = 
             return Bfloat16Encoding(sizes)
         case "top-k":
             return TopKEncoding(sizes, wire, initial if initial is None else initial.detach().cpu().clone())
-
-
-def encoded_manifest(manifest: Manifest, declared: Declarations, encoding: Encoding) -> Manifest:
-    """The manifest of vectors as they travel; its first payloads are those of the shares, in their order."""
-    count = len(declared.shares)
-    pairs = zip(declared.shares, manifest.payloads[:count], strict=True)
-    vectors = [encoding.payload(share, payload) for share, payload in pairs]
-    return replace(manifest, payloads=(*vectors, *manifest.payloads[count:]))

@@ -7,7 +7,7 @@
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict
 from operator import attrgetter
@@ -22,11 +22,12 @@ from peer.learning.device import copies
 from peer.learning.training.phase import Phase
 from peer.network.network import Network
 from peer.plugins import describe_error
-from peer.protocols.base import Peer, Received, Resources, State
+from peer.protocols.base import Resources, State
 from peer.runtime.checkpoints import Journal, tensor_digest, under
 from peer.runtime.lifecycle import Lifecycle, PhaseTimes
 from peer.runtime.rounds.admission import PerMemberState
-from peer.runtime.rounds.calls import Communicator, Of, RingOrder, To, plain_notes
+from peer.runtime.rounds.calls import CheckedPeer, Communicator, RingOrder, plain_notes
+from peer.runtime.rounds.encodings import new_encoding
 from peer.runtime.rounds.learner import Learner
 from peer.runtime.rounds.round import Round
 from peer.runtime.setup import Setup
@@ -60,12 +61,12 @@ class Participant:
         self.round = Round(number, self.network, self.journal, trace)
         self.communicator.begin(self.round)
         self.network.begin_round(number)
-        around = self.communicator.checker.neighbourhood()
+        around = self.face._neighbourhood()
         self.network.audit.authorise(number, around.receivers, around.senders)
 
     def use_first_edges(self) -> None:
         """Open the links of the view's ring; a resumed peer has those of its checkpoint."""
-        around = self.communicator.checker.neighbourhood()
+        around = self.face._neighbourhood()
         self.network.set_edges(self.setup.view.first, around.receivers, around.senders)
 
     def begin_view(self) -> None:
@@ -73,34 +74,6 @@ class Participant:
         before = [id for id in self.rows.ids if id in self.communicator.ring.order]
         self.rows.remap(self.state, before, self.face.members)
         self.communicator.ring = RingOrder(self.face.members)
-
-    async def once(self, make: Callable[[], Tensor]) -> Tensor:
-        """What `make` returns, or returned before a crash: on disk before anything that depends on it leaves."""
-        number, value = await self.round.recall()
-        if value is None:
-            checker = self.communicator.checker
-            checker.compute(make, "once")
-            value = await self.round.keep(number, checker.once(await self.learner.compute(make)))
-        return value.to(self.learner.model.device)
-
-    async def resources(self) -> Resources:
-        """As measured or given, once a round."""
-        if self.round.resources is None:
-            values = (await self.once(self._measure)).tolist()
-            rates = dict(zip(self.face.members, values[2:], strict=True))
-            self.round.resources = Resources(values[0], values[1], rates)
-            self.note({RESOURCES_NOTE: values})
-        return self.round.resources
-
-    def _measure(self) -> Tensor:
-        if self.setup.pinned_resources is not None:
-            return torch.tensor(as_noted(self.setup.pinned_resources(self.round.number)), dtype=torch.float64)
-        now = self.network.resources()
-        rates = [now.bytes_per_second.get(peer, 0.0) for peer in self.face.members]
-        return torch.tensor([now.free_cpus, now.free_memory_bytes / GIB, *rates], dtype=torch.float64)
-
-    def note(self, values: Mapping[str, object]) -> None:
-        self.round.notes |= plain_notes(self.setup.spec.protocol.name, values, self.round.number)
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What must survive a crash: copies of tensors, on the CPU, as the next round changes them, and plain JSON."""
@@ -168,7 +141,7 @@ def _of_participant(path: str, writable: bool = False) -> Any:
     return property(read, write if writable else None)
 
 
-class LocalPeer(Peer):
+class LocalPeer(CheckedPeer):
     """What a protocol is given: each call and each attribute goes to the part that it belongs to."""
 
     round = _of_participant("lifecycle.round")
@@ -183,14 +156,20 @@ class LocalPeer(Peer):
     head = _of_participant("learner.model.head")
     layout = _of_participant("learner.model.layout")
     state = _of_participant("state", writable=True)
+    _start = _of_participant("communicator.start")
+    _gather = _of_participant("communicator.gather")
+    _use_ring = _of_participant("communicator.use_ring")
+    _exchanges = _of_participant("round.exchanges")
 
     def __init__(self, participant: Participant) -> None:
-        setup = participant.setup
+        setup, spec, model = participant.setup, participant.setup.spec, participant.setup.model
         self._own = participant
-        self.id, self.members, self.rounds = setup.config.id, setup.view.members, setup.spec.rounds
+        self.id, self.members, self.rounds = setup.config.id, setup.view.members, spec.rounds
+        encoding = new_encoding(spec.wire, model.sizes, model.vector if spec.init == "shared" else None)
+        super().__init__(spec.protocol, spec.rounds, model, encoding)
 
     async def train(self, *phases: Phase) -> float:
-        self._own.communicator.checker.train(phases)
+        self._check_phases(phases)
         return await self._own.learner.train(phases, self._own.round)
 
     async def accuracy(self) -> float:
@@ -203,44 +182,39 @@ class LocalPeer(Peer):
         return self._own.learner.trainer.batches(size, self.round, epochs)
 
     async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
-        self._own.communicator.checker.compute(function)
+        self._check_function(function)
         return await self._own.learner.compute(function, *arguments)
 
     def forget(self, optimiser: str) -> None:
         self._own.learner.trainer.drop(optimiser)
 
-    def exchange(self, share: str, /, to: To = None, of: Of = None, **scalars: float) -> Awaitable[dict[str, Received]]:
-        return self._own.communicator.exchange(share, to, of, scalars)
-
-    async def weighted_mean(self, share: str, weight: float) -> None:
-        await self._own.communicator.weighted_mean(share, weight)
-
-    async def all_gather(self, share: str, /, **scalars: float) -> dict[str, Received]:
-        return await self._own.communicator.all_gather(share, scalars)
-
-    async def gather(self, record: str, values: Tensor) -> dict[str, Tensor]:
-        return await self._own.communicator.gather(record, values)
-
-    async def agree(self, record: str, decision: Tensor | None) -> None:
-        await self._own.communicator.agree(record, decision)
-
-    async def pass_token(self, share: str) -> None:
-        await self._own.communicator.pass_token(share)
-
-    async def receive_token(self, share: str) -> Tensor:
-        return await self._own.communicator.receive_token(share)
-
-    async def reorder(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
-        await self._own.communicator.reorder(order, cost_before, cost_after)
-
     async def once(self, make: Callable[[], Tensor]) -> Tensor:
-        return await self._own.once(make)
+        """What `make` returns, or returned before a crash: on disk before anything that depends on it leaves."""
+        own = self._own
+        number, value = await own.round.recall()
+        if value is None:
+            self._check_function(make, "once")
+            value = await own.round.keep(number, self._check_drawn(await own.learner.compute(make)))
+        return value.to(own.learner.model.device)
 
     async def resources(self) -> Resources:
-        return await self._own.resources()
+        """As measured or given, once a round."""
+        round = self._own.round
+        if round.resources is None:
+            values = (await self.once(self._measure)).tolist()
+            round.resources = Resources(values[0], values[1], dict(zip(self.members, values[2:], strict=True)))
+            self.note(**{RESOURCES_NOTE: values})
+        return round.resources
+
+    def _measure(self) -> Tensor:
+        if (pinned := self._own.setup.pinned_resources) is not None:
+            return torch.tensor(as_noted(pinned(self.round)), dtype=torch.float64)
+        now = self._own.network.resources()
+        rates = [now.bytes_per_second.get(peer, 0.0) for peer in self.members]
+        return torch.tensor([now.free_cpus, now.free_memory_bytes / GIB, *rates], dtype=torch.float64)
 
     def shared_generator(self, purpose: str) -> np.random.Generator:
         return self._own.round.shared_generator(self._own.setup.spec.seed, purpose)
 
     def note(self, **values: float | Sequence[float]) -> None:
-        self._own.note(values)
+        self._own.round.notes |= plain_notes(self._protocol.name, values, self.round)

@@ -129,7 +129,6 @@ class RunProgress:
         return kept
 
     def load_state_dict(self, kept: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
         self.best = Best(**kept["best"]) if "best" in kept else None
         self.progress = EarlyStopping(**kept.get("progress", {}))
         self.stopped_early = kept.get("over", False)
@@ -162,13 +161,9 @@ def round_done(participant: Participant, found: ModelFigures, before: PhaseTimes
     """The event of the present round; `before`: the times when it began."""
     traffic, now, then = participant.network.traffic, asdict(participant.lifecycle.times), asdict(before)
     return RoundDone(
+        **vars(found),
         round=participant.round.number,
-        accuracy=found.accuracy,
-        figures=found.figures,
-        validation=found.validation,
         loss=bounded(participant.learner.loss),
-        test_loss=found.test_loss,
-        balanced=found.balanced,
         seconds={name: now[name] - then[name] for name in now},
         bytes_sent=traffic.sent.total(),
         bytes_received=traffic.received.total(),
@@ -203,7 +198,6 @@ async def open_files(telemetry: Telemetry, participant: Participant) -> None:
 
 
 def report_adversaries(spec: Spec, report: Report) -> None:
-    """Report the peers that misbehave by the spec, if there are any."""
     if spec.behaviour:
         report(Misbehaving(peers=describe_behaviours(spec.behaviour)))
 
@@ -261,7 +255,8 @@ class Evaluator:
             return
         headline, run = self._task.headline, self.progress
         figure = figure_to_send(self.validation[headline.name], headline.better)
-        figures = await self._participant.communicator.gather_number(FIGURE.name, figure)
+        known = await self._participant.communicator.gather(FIGURE.name, (figure,))
+        figures = [known[member][0] for member in self._participant.face.members]
         run.progress = run.progress.since(self._since(round)).after(round, figures, headline.better, rule.margin)
         run.stopped_early = run.progress.should_stop(round, rule)
         if run.stopped_early:
@@ -328,11 +323,8 @@ class Finish:
 
     def __init__(self, participant: Participant, evaluator: Evaluator) -> None:
         self._participant, self._evaluator = participant, evaluator
-        self._spec, self._out, self._last = (
-            participant.setup.spec,
-            participant.setup.out,
-            participant.network.last_round,
-        )
+        self._spec, self._out = participant.setup.spec, participant.setup.out
+        self._last = participant.network.last_round
 
     async def run(self) -> None:
         """FailedError where fine-tuning diverges."""
@@ -367,14 +359,10 @@ class Finish:
         participant, network = self._participant, self._participant.network
         traffic, ring = network.traffic, participant.communicator.ring
         return Result(
+            **vars(found),
             id=participant.face.id,
             rounds=self._last,
             samples=participant.learner.samples,
-            accuracy=found.accuracy,
-            figures=found.figures,
-            balanced=found.balanced,
-            test_loss=found.test_loss,
-            validation=found.validation,
             best=self._evaluator.progress.best,
             before_finetuning=before,
             stopped_early=self._last < self._spec.rounds,

@@ -13,7 +13,7 @@ from torch import Tensor
 from peer.network.collectives import Arrived, Collectives, Expected, Neighbourhood, Outgoing
 from peer.network.network import Network
 from peer.network.streams.handshake import Identity
-from peer.network.streams.state import NetworkCallbacks, NetworkState
+from peer.network.streams.stream import NetworkCallbacks, NetworkState
 from peer.network.transport.memory import MemoryNetwork
 from peer.network.wire.manifest import Kind, Manifest, PayloadSpec, TopKBlock
 from peer.network.wire.messages import Resources

@@ -8,8 +8,7 @@ import torch
 from peer.network.limits import Timeouts
 from peer.network.network import Network
 from peer.network.streams.handshake import Identity
-from peer.network.streams.state import NetworkCallbacks, NetworkState
-from peer.network.streams.stream import DeliveryTracker
+from peer.network.streams.stream import DeliveryTracker, NetworkCallbacks, NetworkState
 from peer.network.transport import Pipe, Service
 from peer.network.transport.memory import MemoryNetwork, MemoryPipe, MemoryTransport
 from peer.network.wire.frames import Call

@@ -10,7 +10,7 @@ from strangers import Door, answer, hello, pipes
 
 from peer.network.network import Network
 from peer.network.streams.handshake import Identity
-from peer.network.streams.state import NetworkCallbacks, NetworkState
+from peer.network.streams.stream import NetworkCallbacks, NetworkState
 from peer.network.transport.memory import MemoryNetwork, MemoryPipe
 from peer.network.wire.frames import Call
 from peer.network.wire.manifest import Manifest, PayloadSpec
