@@ -214,11 +214,12 @@ class Trainer:
         steps = Steps(TrainingStep(model, phase, self._precision, self._kept), optimiser, self.how)
         forward, samples = self._forward(phase)
         order = self._order(stopping.ahead, phase.batch_size, phase.part, round, number)
+        per_step = self._batches_per_step(phase)
+        model.learn(phase.part)
         with closing(samples.drawn(order, self._stream(round, f"samples {number}"))) as batches:
             while not stopping.should_stop():
-                model.learn(phase.part)
                 begun = steps.so_far()
-                for many in self._batches_per_step(phase):
+                for many in per_step:
                     if stopping.should_stop():
                         break
                     loss = steps.step(islice(batches, many), forward)
@@ -230,6 +231,7 @@ class Trainer:
                     if self.how.patience and self._held_back is not None and not stopping.should_stop():
                         model.rebind()
                         stopping.on_validation_loss(measure(model, self._held_back).loss)
+                        model.learn(phase.part)
                     if schedule:
                         schedule.on_progress("epoch", steps.since(begun), optimiser)
         model.rebind()
