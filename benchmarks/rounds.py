@@ -1,10 +1,11 @@
 """A round of gossip-sgd beside plain loops over the same samples, and where a peer's CPU goes, thread by thread.
 
 Run: python -m benchmarks.rounds [--turns 3]. Four peers on a ring, 600 images of MNIST's size each, batches of 32, one
-epoch of SGD with momentum a round, one thread; a small model (0.94 MB) and a large one (23.3 MB). The loops are what a
-simulation usually is: a DataLoader over a TensorDataset and torch's SGD, a process for each core. Start-up is apart.
-Runs and loops take turns. A peer's CPU is its own, from the end of its first round on (`benchmarks.timed`): of the
-thread that trains, of those that save, of the event loop, and of the rest, which are gRPC's.
+epoch of SGD with momentum a round, one thread; a tiny model (25 kB), of which next to nothing travels, a small one
+(0.94 MB) and a large one (23.3 MB). The loops are what a simulation usually is: a DataLoader over a TensorDataset and
+torch's SGD, a process for each core. Start-up is apart. Runs and loops take turns. A peer's CPU is its own, from the
+end of its first round on (`benchmarks.timed`): of the thread that trains, of those that save, of the event loop, and of
+the rest, which are gRPC's.
 """
 
 import argparse
@@ -28,10 +29,13 @@ from torch.utils.data import DataLoader, TensorDataset
 import benchmarks
 from benchmarks import peers
 from benchmarks.measure import Cost, Figure, in_turns, machine, median, ratios
-from benchmarks.timed import mlp_large, mlp_small
+from benchmarks.timed import mlp_large, mlp_small, mlp_tiny
 
-PEERS, SHARD, ROUNDS, BATCH, LR, MOMENTUM = 4, 600, 6, 32, 0.01, 0.9
-MODELS = {"0.94 MB": mlp_small, "23.3 MB": mlp_large}
+PEERS, SHARD, BATCH, LR, MOMENTUM = 4, 600, 32, 0.01, 0.9
+MODELS = {"25 kB": mlp_tiny, "0.94 MB": mlp_small, "23.3 MB": mlp_large}
+ROUNDS = {"25 kB": 60, "0.94 MB": 6, "23.3 MB": 6}
+BEYOND = {"25 kB": 10.0}
+"""Milliseconds of CPU that a round may cost a peer beyond its training."""
 SOURCE = str(Path(benchmarks.__file__).parent.parent)
 
 
@@ -47,7 +51,7 @@ def loops(model: str, share: int, barrier: Barrier, results: "SimpleQueue[Cost]"
         trained.append((module, loader, torch.optim.SGD(module.parameters(), LR, MOMENTUM)))
     costs = []
     barrier.wait()
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS[model]):
         began, cpu = time.monotonic(), time.process_time()
         for module, loader, optimiser in trained:
             for x, y in loader:
@@ -77,9 +81,9 @@ def rounds_of(directory: Path) -> list[list[dict[str, float]]]:
     return [[json.loads(line) for line in file.read_text().splitlines()] for file in sorted(directory.glob("*.jsonl"))]
 
 
-def compare(model: str, turns: int) -> tuple[dict[str, list[Cost]], Counter[str]]:
-    """Costs of a round, and CPU seconds a peer and round by kind of thread."""
-    numbers, threads = count(), list[dict[str, float]]()
+def compare(model: str, turns: int) -> tuple[dict[str, list[Cost]], list[Counter[str]]]:
+    """Costs of a round, and, of each turn, CPU seconds a peer and round by kind of thread."""
+    numbers, threads = count(), list[Counter[str]]()
     with tempfile.TemporaryDirectory() as place, peers.fork_server() as (runner, server):
         data = Path(place) / "images.npz"
         peers.images(data, PEERS * SHARD)
@@ -89,8 +93,8 @@ def compare(model: str, turns: int) -> tuple[dict[str, list[Cost]], Counter[str]
             times.mkdir()
             protocol = {"name": "benchmarks.timed:Timed", "topology": "ring", "times": str(times)}
             spec = {
-                "rounds": ROUNDS,
-                "evaluate_every": ROUNDS,
+                "rounds": ROUNDS[model],
+                "evaluate_every": ROUNDS[model],
                 "code": SOURCE,
                 "protocol": {**protocol, "batch_size": BATCH, "lr": LR, "momentum": MOMENTUM},
                 "model": {"name": f"benchmarks.timed:{MODELS[model].__name__}"},
@@ -103,12 +107,11 @@ def compare(model: str, turns: int) -> tuple[dict[str, list[Cost]], Counter[str]
                 {kind: (one[-1][kind] - one[0][kind]) / (len(one) - 1) for kind in one[0] if kind != "time"}
                 for one in ends
             ]
-            threads.extend(each)
-            return Cost(span / (ROUNDS - 1), statistics.mean(sum(one.values()) for one in each))
+            threads.append(Counter({kind: statistics.mean(one[kind] for one in each) for kind in each[0]}))
+            return Cost(span / (ROUNDS[model] - 1), threads[-1].total())
 
         taken = in_turns({"federation": federation, "loops": lambda: plain_loops(model)}, turns)
-    warm = threads[PEERS:]
-    return taken, Counter({kind: statistics.median(one[kind] for one in warm) for kind in warm[0]})
+    return taken, threads[1:]
 
 
 def main() -> None:
@@ -121,10 +124,13 @@ def main() -> None:
         for name, costs in taken.items():
             wall, cpu = median(costs)
             print(f"  {name:10} {wall:6.3f} s a round, {cpu:6.3f} s of CPU a peer")
-        print("  a peer's CPU: " + ", ".join(f"{kind} {seconds:.3f} s" for kind, seconds in threads.items()))
+        kinds = {kind: statistics.median(turn[kind] for turn in threads) for kind in threads[0]}
+        print("  a peer's CPU: " + ", ".join(f"{kind} {seconds:.4f} s" for kind, seconds in kinds.items()))
         against = ratios(taken["federation"], taken["loops"])
         print(Figure(f"rounds, {model}: wall clock of DataLoader loops'", [one.wall for one in against], 1.2))
         print(Figure(f"rounds, {model}: CPU of DataLoader loops'", [one.cpu for one in against]))
+        beyond = [1000 * (turn.total() - turn["training"]) for turn in threads]
+        print(Figure(f"rounds, {model}: ms of CPU a peer beyond training", beyond, BEYOND.get(model)))
     print(machine())
 
 

@@ -13,6 +13,10 @@ from peer.protocols.base import Peer
 from peer.protocols.gossip_sgd import GossipSGD
 
 
+def mlp_tiny(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
+    return _mlp(shape, 8, 8), nn.Linear(8, classes)
+
+
 def mlp_small(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
     return _mlp(shape, 256, 128), nn.Linear(128, classes)
 

@@ -180,8 +180,8 @@ class ConnectionLimiter:
                 del streams[caller]
 
     async def watch(self) -> None:
-        """Scan at intervals until cancelled."""
-        while True:
+        """Scan at intervals until cancelled; without a port there is nothing to be scanned."""
+        while self._ports:
             await asyncio.sleep(self._strangers.look)
             if not self._unknown:
                 await self._wait_for_caller()
