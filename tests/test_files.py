@@ -5,12 +5,14 @@ import os
 import subprocess
 import sys
 from contextlib import ExitStack
-from errno import ENOLCK, ENOSYS
+from errno import EINVAL, ENOLCK, ENOSPC, ENOSYS
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from peer.files import lock, write_atomically
+from peer.errors import FailedError
+from peer.files import BLOCK_BYTES, STAGING_BYTES, Buffer, lock, write_atomically
 
 
 def opened(path: Path) -> int:
@@ -27,6 +29,48 @@ def test_a_secret_is_never_in_a_file_that_others_may_read(tmp_path: Path) -> Non
         assert reader.read() == "half"
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["key"]
+
+
+@pytest.mark.parametrize("size", [0, 1, STAGING_BYTES - 1, STAGING_BYTES, STAGING_BYTES + 1, 2 * STAGING_BYTES + 4097])
+@pytest.mark.parametrize("refused", ["nothing", "at once", "after a part of a block"])
+def test_a_file_is_what_its_buffers_are_whatever_the_file_system_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, refused: str
+) -> None:
+    """Past the page cache or through it, of any length, and over a longer file that is no longer needed."""
+    content = Random(size).randbytes(size)
+    buffers: list[Buffer] = [content[:3], memoryview(content)[3:5000], content[5000:]]
+    spare, write, calls = tmp_path / "spare", os.write, list[int]()
+    spare.write_bytes(b"x" * (size + 2 * BLOCK_BYTES))
+
+    def limited(descriptor: int, data: memoryview) -> int:
+        calls.append(len(data))
+        direct = bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & getattr(os, "O_DIRECT", 0))
+        if refused == "after a part of a block" and len(calls) == 1 and len(data) > 512:
+            return write(descriptor, data[:512])
+        if direct and refused != "nothing":
+            raise OSError(EINVAL, "Invalid argument")
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", limited)
+    write_atomically(tmp_path / "file", buffers, spare)
+    assert (tmp_path / "file").read_bytes() == content
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_large_file_that_finds_no_room_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, left = os.write, [STAGING_BYTES]
+
+    def until_full(descriptor: int, data: memoryview) -> int:
+        if not left.pop():
+            raise OSError(ENOSPC, "No space left on device")
+        left.append(0)
+        return write(descriptor, data)
+
+    (tmp_path / "file").write_bytes(b"before")
+    monkeypatch.setattr(os, "write", until_full)
+    with pytest.raises(FailedError, match="make room"):
+        write_atomically(tmp_path / "file", bytes(3 * STAGING_BYTES))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"file": b"before"}
 
 
 def test_a_lock_keeps_others_out_until_its_last_copy_is_closed(tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ import pytest
 import torch
 from safetensors.numpy import load
 from safetensors.torch import save
-from torch import nn
+from torch import Tensor, nn
 from torch.autograd import backward
 from torch.nn import functional
 
 from peer.errors import InputError
 from peer.learning.export import state_dict
-from peer.learning.model.layout import Split
+from peer.learning.model.layout import GradientWriter, Split
 from peer.learning.model.model import Model
 from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
@@ -219,3 +219,33 @@ def test_load_refuses_foreign_tensors() -> None:
         model.load(build("mlp", Example.zeros((5,), 3), seed=1).state())
     with pytest.raises(InputError, match="not the tensors of model mlp"):
         model.load({})
+
+
+class OnlyPartlyUsed(nn.Module):
+    """A layer that every pass goes through, and one that none does; BatchNorm's buffers lie among their places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.norm, self.unused = nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.norm(self.used(x))
+        return found
+
+
+@pytest.mark.parametrize("passes", [1, 3])
+def test_a_gradient_that_is_written_is_the_one_that_is_added_to_zeros(passes: int) -> None:
+    model = Model(Split(OnlyPartlyUsed(), nn.Linear(3, 3)), settings="m", example=Example.zeros((4,), 3))
+    x = torch.randn(passes, 5, 4, generator=torch.Generator().manual_seed(1))
+    model.learn("model")
+    model.gradient.zero_()
+    for one in x:
+        backward(model(one).square().sum())
+    wanted = model.gradient.clone()
+    model.gradient.fill_(torch.nan)
+    with GradientWriter(model.module, model.entries(), model.gradient).writing():
+        for one in x:
+            backward(model(one).square().sum())
+    assert torch.equal(model.gradient, wanted)
+    backward(model(x[0]).square().sum())
+    assert not torch.equal(model.gradient, wanted), "passes outside add to it as before"
