@@ -292,8 +292,11 @@ class Proposer:
         )
 
     def _rank(self, change: MembershipChange) -> int:
-        """Return how many members begin before this one, where all may see the same."""
-        if change.leaves or self._membership.deciding_for:
+        """Return how many members begin before this one, where all may see the same.
+
+        A member that leaves, or that was asked to admit one, may be the only one that knows.
+        """
+        if change.leaves or change.entries or self._membership.deciding_for:
             return 0
         own, gone = self._acceptor.id, {*change.suspects, *self.to_expel}
         before = itertools.takewhile(lambda id: id != own, self._membership.chain.current.members)
