@@ -282,8 +282,8 @@ class Trainer:
         if not math.isfinite(began):
             what = (
                 f"the model was not finite when training began in round {round}, though training had left it finite; "
+                "see what the protocol made of it"
             )
-            what += "see what the protocol made of it"
         raise DivergedError(f"{self._peer}: {what}", by_others=not began <= ORDINARY_SIZE)
 
     def _forward(self, phase: Phase) -> tuple[nn.Module, Samples]:
