@@ -6,7 +6,7 @@ tables and figures as files. `after_run` is the page that every run leaves.
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.output import Output
@@ -27,9 +27,12 @@ from peer.telemetry.results import AUDIT
 
 
 def summarise(directories: Sequence[Path], code: Path | None) -> tuple[Collected, Summary]:
-    """The run of which these are the peers, and its summary. InputError, or FailedError if no peer has finished."""
+    """The run of which these are the peers, and its summary, with what taking part was worth if its launcher has said
+    so. InputError, or FailedError if no peer has finished."""
     collected = Collected.find(directories, code)
-    return collected, collected.summarise(_spent(directories))
+    made = collected.summarise(_spent(directories))
+    written = None if made.missing or len(directories) > 1 else _written(directories[0], collected.spec)
+    return collected, replace(made, worth=written.worth) if written else made
 
 
 def check_out(out: Path) -> None:

@@ -2,14 +2,16 @@
 
 3.1, head privacy: no byte of a head left its peer. Where something left whose content nobody can check, this can
      neither be said nor denied: then it is None, and `on_trust` says what it rests on.
-3.2, no server: both ends of every edge are members, and no member is a hub, that is, the one through whom all
-     others talk. (A ring neighbour that blends two vectors is no server by the paper's own Proposition 5.6.)
+3.2, no server: both ends of every edge are members, and no member is a hub, that is, the one through whom the others
+     talk. Bytes count, so that an edge beside a star hides no server. (A ring neighbour that blends two vectors is none
+     by the paper's own Proposition 5.6.)
 3.3, ring: all edges that were used fit on one ring, so that each peer talked to two neighbours at most.
 
-The last two are judged over the whole run, but for what all peers announce to each other: another order of the ring,
-other members. What happens between two such changes is judged as a whole: who meets another partner each round, or
-collects in one round and sends back in the next, is seen in no round alone. Every verdict comes with a sentence that
-says what was counted.
+The last two are judged over the whole run, but for what all peers announce to each other: other members and, of 3.3,
+another order of the ring. What happens between two such changes is judged as a whole: who meets another partner each
+round, or collects in one round and sends back in the next, is seen in no round alone. Nor in one order alone, where
+user code announces the orders: then all vectors that were sent among the same members have to fit on one ring. Every
+verdict comes with a sentence that says what was counted.
 
 Whether the definitions are met is a property of the protocol. A *violation* is a byte that left against the
 protocol's own declaration: an edge not authorised in that round, a head it calls private. What a sender wrote
@@ -39,6 +41,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Literal, NamedTuple, TypeVar
 
 from launcher.reports.peer_files import AuditedRound, ReceivedEntry, SentEntry
@@ -191,6 +194,10 @@ class RingPeriod:
     def rounds(self) -> str:
         return _rounds(flow.round for flow in self.flows)
 
+    @cached_property
+    def sizes(self) -> Counter[Edge]:
+        return _sizes_by_edge(self.flows)
+
     @property
     def groups(self) -> Iterator[tuple[Sequence[SentVector], str]]:
         """Flows that may have no hub: all, those of one vector, those of one round; and what they are, in words."""
@@ -225,38 +232,60 @@ def no_head_left(
     return DefinitionFinding(None if on_trust else True, f"{counted}; {own}")
 
 
-def no_server(orders: Sequence[RingPeriod]) -> DefinitionFinding:
-    """Definition 3.2: members only, and none through which all others talk, be it over several rounds or in one."""
-    if stranger := _stranger(orders):
+def no_server(periods: Sequence[RingPeriod]) -> DefinitionFinding:
+    """Definition 3.2: members only, and none through which the others talk, be it over several rounds or in one."""
+    if stranger := _stranger(periods):
         return DefinitionFinding(False, stranger)
-    for one in orders:
+    for one in periods:
         for flows, what in one.groups:
-            edges = {flow.edge for flow in flows}
-            if (centre := hub(edges)) is not None:
-                others = plural(len(neighbourhoods(edges)) - 1, "other")
+            sizes = _sizes_by_edge(flows)
+            if (centre := hub(sizes)) is not None:
+                others = plural(len(neighbourhoods(sizes)) - 1, "other")
+                when = f"{what} in {_rounds(flow.round for flow in flows)}"
                 return DefinitionFinding(
-                    False,
-                    f"{centre} was an end of all {plural(len(edges), 'directed edge')}{what} in "
-                    f"{_rounds(flow.round for flow in flows)}, so it stood between the {others}",
+                    False, f"{centre} {_stood(centre, sizes, when)}, so it stood between the {others}"
                 )
-    if not orders:
+    if not periods:
         return DefinitionFinding(True, "nothing was sent")
-    ends = [(sum(id in edge for edge in one.edges), len(one.edges), id) for one in orders for id in one.members]
-    most, used, busiest = max(ends, key=lambda one: (one[0] / one[1], one[1]))
+    shares = [(share, id, one) for one in periods for id, share in shares_passed(one.sizes).items()]
+    _, busiest, period = max(shares, key=lambda one: one[0])
     return DefinitionFinding(
         True,
-        f"nobody stood between all others, in a round or over many: {busiest}, the busiest, was an end of {most} of "
-        f"{plural(used, 'directed edge')}",
+        f"nobody stood between the others, in a round or over many: {busiest}, the busiest, "
+        f"{_stood(busiest, period.sizes)}",
     )
 
 
-def neighbours_only(orders: Sequence[RingPeriod]) -> DefinitionFinding:
-    """Definition 3.3: what was sent between two changes of the ring fits on one ring."""
+def _stood(id: str, sizes: Mapping[Edge, int], when: str = "") -> str:
+    """What was counted of a peer: edges, and bytes unless they are all of them."""
+    ends = sum(id in edge for edge in sizes)
+    edges = plural(len(sizes), "directed edge")
+    if ends == len(sizes):
+        return f"was an end of all {edges}{when}"
+    percent = int(100 * shares_passed(sizes)[id]) or "less than 1"
+    return (
+        f"was an end of {ends} of {edges}{when}, and {percent} % of the bytes that the others sent and got passed "
+        "through it"
+    )
+
+
+def neighbours_only(orders: Sequence[RingPeriod], announcer: str = "") -> DefinitionFinding:
+    """Definition 3.3: what was sent between two changes of the ring fits on one ring.
+
+    announcer: the protocol, if it is a user's own: then the vectors that went among the same members do, too.
+    """
     used = _used(orders)
     for one in orders:
         if why := why_no_ring(one.edges, one.members):
             meanwhile = " while the ring stayed in one order" if len(orders) > 1 else ""
             return DefinitionFinding(False, f"{why} in {one.rounds}{meanwhile}; {used}")
+    for _, among_the_same in groupby(orders if announcer else (), key=lambda one: one.view):
+        announced = [*among_the_same]
+        vectors = [flow for one in announced for flow in one.flows if flow.bytes]
+        if why := why_no_ring({flow.edge for flow in vectors}, announced[0].members):
+            told = f"as `{announcer}` put the ring into {plural(len(announced), 'order')}"
+            rounds = _rounds(flow.round for flow in vectors)
+            return DefinitionFinding(False, f"{why} in {rounds}, {told}; {used}")
     if earlier_edges(orders):
         whole = max(map(len, neighbourhoods(edge for one in orders for edge in one.edges).values()))
         in_all = f" in one order of the ring, nor more than {whole} in all"
@@ -275,18 +304,46 @@ def neighbourhoods(edges: Iterable[Edge]) -> dict[str, set[str]]:
     return found
 
 
-def hub(edges: Collection[Edge]) -> str | None:
-    """The one end of all edges, with three others at least, or with two that it both hears and answers; else None.
+MOST, NEARLY_ALL = 0.55, 0.9
+"""Shares of the bytes. Half of them pass anybody on a ring of three or in the middle of a row of four, three fifths the
+server of three clients of which two exchange as much with each other. On a ring of three that give unequally, some more
+than half may pass one."""
+
+
+def hub(sizes: Mapping[Edge, int]) -> str | None:
+    """The one that most of the others' bytes pass, with three others at least, or nearly all, with two that it both
+    hears and answers; else None.
 
     On a ring a peer that sends to its two neighbours is none, though they may not have come to send anything.
     """
-    for centre in next(iter(edges), ()):
-        targets, sources = ({edge[1 - end] for edge in edges if edge[end] == centre} for end in (0, 1))
-        if all(centre in edge for edge in edges) and (
-            len(targets | sources) > 2 or min(len(targets), len(sources)) > 1
-        ):
+    shares = shares_passed(sizes)
+    for centre in [id for id, share in shares.items() if share > MOST]:
+        targets, sources = ({edge[1 - end] for edge in sizes if edge[end] == centre} for end in (0, 1))
+        if len(targets | sources) > 2 or (min(len(targets), len(sources)) > 1 and shares[centre] > NEARLY_ALL):
             return centre
     return None
+
+
+def shares_passed(sizes: Mapping[Edge, int]) -> dict[str, float]:
+    """By peer, of the bytes that the others sent the share that it got, or of those that they got the share that it
+    sent, whichever is less; 1 where they sent or got nothing."""
+    sent, got = Counter[str](), Counter[str]()
+    for (source, target), size in sizes.items():
+        sent[source] += size
+        got[target] += size
+    whole = sent.total()
+
+    def share(part: int, others: int) -> float:
+        return part / others if others else 1.0
+
+    return {id: min(share(got[id], whole - sent[id]), share(sent[id], whole - got[id])) for id in [*(sent | got)]}
+
+
+def _sizes_by_edge(flows: Iterable[SentVector]) -> Counter[Edge]:
+    sizes = Counter[Edge]()
+    for flow in flows:
+        sizes[flow.edge] += flow.bytes + flow.number_bytes
+    return sizes
 
 
 def why_no_ring(edges: Iterable[Edge], members: Sequence[str]) -> str:
@@ -546,6 +603,8 @@ def privacy(views: Views, audits: Audits, declaration: PrivacyDeclaration, unfin
     on_trust = declaration.on_trust(audits)
     sent = sent_vectors(views, audits)
     orders = ring_periods(views, sent)
+    whole = ring_periods(views, (one._replace(order=0) for one in sent))
+    announcer = declaration.declared.protocol if declaration.declared.protocol in declaration.own_code else ""
     unseen_heads = any(one.unwritten and declaration.holds_head(one.vector, one.round) for one in sent)
     unknown = [id for id in views.ids if id in unfinished or id not in audits]
     violations = [
@@ -565,8 +624,8 @@ def privacy(views: Views, audits: Audits, declaration: PrivacyDeclaration, unfin
     )
     found = {
         "3.1": no_head_left(+heads, sent, on_trust, declaration.whose_code),
-        "3.2": no_server(orders),
-        "3.3": neighbours_only(orders),
+        "3.2": no_server(whole if len(whole) == len(orders) else [*whole, *orders]),
+        "3.3": neighbours_only(orders, announcer),
     }
     if unseen_heads:
         found["3.1"] = found["3.1"].doubted("a peer that was lost sent what may hold a head, and wrote nothing down")

@@ -39,7 +39,8 @@ class Document:
     tree: Any
     """The parser's own containers, which know their lines."""
     options: dict[Location, str] = field(default_factory=dict, kw_only=True)
-    """Which option of the command line gave a value, by its keys; of several for one key the last counts."""
+    """What else gave a value, by its keys: an option of the command line, or a line with a short form; of several for
+    one key the last counts."""
 
     @classmethod
     def read(cls, path: Path) -> "Document":
@@ -77,9 +78,12 @@ class Document:
         return cls(path, plain(tree), tree)
 
     def where(self, location: Location) -> str:
-        """The option that gave what stands at `location`, or `file:line` of its deepest part in the file."""
+        """The option that gave what stands at `location`, or chose what has to stand there, or `file:line` of its
+        deepest part in the file."""
         keys = self._keys(location)
-        if option := next((said for at, said in reversed(self.options.items()) if keys[: len(at)] == at), None):
+        chosen = {(*keys, "name"), (*keys, "kind")}
+        given = (said for at, said in reversed(self.options.items()) if keys[: len(at)] == at or at in chosen)
+        if option := next(given, None):
             return option
         node: Any = self.tree
         line: int | None = None

@@ -107,6 +107,7 @@ def _move_clip_gradient(content: dict[str, Any], document: Document) -> None:
     if "clip_gradient" in block:
         where = document.where(("clip_gradient",))
         raise InputError(f"{where}: `clip_gradient` stands here and in `training`; leave one of them out")
+    document.options["training", "clip_gradient"] = document.where(("clip_gradient",))
     content["training"] = {**block, "clip_gradient": content.pop("clip_gradient")}
 
 

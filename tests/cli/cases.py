@@ -418,6 +418,15 @@ ARGUMENTS: dict[str, tuple[list[str], str]] = {
         ["--set", "data.transforms=abc"],
         "dfl-launch: --set data.transforms=abc: `data.transforms` wants a list of transforms",
     ),
+    "set by its short form": (
+        ["--set", "clip_gradient=-1"],
+        "dfl-launch: --set clip_gradient=-1: `training.clip_gradient`: input should be greater than 0 (given: -1)",
+    ),
+    "set to what wants more": (["--set", "data.name=csv"], "dfl-launch: --set data.name=csv: `data.path` is missing"),
+    "set to a class that is not there": (
+        ["--set", "training.scheduler.name=nix"],
+        "dfl-launch: --set training.scheduler.name=nix: `training.scheduler`: unknown scheduler `nix`",
+    ),
     "set in no block": (["--set", "head_epochs=1"], "unknown key `head_epochs`; did you mean `protocol.head_epochs`?"),
     "set in the wrong block": (["--set", "protocol.rounds=1"], "did you mean `rounds` outside of all blocks?"),
     "set two blocks too high": (["--set", "alpha=1"], "did you mean `data.partition.alpha`?"),

@@ -80,9 +80,10 @@ class RandomPairs(InNotes):
 class Hub(InNotes):
     @property
     def graph(self): return "complete"
+    def clients(self): return 2
     async def round(self, peer):
         centre, *others = peer.members
-        clients = peer.shared_generator("clients").choice(others, 2, replace=False).tolist()
+        clients = peer.shared_generator("clients").choice(others, self.clients(), replace=False).tolist()
         up = {"to": [centre] if peer.id in clients else (), "of": clients if peer.id == centre else ()}
         arrived = await peer.exchange("extractor", **up)
         if arrived:
@@ -90,6 +91,19 @@ class Hub(InNotes):
         down = {"to": clients if peer.id == centre else (), "of": [centre] if peer.id in clients else ()}
         for one in (await peer.exchange("extractor", **down)).values():
             peer.extractor.copy_(one.vector)
+class HubWithAnEdge(Hub):
+    def clients(self): return 3
+    async def round(self, peer):
+        await super().round(peer)
+        first, second = peer.members[1:3]
+        pair = {first: [second], second: [first]}.get(peer.id, [])
+        await peer.exchange("extractor", to=pair, of=pair)
+class RestlessRing(InNotes):
+    reorders, records = True, (Record("order"),)
+    async def round(self, peer):
+        order = peer.shared_generator("ring").permutation(peer.members).tolist()
+        await peer.reorder(tuple(order), 0.0, 0.0)
+        await peer.exchange("extractor")
 class Honest(Base):
     async def round(self, peer):
         await peer.train(*self.local())
@@ -186,3 +200,24 @@ def test_the_figures_of_an_own_task_leave_in_events(tmp_path: Path, monkeypatch:
     proof = proof_of(tmp_path, "fibfl", 2, model={"name": "mlp"}, task={"name": "targets:Named"})
     assert proof["definitions"]["3.1"] is None
     assert {one["why"] for one in proof["on_trust"]} == {"noted by code of your own, and so in events and results"}
+
+
+def test_a_hub_is_one_beside_an_edge_that_avoids_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lies.py").write_text(CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    proof = proof_of(tmp_path, "lies:HubWithAnEdge", 8)
+    assert proof["violations"] == []
+    assert proof["definitions"] == {"3.1": True, "3.2": False, "3.3": False}
+    assert "so it stood between the 3 others" in proof["counted"]["3.2"]
+
+
+def test_another_ring_each_round_is_counted_over_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lies.py").write_text(CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    proof = proof_of(tmp_path, "lies:RestlessRing", 8)
+    assert proof["violations"] == []
+    assert (proof["definitions"]["3.2"], proof["definitions"]["3.3"]) == (True, False)
+    assert (
+        "(peer1, peer2 and peer3) in rounds 1 to 8, as `lies:RestlessRing` put the ring into"
+        in (proof["counted"]["3.3"])
+    )

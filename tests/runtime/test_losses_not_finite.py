@@ -1,4 +1,5 @@
-"""Whose fault it is that a model is not finite any more: the loss's, the learning rate's, or perhaps a neighbour's."""
+"""Whose fault it is that a model is not finite any more: the loss's, the learning rate's, the protocol's, or perhaps a
+neighbour's."""
 
 import json
 import re
@@ -13,9 +14,35 @@ from peer import federate
 MODULE = """
 import numpy as np
 import torch
-from peer import Figure, Task
+from peer import SGD, Figure, Phase, Protocol, Share, Task
 
 met = []
+
+
+class Late(Protocol):
+    paper = "none"
+
+    def local(self):
+        return (Phase("model", 1, SGD(1e-6)),)
+
+    def shares(self, rounds):
+        return (Share("extractor"), Share("mask"))
+
+    async def round(self, peer):
+        await peer.train(*self.local())
+        await peer.exchange("extractor")
+        peer.state["mask"] = torch.ones(4)
+        if peer.id == "peer1" and peer.round == 2:
+            self.spoil(peer)
+        await peer.exchange("mask")
+
+    def spoil(self, peer):
+        peer.extractor[:2] = torch.nan
+
+
+class Mask(Late):
+    def spoil(self, peer):
+        peer.state["mask"][3] /= 0
 
 
 class Squared(Task):
@@ -81,3 +108,26 @@ def test_who_diverges_with_a_model_that_was_sound_blames_no_neighbour(
     assert said
     for id, message in said.items():
         assert re.fullmatch(rf"{id}: training diverged in round 1 .*; lower the learning rate, now 1000\.0", message)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (
+            "Mask",
+            "`squared:Mask` calls `exchange` in round 2, and `mask` is not finite in 1 of 4 values, though training "
+            "left the model finite; correct what the protocol computes",
+        ),
+        (
+            "Late",
+            "the model was not finite when training began in round 3, though training had left it finite; see what the "
+            "protocol made of it",
+        ),
+    ],
+)
+def test_what_a_protocol_computes_is_not_blamed_on_the_training(
+    name: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = failures(tmp_path, monkeypatch, protocol=f"squared:{name}", task="regression")
+    assert [*said] == ["peer1"]
+    assert said["peer1"].startswith(f"peer1: {sentence}; if that does not help, see what peer0 and peer2 sent")

@@ -164,7 +164,7 @@ class BatchReader(Dataset[Any]):
         try:
             given = samples[row]
         except Exception as error:  # it is the user's code
-            most = f"; its `__len__` says that it has {len(samples)}" if isinstance(error, IndexError) else ""
+            most = f"; {_says(samples)} that it has {len(samples)}" if isinstance(error, IndexError) else ""
             raise InputError(f"{self.name} fails at sample {row}: {describe_error(error)}{most}") from error
         if not isinstance(given, tuple | list) or len(given) != 2:
             raise InputError(f"{self.name} must give (input, target) for a sample, not a {type(given).__name__}")
@@ -254,7 +254,7 @@ class TorchDataset:
         labels = task.read_targets(listed, self.name, "`targets`")
         if len(labels) != count:
             raise InputError(
-                f"{self.name}: its data set says by `__len__` that it has {count} samples, and its `targets` are "
+                f"{self.name}: {_says(self.dataset)} that it has {count} samples, and its `targets` are "
                 f"{len(labels)}; make them agree"
             )
         wrong = few[labels[few] != found]
@@ -273,12 +273,16 @@ class TorchDataset:
 
 def _length(dataset: Any, name: str) -> int:
     """Return its `__len__`, at least 1; called directly, as `len` does not name the class that answers wrongly."""
-    with user_input_errors(f"{name}: `__len__` of its data set fails"):
+    with user_input_errors(f"{name}: `{type(dataset).__name__}.__len__` fails"):
         count: Any = dataset.__len__()
     with suppress(TypeError):
         if 1 <= index(count) <= sys.maxsize:
             return index(count)
-    raise InputError(f"{name}: its data set says by `__len__` that it has {count!r} samples; return how many, from 1")
+    raise InputError(f"{name}: {_says(dataset)} that it has {count!r} samples; return how many, from 1")
+
+
+def _says(dataset: Any) -> str:
+    return f"`{type(dataset).__name__}` says by `__len__`"
 
 
 def _listed_targets(dataset: Any) -> NDArray[Any] | None:

@@ -279,6 +279,11 @@ class Trainer:
             if first.largest <= ORDINARY_SIZE:
                 raise OwnLossError(f"{self._peer}: {what}; correct that loss")
             what = f"{what}; {hint}, or correct that loss"
+        if not math.isfinite(began):
+            what = (
+                f"the model was not finite when training began in round {round}, though training had left it finite; "
+                "see what the protocol made of it"
+            )
         raise DivergedError(f"{self._peer}: {what}", by_others=not began <= ORDINARY_SIZE)
 
     def _forward(self, phase: Phase) -> tuple[nn.Module, Samples]:

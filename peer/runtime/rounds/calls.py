@@ -468,7 +468,7 @@ class Communicator:
     def _encoded(self, call: CheckedCall, fetched: Mapping[str, HostCopy]) -> dict[str, Tensor]:
         """Vectors that are here, as they travel; DivergedError where one is not finite."""
         # All are looked at before one is encoded: what an encoding keeps must not hold what never left.
-        plain = map_unique(fetched, lambda one: self._finite(call.share, one.vector))
+        plain = map_unique(fetched, lambda one: self._finite(call, one.vector))
         if call.collective == "weighted_mean":
             return plain  # whose parts are rounded as they leave
         try:
@@ -478,9 +478,17 @@ class Communicator:
         except OverflowError as error:
             raise self._diverged(call.share, f"has values {error}") from None
 
-    def _finite(self, share: Share, vector: Tensor) -> Tensor:
+    def _finite(self, call: CheckedCall, vector: Tensor) -> Tensor:
         if vector.is_floating_point() and not bool(torch.isfinite(vector.sum())):
-            raise self._diverged(share, "is not finite")
+            wrong = int((~torch.isfinite(vector)).sum())  # none where only the sum is too large
+            if wrong and ":" in (protocol := self._peer._protocol.name):
+                called = "pass_token" if call.collective == "token" else call.collective
+                raise DivergedError(
+                    f"{self._peer.id}: `{protocol}` calls `{called}` in round {self._round.number}, and "
+                    f"`{call.share.vector}` is not finite in {wrong} of {vector.numel()} values, though training left "
+                    "the model finite; correct what the protocol computes"
+                )
+            raise self._diverged(call.share, "is not finite")
         return vector
 
     def _diverged(self, share: Share, what: str) -> DivergedError:

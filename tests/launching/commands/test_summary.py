@@ -75,6 +75,21 @@ def test_peers_from_anywhere_come_to_what_the_run_came_to(
     assert made["privacy"]["definitions"] == {"3.1": True, "3.2": True, "3.3": True}
 
 
+def test_what_taking_part_was_worth_is_said_as_the_run_said_it(
+    finished: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    gain = {"mcg": 0.1, "cgs": 1.0, "pearson": None, "gain": {"peer0": 0.1}, "alone": {"peer0": 0.5}}
+    worth = {**gain, "verdict": "taking part was worth it for 1 of 1 peers"}
+    (tmp_path / "run" / "summary.json").write_text(
+        json.dumps({**expected(finished), "wall_seconds": 1, "worth": worth})
+    )
+    assert main(["summary", str(tmp_path / "run")]) == 0
+    assert f"{worth['verdict']}\n  worth it: peer0 +0.1000 (0.5000 alone)\n" in capfd.readouterr().out
+    assert main(["summary", str(tmp_path / "run"), "--json"]) == 0
+    assert said(capfd)["worth"] == worth
+
+
 def test_of_a_launchers_directory_its_own_count_is_taken(
     finished: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -257,8 +257,8 @@ def test_another_partner_each_round_is_no_ring() -> None:
         "peer0 exchanged with 3 others (peer1, peer2 and peer3) in rounds 1 to 3; 12 directed edges"
     )
     assert proof["counted"]["3.2"] == (
-        "nobody stood between all others, in a round or over many: peer0, the busiest, was an end of 6 of 12 directed "
-        "edges"
+        "nobody stood between the others, in a round or over many: peer0, the busiest, was an end of 6 of 12 directed "
+        "edges, and 33 % of the bytes that the others sent and got passed through it"
     )
 
 
@@ -323,6 +323,20 @@ def test_what_was_sent_before_the_ring_was_reordered_is_judged_by_itself() -> No
         "7 directed edges: 4 of the ring, 3 of the ring before it was reordered (extractor and order, 32 B each); no "
         "peer had more than 2 partners in one order of the ring, nor more than 3 in all"
     )
+
+
+def test_an_order_that_user_code_announces_gives_nobody_more_partners() -> None:
+    """Vectors of all orders fit on one ring, or 3.3 is not met; numbers may go before there is an order."""
+    audits = reordered(announced=True)
+    assert privacy(audits, own_code=True)["counted"]["3.3"].startswith(
+        "peer0 exchanged with 3 others (peer1, peer2 and peer3) in rounds 1 to 3, as `own:Protocol` put the ring into "
+        "2 orders; 7 directed edges: "
+    )
+    assert privacy(audits, own_code=True)["definitions"]["3.3"] is False
+    for audit in audits.values():
+        for entry in (*audit["rounds"][1]["sent"], *audit["rounds"][1]["received"]):
+            entry.update(bytes=0, scalar_bytes=8)
+    assert privacy(audits, own_code=True)["definitions"]["3.3"] is True
 
 
 def test_another_order_of_which_nobody_was_told_is_no_ring() -> None:
@@ -422,8 +436,19 @@ def test_edges_on_a_ring_of_five(edges: set[tuple[str, str]], fits: bool) -> Non
 
 def test_star_is_a_server_and_complete_graph_is_not() -> None:
     star = {("hub", id) for id in "abc"} | {(id, "hub") for id in "abc"}
-    assert hub(star) == "hub"
-    assert hub({(a, b) for a in "abcd" for b in "abcd" if a != b}) is None
+    assert hub(dict.fromkeys(star, 1)) == "hub"
+    assert hub({(a, b): 1 for a in "abcd" for b in "abcd" if a != b}) is None
+
+
+@pytest.mark.parametrize("size", [1, BYTES])
+def test_an_edge_that_avoids_it_hides_no_server(size: int) -> None:
+    star = dict.fromkeys(both((A, B), (A, C), (A, D)), BYTES)
+    assert hub(star | dict.fromkeys(both((B, C)), size)) == A
+    assert hub(dict.fromkeys(both((A, B), (A, C)), BYTES) | {(B, C): size // BYTES, (C, B): 1}) == A
+
+
+def test_three_on_a_ring_may_give_unequally() -> None:
+    assert hub(dict.fromkeys(both((A, B), (A, C)), 3) | dict.fromkeys(both((B, C)), 1)) is None
 
 
 def test_without_everybodys_audit_a_definition_is_denied_or_not_known() -> None:

@@ -389,15 +389,18 @@ def test_wrong_data_sets_are_told(function: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"count": -3}, "its data set says by `__len__` that it has -3 samples; return how many, from 1$"),
+        ({"count": -3}, "`Says` says by `__len__` that it has -3 samples; return how many, from 1$"),
         ({"count": 0}, "that it has 0 samples; return how many, from 1$"),
         ({"count": "many"}, "that it has 'many' samples; return how many, from 1$"),
         ({"count": 3.5}, r"that it has 3\.5 samples; return how many, from 1$"),
         ({"count": 10**30}, "that it has 10+ samples; return how many, from 1$"),
-        ({"count": None}, r"`__len__` of its data set fails: OSError: no index \(.*own_sets.py:\d+\)$"),
-        ({"count": 30}, "fails at sample 2[4-9]: IndexError: .*; its `__len__` says that it has 30$"),
-        ({"count": 10**9}, "fails at sample .*: IndexError: .*; its `__len__` says that it has 1000000000$"),
-        ({"count": 20, "listed": True}, "says by `__len__` that it has 20 samples, and its `targets` are 24; make"),
+        ({"count": None}, r"`Says.__len__` fails: OSError: no index \(.*own_sets.py:\d+\)$"),
+        ({"count": 30}, "fails at sample 2[4-9]: IndexError: .*; `Says` says by `__len__` that it has 30$"),
+        ({"count": 10**9}, "fails at sample .*: IndexError: .*; `Says` says by `__len__` that it has 1000000000$"),
+        (
+            {"count": 20, "listed": True},
+            "`Says` says by `__len__` that it has 20 samples, and its `targets` are 24; make",
+        ),
     ],
 )
 def test_a_length_that_is_none_is_told(options: dict[str, Any], message: str) -> None:
@@ -408,7 +411,7 @@ def test_a_length_that_is_none_is_told(options: dict[str, Any], message: str) ->
 def test_whose_own_data_are_wrong_is_told() -> None:
     federation = source("own_sets:noisy")
     with (
-        pytest.raises(InputError, match=r"^the data of clinic: own_sets:says: its data set"),
+        pytest.raises(InputError, match=r"^the data of clinic: own_sets:says: `Says` says by `__len__`"),
         own_data_errors("clinic"),
     ):
         open_own(source("own_sets:says", options={"count": -3}), federation)
