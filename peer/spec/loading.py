@@ -79,7 +79,7 @@ def resolve(
             raise InputError(f"{document.where(('code',))}: `code`: there is no directory {content['code']}")
     if isinstance(content.get("recording"), str):
         content["recording"] = str((path.parent / content["recording"]).resolve())
-    _move_clip_gradient(content, document)
+    document = _move_clip_gradient(content, document)
     content["protocol"] = _component(content.get("protocol"), ("protocol",), [*PROTOCOLS], document)
     content["data"] = _component(content.get("data", "digits"), ("data",), [*SOURCES], document)
     model = content.get("model", {})
@@ -99,16 +99,17 @@ def resolve(
     return _relative_to(path.parent.resolve(), validate(Spec, content, document, components))
 
 
-def _move_clip_gradient(content: dict[str, Any], document: Document) -> None:
-    """`clip_gradient: 1` is short for `training: {clip_gradient: 1}`."""
+def _move_clip_gradient(content: dict[str, Any], document: Document) -> Document:
+    """`clip_gradient: 1` is short for `training: {clip_gradient: 1}`; return the document that knows where it stood."""
     block = content.get("training", {})
     if "clip_gradient" not in content or not isinstance(block, dict):
-        return
+        return document
     if "clip_gradient" in block:
         where = document.where(("clip_gradient",))
         raise InputError(f"{where}: `clip_gradient` stands here and in `training`; leave one of them out")
-    document.options["training", "clip_gradient"] = document.where(("clip_gradient",))
     content["training"] = {**block, "clip_gradient": content.pop("clip_gradient")}
+    given: dict[Location, str] = {("training", "clip_gradient"): document.where(("clip_gradient",))}
+    return replace(document, options=document.options | given)
 
 
 def _with_own_data(ring: Any, common: dict[str, Any], document: Document) -> tuple[Any, dict[Location, str]]:
