@@ -5,6 +5,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -76,7 +77,34 @@ def _check(config: Path) -> int:
     return WRONG_INPUT if wrong else DONE
 
 
+def _at_once(path: Path) -> str:
+    """The log's first line by what the files say, which is said now and not checked yet; empty if they cannot be read:
+    the check says why."""
+    from peer.spec.document import Document
+    from peer.telemetry.operator_log import introduction
+    from peer.telemetry.telemetry import log
+
+    with suppress(InputError, KeyError, TypeError, AttributeError):
+        own = Document.read(path).content
+        file = path.parent / own["federation"]
+        content = Document.read(file).content
+        addresses = {member["id"]: member.get("address") for member in content["ring"]}
+        protocol = content["protocol"]
+        said = introduction(
+            own["id"],
+            content.get("name", file.stem),
+            protocol if isinstance(protocol, str) else protocol["name"],
+            own.get("listen") or addresses[own["id"]],
+            len(addresses),
+            content.get("rounds", 10),
+        )
+        log.info("%s", said)
+        return said
+    return ""
+
+
 def _run(path: Path, quiet: bool) -> int:
+    said = _at_once(path) if not quiet and sys.stderr.isatty() else ""
     from peer.learning.device import memory_errors
     from peer.runtime.peer_process import operator_log, run_peer
     from peer.runtime.resources import whole_cores
@@ -92,7 +120,7 @@ def _run(path: Path, quiet: bool) -> int:
         setup = prepare(config, spec)
         watching = subscribers(setup, telemetry.emit)
         if operator:
-            operator.introduce()  # only now: wrong input is one line, that of the mistake
+            operator.introduce(said)  # only now but on a terminal: wrong input is one line, that of the mistake
         tune(whole_cores() if setup.config.threads == "auto" else setup.config.threads)
         with private():  # only now: data that were fetched may be of use to others
             if sys.platform == "win32":

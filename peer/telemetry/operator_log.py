@@ -60,14 +60,19 @@ class Identification:
     model: Path
 
     def __str__(self) -> str:
-        place = f"at {self.address}" if self.address else "which only dials out"
-        size = f"{plural(self.peers, 'peer')}, {plural(self.rounds, 'round')}"
-        return f"{self.id} of {self.federation}, {place}: {self.protocol}, {size}"
+        return introduction(self.id, self.federation, self.protocol, self.address, self.peers, self.rounds)
 
     @property
     def command(self) -> str:
         """Starts it again."""
         return f"dfl-peer --config {shlex.quote(str(self.config))}"
+
+
+def introduction(id: str, federation: str, protocol: str, address: str | None, peers: int, rounds: int) -> str:
+    """Who it is, in one line of a terminal; address: None where it only dials out."""
+    place = f"at {address}" if address else "which only dials out"
+    size = f"{plural(peers, 'peer')}, {plural(rounds, 'round')}"
+    return printable(f"{id} of {federation}, {place}: {protocol}, {size}")
 
 
 @dataclass(frozen=True)
@@ -93,9 +98,10 @@ class OperatorLog:
         self._waits: dict[str, dict[str, OpenWait]] = {}
         """By cause, or `LINK` for neighbours without heartbeats, and by id."""
 
-    def introduce(self) -> None:
-        """The first line."""
-        self._say(str(self._about))
+    def introduce(self, said: str = "") -> None:
+        """The first line, unless it was said already."""
+        if str(self._about) != said:
+            self._say(str(self._about))
 
     def on_event(self, event: Event) -> None:
         """Log what matters of an event."""
