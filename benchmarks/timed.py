@@ -1,4 +1,5 @@
-"""A gossip-sgd whose peers write down, after every round, what each kind of thread has taken: for benchmarks.rounds."""
+"""Models of several sizes, and a gossip-sgd whose peers write down, after every round, what each kind of thread took:
+for benchmarks.rounds and benchmarks.memory."""
 
 import json
 import math
@@ -23,6 +24,10 @@ def mlp_small(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Modul
 
 def mlp_large(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
     return _mlp(shape, 2048, 2048), nn.Linear(2048, classes)
+
+
+def mlp_huge(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
+    return _mlp(shape, 8192, 7600), nn.Linear(7600, classes)
 
 
 def _mlp(shape: tuple[int, ...], first: int, second: int) -> nn.Module:

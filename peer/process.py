@@ -6,6 +6,7 @@ Nothing here may import pydantic, numpy, torch or asyncio at the top: `dfl-launc
 import argparse
 import ctypes
 import gc
+import mmap
 import os
 import re
 import resource
@@ -59,10 +60,12 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(None, f"unknown {what} `{value}`; {hint}")
 
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -3, -4, -8
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 OPEN_FILES = 65_536
 KEPT_FREE_BYTES = 256 << 20
 """Bytes of freed memory that the process keeps for the next large block."""
+LARGE_BLOCK_BYTES = 32 << 20
+"""Bytes of the smallest block that a peer's process gives back whenever it is freed: the most that glibc takes."""
 RETURNED_BLOCK_BYTES = 300_000
 """Bytes of a block that goes back to the system when it is freed: more than a step of a small model takes and gives
 back, less than its vector."""
@@ -121,11 +124,25 @@ def open_files() -> int:
 
 def reuse_memory() -> None:
     """Vectors and frames come and go, alike in size. glibc would map and unmap each large one, and the kernel clear
-    every page of it: keeping the memory saves a third of the CPU a byte received (see `make bench`)."""
+    every page of it: keeping the memory saves a third of the CPU a byte received (see `make bench`). Those of large
+    models go back, as frames would settle where a vector was, and the next one would find no room."""
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(M_MMAP_MAX, 0)
+        libc.mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
         libc.mallopt(M_TRIM_THRESHOLD, KEPT_FREE_BYTES)
         libc.mallopt(M_ARENA_MAX, 1)  # what one thread frees, any other can use: 3 MB a peer less
+
+
+def trim_memory() -> None:
+    """Give back what is free between blocks that are not: the frames of a large model leave room for no vector."""
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
+
+
+def forget_content(address: int, size: int) -> None:
+    """Give back the pages of a block that stays: what was in them is lost, and they take memory once written again."""
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "madvise"):
+        start, end = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE, (address + size) // mmap.PAGESIZE * mmap.PAGESIZE
+        libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(max(0, end - start)), mmap.MADV_DONTNEED)
 
 
 def return_memory() -> None:

@@ -209,17 +209,17 @@ class Network:
         # Peers that have finished and left cannot be asked any more how far they are.
         self.durability.remember(state["durable"])
 
-    def outgoing_frames(self, round: int) -> KeptFrames:
-        """What neighbours may still ask for of that round (R2); a frame for several of them is there once.
+    def outgoing_frames(self, round: int) -> list[tuple[list[str], KeptFrame]]:
+        """What neighbours may still ask for of that round, with its receivers (R2): each frame once.
 
         In the order of writing: in another one, a neighbour that replays could have no room for what it waits for.
         """
         receivers: dict[int, list[str]] = {}
-        frames: dict[int, bytes] = {}
+        frames: dict[int, KeptFrame] = {}
         for neighbour, link in self.links.items():
             for frame in link.outbox.of_round(round):
                 receivers.setdefault(frame.serial, []).append(neighbour)
-                frames[frame.serial] = frame.data
+                frames[frame.serial] = frame
         return [(receivers[serial], frames[serial]) for serial in sorted(frames)]
 
     def begin_view(self, first: int, state: Mapping[str, Any], durable: Mapping[str, int]) -> None:
@@ -236,13 +236,16 @@ class Network:
         self.traffic.sent.update(state["sent"])
         self.traffic.received.update(state["received"])
 
-    def load_frames(self, frames: KeptFrames) -> None:
-        """Put a round's frames back, after those of the rounds before it (R2)."""
+    def load_frames(self, frames: KeptFrames) -> list[KeptFrame]:
+        """Put a round's frames back, after those of the rounds before it (R2); return them as they are in outboxes."""
+        loaded = []
         for receivers, data in frames:
             frame = decode(data)
             kept = KeptFrame(next(self.serials), frame.key, frame.index, data)
             for link in [self.links[receiver] for receiver in receivers if receiver in self.links]:
                 link.outbox.append(kept)
+            loaded.append(kept)
+        return loaded
 
     def receivers_without(self, round: int, state: Mapping[str, Any]) -> list[str]:
         """Receivers that, by what `state_dict` gave, may not have that round's messages on disk (R2)."""

@@ -31,6 +31,7 @@ import re
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,9 +43,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from peer.errors import FailedError
-from peer.files import Buffer, read, sync, write_atomically
-from peer.network.streams.link import KeptFrames
+from peer.files import Buffer, read, retry_without_descriptors, sync, write_atomically
+from peer.network.streams.link import KeptFrame, KeptFrames
 from peer.network.wire.frames import BadFrameError, decode
+from peer.process import LARGE_BLOCK_BYTES, trim_memory
 from peer.runtime.lifecycle import CheckpointLostError
 from peer.tasks import background, shielded
 from peer.telemetry.events import CheckpointDamaged, Resumed
@@ -218,15 +220,23 @@ class Checkpoints:
 
     def save(self, snapshot: Snapshot, frames: KeptFrames) -> None:
         """Write a checkpoint and the messages of its round; they are on disk when this returns."""
+        self.seal(snapshot, self.write_messages(snapshot.round, frames))
+
+    def write_messages(self, round: int, frames: KeptFrames) -> str:
+        """Write the messages of a round; the checksum with which `seal` puts them on disk."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        state = tensor_file(snapshot.tensors)
         messages = pack_frames(frames)
+        self._write("messages", round, "safetensors", messages)
+        return _content_digest(messages)
+
+    def seal(self, snapshot: Snapshot, messages: str) -> None:
+        """Write the rest of a checkpoint, last the seal; all is on disk when this returns."""
+        state = tensor_file(snapshot.tensors)
         for digest, tensor in snapshot.new.items():
             write_atomically(self._kept_path(digest), tensor_file({"value": tensor}))
         self._write("round", snapshot.round, "safetensors", state)
-        self._write("messages", snapshot.round, "safetensors", messages)
         sync(self.directory)
-        content = {"state": _content_digest(state), "messages": _content_digest(messages), "facts": snapshot.facts}
+        content = {"state": _content_digest(state), "messages": messages, "facts": snapshot.facts}
         if snapshot.unchanging:
             content["unchanging"] = dict(snapshot.unchanging)
         seal = {"content": content, "digest": _content_digest(json.dumps(content).encode())}
@@ -279,6 +289,22 @@ class Checkpoints:
         unchanging = seal["unchanging"]
         tensors |= {name: self._read_kept(digest) for name, digest in unchanging.items()}
         return Snapshot(round, tensors, seal["facts"], unchanging), kept
+
+    def frame(self, round: int, number: int) -> bytes:
+        """One of the frames of a round's messages; FailedError if it is damaged or not there any more."""
+        path = self._path("messages", round, "safetensors")
+        try:
+            with retry_without_descriptors(path.open, "rb") as file:
+                size = int.from_bytes(file.read(8), "little")
+                start, end = json.loads(file.read(size))[f"{number:08d}"]["data_offsets"]
+                file.seek(8 + size + start)
+                content = file.read(end - start)
+            decode(content)
+        except (OSError, ValueError, KeyError, BadFrameError) as error:
+            raise FailedError(
+                f"{path}: cannot be read ({error}), and a neighbour asks for what was in it; start this peer again"
+            ) from None
+        return content
 
     def recover(self) -> None:
         """Clean up after a process that was killed.
@@ -440,23 +466,36 @@ class Checkpointer:
     async def save(self, round: int) -> None:
         """Take the state as it is now and write it in the background, after the checkpoint before it."""
         await self._wait_idle()
+        # Those of a large model make room for the copy of its state.
+        messages = self._tasks.create_task(shielded(self._write_messages, round, self._network.outgoing_frames(round)))
         unchanging, new = await self._participant.unchanging()
         tensors, facts = await asyncio.to_thread(self._participant.state_dict)
         facts = {"peer": facts, "network": self._network.state_dict()}
         if progress := self._progress.state_dict():
             facts["course"] = progress
         snapshot = Snapshot(round, tensors, facts, unchanging, new)
-        frames = self._network.outgoing_frames(round)
-        self._writing = self._tasks.create_task(shielded(self._write, snapshot, frames))
+        self._writing = self._tasks.create_task(shielded(self._write, snapshot, messages))
 
     async def _wait_idle(self) -> None:
         """Wait for the checkpoint under way; what goes wrong with it is raised where the block ends."""
         if self._writing:
             await asyncio.wait((self._writing,))
 
-    async def _write(self, snapshot: Snapshot, frames: KeptFrames) -> None:
+    async def _write_messages(self, round: int, frames: Sequence[tuple[list[str], KeptFrame]]) -> str:
+        """Of those that neighbours may still ask for; their checksum."""
+        content = [(to, await frame.content()) for to, frame in frames]
+        size = sum(len(data) for _, data in content)
+        digest = await asyncio.to_thread(self._files.write_messages, round, content)
+        del content
+        self._leave_on_disk(round, [frame for _, frame in frames])
+        if size >= LARGE_BLOCK_BYTES:
+            await asyncio.to_thread(trim_memory)
+        return digest
+
+    async def _write(self, snapshot: Snapshot, messages: asyncio.Task[str]) -> None:
+        digest = await messages
         await asyncio.to_thread(sync_lines, self._files.directory.parent)
-        await asyncio.to_thread(self._files.save, snapshot, frames)
+        await asyncio.to_thread(self._files.seal, snapshot, digest)
         whole = self._files.rounds()
         if len(whole) > 1:
             self._announce(whole[-2])
@@ -464,6 +503,11 @@ class Checkpointer:
         wanted = {snapshot.round, *network.rounds_still_needed()}  # the newest go with the next checkpoint
         await asyncio.to_thread(self._files.prune, self._gate.oldest_needed_round(network.durability), wanted)
         await asyncio.to_thread(self._journal.prune, self._files.rounds()[0])
+
+    def _leave_on_disk(self, round: int, frames: Sequence[KeptFrame]) -> None:
+        """Free the memory of a round's frames, given in the order in which they are in its file."""
+        for number, frame in enumerate(frames):
+            frame.data = partial(self._files.frame, round, number)
 
     def _announce(self, durable: int) -> None:
         self._gate.announce(self._network, durable)
@@ -510,7 +554,7 @@ class Checkpointer:
         self._network.load_state_dict(snapshot.round, snapshot.facts["network"])
         self._progress.load_state_dict(snapshot.facts.get("course", {}))
         for at in sorted(messages):
-            self._network.load_frames(messages[at])
+            self._leave_on_disk(at, self._network.load_frames(messages.pop(at)))
         # No later round than would still be whole if the newest were found to be damaged, too. But with no older one
         # left, nothing before the newest can be asked for again; and a peer that announced less than W rounds before
         # its own would wait for itself. Where members change, no less than this peer may have announced before: the

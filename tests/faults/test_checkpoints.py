@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 
 from faults.disk import Disk, half_written
+from peer.errors import FailedError
 from peer.files import Buffer, write_atomically
 from peer.learning.data.samples import InMemory
 from peer.learning.model.shape_check import Example
@@ -19,8 +20,9 @@ from peer.learning.model.zoo import build
 from peer.learning.training.optimiser import SGD
 from peer.learning.training.phase import Phase
 from peer.learning.training.trainer import Trainer
-from peer.network.wire.frames import decode
-from peer.runtime.checkpoints import Checkpoints, Snapshot
+from peer.network.streams.link import KeptFrame, Outbox
+from peer.network.wire.frames import Heading, Key, decode, encode_frame
+from peer.runtime.checkpoints import Checkpointer, Checkpoints, Snapshot
 from peer.runtime.in_process import run_in_process
 from peer.spec.loading import load_spec
 from peer.telemetry.trace import copy
@@ -132,6 +134,51 @@ def test_messages_are_kept_in_the_order_in_which_they_are_consumed(tmp_path: Pat
             assert steps == sorted(steps)
             mixed += len({len(receivers) for receivers, _ in frames}) > 1
     assert mixed
+
+
+def test_a_frame_is_read_again_as_it_was(tmp_path: Path) -> None:
+    heading = Heading(Key(0, 1, 1 << 16), 0, 0, 0, 0, 8)
+    frames = [encode_frame(heading, index, b"", memoryview(b"abcd")) for index in range(2)]
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(Snapshot(1, {}, {}), [(["peer1"], data) for data in frames])
+    assert [checkpoints.frame(1, number) for number in range(2)] == frames
+    path = tmp_path / "messages-0001.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert checkpoints.frame(1, 0) == frames[0]
+    for round in (1, 2):
+        with pytest.raises(FailedError, match=f"messages-000{round}.safetensors: cannot be read"):
+            checkpoints.frame(round, 1)
+
+
+def test_messages_on_disk_take_no_memory(tmp_path: Path) -> None:
+    """What a neighbour may still ask for is read again, the same bytes."""
+    leave, left = Checkpointer._leave_on_disk, 0
+
+    def compared(checkpointer: Checkpointer, round: int, frames: Sequence[KeptFrame]) -> None:
+        nonlocal left
+        before = [frame.data for frame in frames]
+        leave(checkpointer, round, frames)
+        assert [frame.data() for frame in frames if not isinstance(frame.data, bytes)] == before
+        left += len(frames)
+
+    (tmp_path / "federation.yaml").write_text(
+        json.dumps({"rounds": 2, "protocol": "gossip-sgd", "data": {"name": "digits", "limit": 200}, "model": "mlp"})
+    )
+    with patch.object(Checkpointer, "_leave_on_disk", compared):
+        asyncio.run(run_in_process(load_spec(tmp_path / "federation.yaml", peers=3), tmp_path))
+    assert left == 3 * 2
+
+
+async def test_what_was_released_need_not_be_there() -> None:
+    def gone() -> bytes:
+        raise FailedError("it is gone")
+
+    outbox, frame = Outbox(), KeptFrame(0, Key(0, 1, 0), 0, gone)
+    outbox.append(frame)
+    with pytest.raises(FailedError, match="it is gone"):
+        await outbox.content(0, frame)
+    outbox.release(1)
+    assert await outbox.content(0, frame) is None
 
 
 def test_a_view_that_is_not_in_one_piece_is_kept() -> None:

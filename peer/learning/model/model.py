@@ -38,6 +38,7 @@ from peer.learning.model.settings import ModelSettings
 from peer.learning.model.shape_check import Example, dry_pass
 from peer.learning.named_tensors import content_sha256, named_sha256
 from peer.learning.randomness import global_stream
+from peer.process import LARGE_BLOCK_BYTES, forget_content
 
 
 def logits_with(
@@ -270,6 +271,12 @@ class Model:
             root.train(mode)
         for layer in self._resting[part] if mode else ():
             layer.training = False
+
+    def forget_gradient(self, part: ModelPart) -> None:
+        """Give back the memory of a part's gradient, if that is large, until a phase trains it again."""
+        gradient = self.gradient[self.part(part)]
+        if self.device.type == "cpu" and gradient.nbytes >= LARGE_BLOCK_BYTES:
+            forget_content(gradient.data_ptr(), gradient.nbytes)
 
     def learn(self, part: ModelPart) -> None:
         """Let `part` learn: in training mode, with gradients; the rest frozen, in evaluation mode.

@@ -138,6 +138,7 @@ class Trainer:
             if phase.epochs > 0 and self.model.trainable(phase.part):
                 taken = self._epochs(phase, StoppingCriterion(phase, self.how, steps), round, number)
                 loss, first = taken.loss, taken.watch.first if taken.watch else None
+                self.model.forget_gradient(phase.part)
             else:
                 loss = self._loss_as_it_is(phase)
         self._check_finite(phase, round, loss, first, began)

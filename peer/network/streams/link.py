@@ -28,8 +28,9 @@ neighbours so.
   runtime upholds it (`runtime/checkpoints.py:Journal`); everything here rests on it.
 - **R2 Outbox.** A checkpoint holds the state *and* the messages of the round that neighbours may still ask for
   (`Outbox.of_round`, `Network.outgoing_frames`). With the messages only in memory, two neighbours that die together
-  can wait for each other without end. They go back into the outboxes in the order of writing: in another one, a
-  neighbour that replays could have no room for what it waits for.
+  can wait for each other without end. Once there they take no memory, and are read when asked for. They go back into
+  the outboxes in the order of writing: in another one, a neighbour that replays could have no room for what it waits
+  for.
 - **R3 Durable.** A peer announces the older of its two newest checkpoints (`Durability.announce`): if the newest
   turns out damaged, it falls back to the one before without asking for what others have dropped. After the last
   round there is none to follow: that checkpoint is read back from disk and then announced. A peer that
@@ -59,13 +60,15 @@ import struct
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from math import isfinite
-from typing import Literal, NamedTuple, NoReturn
+from typing import Literal, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from peer.errors import FailedError
 from peer.network.limits import Limits
 from peer.network.neighbours import Direction, Neighbour
 from peer.network.streams.audit import Audit
@@ -83,15 +86,21 @@ KeptFrames = list[tuple[list[str], bytes]]
 """Receivers and bytes of each frame, in the order they were written."""
 
 
-class KeptFrame(NamedTuple):
-    """A frame as it goes on the wire; its bytes are shared by the outboxes of all receivers and never change."""
+@dataclass(slots=True)
+class KeptFrame:
+    """A frame as it goes on the wire; it is shared by the outboxes of all receivers, and its bytes never change."""
 
     serial: int
     """Of the frame among all that this peer writes to any peer: a receiver consumes messages in this order."""
     key: Key
     number: int
     """Of the frame within its message."""
-    data: bytes
+    data: bytes | Callable[[], bytes]
+    """Or, once it is part of a checkpoint, what reads it from there (blocking; FailedError if it is not there): a frame
+    is rarely asked for again, and large models have no room for all that might be."""
+
+    async def content(self) -> bytes:
+        return self.data if isinstance(self.data, bytes) else await asyncio.to_thread(self.data)
 
 
 class Outbox:
@@ -128,6 +137,15 @@ class Outbox:
             self._grown.clear()
             await self._grown.wait()
         return number, self._frames[number - self._first]
+
+    async def content(self, number: int, frame: KeptFrame) -> bytes | None:
+        """The bytes of the frame of that number; None if it has been released, and its file is no longer there."""
+        try:
+            return await frame.content()
+        except FailedError:
+            if number >= self._first:
+                raise
+            return None
 
     @property
     def messages(self) -> set[tuple[int, int]]:
@@ -269,10 +287,12 @@ class OutgoingLink(DialledStream):
             round, step = frame.key.round, frame.key.step
             if round < first or frame.number < has.get((round, step), 0):
                 continue
+            if (data := await self.outbox.content(number - 1, frame)) is None:
+                continue
             began = clock()
-            await pipe.send(frame.data)
+            await pipe.send(data)
             self._state.deliveries.on_sent(self.neighbour.id)
-            self._update_throughput(len(frame.data), clock() - began)
+            self._update_throughput(len(data), clock() - began)
 
     def _update_throughput(self, count: int, seconds: float) -> None:
         """A running mean over full frames only: small ones measure the latency."""

@@ -1,7 +1,9 @@
 """Local training: the same as a plain loop, exact to resume, and careful with what is frozen."""
 
+import sys
 import threading
 from collections.abc import Callable
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -10,9 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from peer.errors import FailedError, InputError
+from peer.learning.data.samples import InMemory
 from peer.learning.model.layout import Split
 from peer.learning.model.model import Model
 from peer.learning.model.shape_check import Example
+from peer.learning.model.zoo import build
 from peer.learning.training.optimiser import SGD, Adam
 from peer.learning.training.phase import Phase
 from peer.learning.training.trainer import Trainer, TrainingStopped
@@ -115,6 +119,24 @@ def test_resuming_gives_the_same_bits(make: Callable[[], Model]) -> None:
     expected = whole.state()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in late.state().items())
     assert {name.split("/")[0] for name in saved} == {"head", "extractor", "all"}
+
+
+def test_a_large_gradient_takes_no_memory_between_phases() -> None:
+    """The bits are those of a small one, which stays."""
+    phases = [EXTRACTOR, Phase("model", 1, SGD(0.01, 0.9), batch_size=8, keep="all"), HEAD]
+
+    def trained() -> Model:
+        made = build("mlp", Example.zeros((1000,), 3), seed=1)
+        data = InMemory(torch.linspace(-1, 1, 20_000).view(20, 1000), torch.arange(20) % 3)
+        run(Trainer(made, data, 1, "peer0"), phases, range(2))
+        return made
+
+    kept = trained()
+    with patch("peer.learning.model.model.LARGE_BLOCK_BYTES", 0):
+        forgotten = trained()
+    assert torch.equal(forgotten.vector, kept.vector)
+    assert kept.gradient[2000:100_000].any()
+    assert sys.platform != "linux" or not forgotten.gradient[2000:100_000].any()
 
 
 def test_an_optimiser_is_kept_by_name_only() -> None:
