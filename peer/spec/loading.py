@@ -107,8 +107,8 @@ def _move_clip_gradient(content: dict[str, Any], document: Document) -> Document
     if "clip_gradient" in block:
         where = document.where(("clip_gradient",))
         raise InputError(f"{where}: `clip_gradient` stands here and in `training`; leave one of them out")
-    content["training"] = {**block, "clip_gradient": content.pop("clip_gradient")}
     given: dict[Location, str] = {("training", "clip_gradient"): document.where(("clip_gradient",))}
+    content["training"] = {**block, "clip_gradient": content.pop("clip_gradient")}
     return replace(document, options=document.options | given)
 
 
