@@ -78,17 +78,17 @@ def _write_all(descriptor: int, buffers: Sequence[memoryview]) -> None:
         _write_buffer(descriptor, memoryview(b"".join(buffers)))
         return
     _bypass_cache(descriptor, True)
-    with mmap.mmap(-1, STAGING_BYTES) as memory, memoryview(memory) as staging:
-        filled = 0
-        for buffer in buffers:
-            while buffer:
-                taken = min(len(buffer), STAGING_BYTES - filled)
-                staging[filled : filled + taken] = buffer[:taken]
-                filled, buffer = filled + taken, buffer[taken:]
-                if filled == STAGING_BYTES:
-                    _write_buffer(descriptor, staging)
-                    filled = 0
-        _write_buffer(descriptor, staging[: filled + -filled % BLOCK_BYTES])
+    # Not closed by `with`: an error from within a block would leave a slice of it in its traceback, and closing fail.
+    staging, filled = memoryview(mmap.mmap(-1, STAGING_BYTES)), 0
+    for buffer in buffers:
+        while buffer:
+            taken = min(len(buffer), STAGING_BYTES - filled)
+            staging[filled : filled + taken] = buffer[:taken]
+            filled, buffer = filled + taken, buffer[taken:]
+            if filled == STAGING_BYTES:
+                _write_buffer(descriptor, staging)
+                filled = 0
+    _write_buffer(descriptor, staging[: filled + -filled % BLOCK_BYTES])
 
 
 def _write_buffer(descriptor: int, buffer: memoryview) -> None:

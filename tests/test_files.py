@@ -57,14 +57,16 @@ def test_a_file_is_what_its_buffers_are_whatever_the_file_system_can(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_large_file_that_finds_no_room_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, left = os.write, [STAGING_BYTES]
+@pytest.mark.parametrize("room", [STAGING_BYTES, STAGING_BYTES - BLOCK_BYTES], ids=["after a block", "within a block"])
+def test_a_large_file_that_finds_no_room_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    write = os.write
 
     def until_full(descriptor: int, data: memoryview) -> int:
-        if not left.pop():
+        if not (left := room - os.lseek(descriptor, 0, os.SEEK_CUR)):
             raise OSError(ENOSPC, "No space left on device")
-        left.append(0)
-        return write(descriptor, data)
+        return write(descriptor, data[:left])
 
     (tmp_path / "file").write_bytes(b"before")
     monkeypatch.setattr(os, "write", until_full)

@@ -41,7 +41,7 @@ def test_who_leaves_costs_nobody_a_round(slowest: float) -> None:
 
 def test_who_leaves_without_its_last_rounds_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     who_leaves_goes_at_once(monkeypatch)
-    assert len(simulate("healing scaffold", 1, [], Weather(0.2), orders=(Order(1.8, "peer2"),)).views) > 2
+    assert len(simulate("healing scaffold", 1, [], Weather(0.2), orders=(LEAVES,)).views) > 2
 
 
 @pytest.mark.parametrize("step", [7, 19, 31])

@@ -58,7 +58,7 @@ def test_faults_that_once_did_harm(name: str, seed: int) -> None:
 @pytest.mark.parametrize(
     ("omission", "name", "seed"),
     [
-        (promises_are_written_after_the_answer, "healing fedavg", 15),
+        (promises_are_written_after_the_answer, "healing fedavg", 6),
         (messages_of_another_view_count, "healing restless", 4),
         (void_rounds_stay, "healing scaffold", 1),
         (void_values_stay, "healing secrets", 1),
@@ -160,9 +160,9 @@ def test_one_returns_in_the_middle_of_another_loss() -> None:
     suffered(gone, Kill("peer1", "views", 45, away=(LONG,)), name="healing scaffold")
 
 
-def two_return(name: str, seed: int, later: float, step: int = 60) -> Outcome:
+def two_return(name: str, seed: int, later: float) -> Outcome:
     """The second so many seconds after the first."""
-    return simulate(name, seed, [Kill("peer1", "send", step, also=("peer2",), away=(8.0, 8.0 + later))])
+    return simulate(name, seed, [Kill("peer1", "send", 60, also=("peer2",), away=(8.0, 8.0 + later))])
 
 
 def test_two_return_one_right_after_the_other() -> None:
@@ -179,7 +179,7 @@ def test_two_return_one_right_after_the_other() -> None:
 def test_two_return_and_who_is_on_its_way_counts_as_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     undisturbed("healing fedavg")
     who_is_on_its_way_counts_as_silent(monkeypatch)
-    found = (two_return("healing fedavg", 7, 0.1 - later / 100, step=30) for later in range(0, 12, 2))
+    found = (two_return("healing fedavg", 7, later / 100) for later in range(0, 12, 2))
     assert any(wrong_with("healing fedavg", outcome) for outcome in found)
 
 
