@@ -160,7 +160,7 @@ class RawEnd:
 
 def process(conductor: Connection, sends: bool, places: dict[str, Place], raw: socket.socket, floats: int) -> None:
     """One of the two processes: takes its turns when told to, and says what each cost it."""
-    tune(1)
+    tune(1, 4 * floats)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(take_turns(conductor, sends, places, raw, floats))
 

@@ -121,7 +121,8 @@ def _run(path: Path, quiet: bool) -> int:
         watching = subscribers(setup, telemetry.emit)
         if operator:
             operator.introduce(said)  # only now but on a terminal: wrong input is one line, that of the mistake
-        tune(whole_cores() if setup.config.threads == "auto" else setup.config.threads)
+        threads = whole_cores() if setup.config.threads == "auto" else setup.config.threads
+        tune(threads, setup.model.vector.nbytes)
         with private():  # only now: data that were fetched may be of use to others
             if sys.platform == "win32":
                 return asyncio.run(run_peer(setup, telemetry, watching, operator))

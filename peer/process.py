@@ -60,12 +60,14 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(None, f"unknown {what} `{value}`; {hint}")
 
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -3, -4, -8
 OPEN_FILES = 65_536
 KEPT_FREE_BYTES = 256 << 20
 """Bytes of freed memory that the process keeps for the next large block."""
+LARGE_BYTES = 128 << 20
+"""Of a vector, or of a round's messages, from which on memory counts for more than the time that saving it takes."""
 LARGE_BLOCK_BYTES = 32 << 20
-"""Bytes of the smallest block that a peer's process gives back whenever it is freed: the most that glibc takes."""
+"""Bytes of a block that then goes back to the system when it is freed: the most that glibc takes."""
 RETURNED_BLOCK_BYTES = 300_000
 """Bytes of a block that goes back to the system when it is freed: more than a step of a small model takes and gives
 back, less than its vector."""
@@ -97,13 +99,13 @@ def leaving_at_once() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def tune(threads: int) -> None:
-    """Settings that a peer's speed rests on; call once, before the first connection."""
+def tune(threads: int, vector_bytes: int) -> None:
+    """Settings that a peer's speed rests on; call once, before the first connection. vector_bytes: of its model."""
     import torch  # here, since the launcher uses this module too and has no need of it
 
     torch.set_num_threads(threads)
     raise_open_files()
-    reuse_memory()
+    reuse_memory(vector_bytes)
     gc.collect()
     gc.freeze()  # what is loaded by now stays: no collection needs to walk over it again
 
@@ -122,12 +124,15 @@ def open_files() -> int:
     return OPEN_FILES if soft == resource.RLIM_INFINITY else soft
 
 
-def reuse_memory() -> None:
+def reuse_memory(vector_bytes: int) -> None:
     """Vectors and frames come and go, alike in size. glibc would map and unmap each large one, and the kernel clear
-    every page of it: keeping the memory saves a third of the CPU a byte received (see `make bench`). Those of large
-    models go back, as frames would settle where a vector was, and the next one would find no room."""
+    every page of it: keeping the memory saves a third of the CPU a byte received (see `make bench`). Vectors
+    of a large model go back, as frames would settle where one was, and the next one would find no room."""
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
+        if vector_bytes >= LARGE_BYTES:
+            libc.mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
+        else:
+            libc.mallopt(M_MMAP_MAX, 0)
         libc.mallopt(M_TRIM_THRESHOLD, KEPT_FREE_BYTES)
         libc.mallopt(M_ARENA_MAX, 1)  # what one thread frees, any other can use: 3 MB a peer less
 

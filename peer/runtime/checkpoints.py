@@ -46,7 +46,7 @@ from peer.errors import FailedError
 from peer.files import Buffer, read, retry_without_descriptors, sync, write_atomically
 from peer.network.streams.link import KeptFrame, KeptFrames
 from peer.network.wire.frames import BadFrameError, decode
-from peer.process import LARGE_BLOCK_BYTES, trim_memory
+from peer.process import LARGE_BYTES, trim_memory
 from peer.runtime.lifecycle import CheckpointLostError
 from peer.tasks import background, shielded
 from peer.telemetry.events import CheckpointDamaged, Resumed
@@ -218,19 +218,18 @@ class Checkpoints:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
-    def save(self, snapshot: Snapshot, frames: KeptFrames) -> None:
-        """Write a checkpoint and the messages of its round; they are on disk when this returns."""
-        self.seal(snapshot, self.write_messages(snapshot.round, frames))
-
     def write_messages(self, round: int, frames: KeptFrames) -> str:
-        """Write the messages of a round; the checksum with which `seal` puts them on disk."""
+        """Write the messages of a round; return the checksum with which `save` makes them part of a checkpoint."""
         self.directory.mkdir(parents=True, exist_ok=True)
         messages = pack_frames(frames)
         self._write("messages", round, "safetensors", messages)
         return _content_digest(messages)
 
-    def seal(self, snapshot: Snapshot, messages: str) -> None:
-        """Write the rest of a checkpoint, last the seal; all is on disk when this returns."""
+    def save(self, snapshot: Snapshot, messages: KeptFrames | str) -> None:
+        """Write a checkpoint, last its seal, with the messages of its round, or the checksum of those that are written;
+        all are on disk when this returns."""
+        if not isinstance(messages, str):
+            messages = self.write_messages(snapshot.round, messages)
         state = tensor_file(snapshot.tensors)
         for digest, tensor in snapshot.new.items():
             write_atomically(self._kept_path(digest), tensor_file({"value": tensor}))
@@ -466,8 +465,11 @@ class Checkpointer:
     async def save(self, round: int) -> None:
         """Take the state as it is now and write it in the background, after the checkpoint before it."""
         await self._wait_idle()
-        # Those of a large model make room for the copy of its state.
-        messages = self._tasks.create_task(shielded(self._write_messages, round, self._network.outgoing_frames(round)))
+        kept = self._network.outgoing_frames(round)
+        messages: KeptFrames | asyncio.Task[str] = [(to, await frame.content()) for to, frame in kept]
+        if sum(len(data) for _, data in messages) >= LARGE_BYTES:  # they make room for the copy of the state
+            frames = [frame for _, frame in kept]
+            messages = self._tasks.create_task(shielded(self._move_to_disk, round, frames, messages))
         unchanging, new = await self._participant.unchanging()
         tensors, facts = await asyncio.to_thread(self._participant.state_dict)
         facts = {"peer": facts, "network": self._network.state_dict()}
@@ -481,21 +483,18 @@ class Checkpointer:
         if self._writing:
             await asyncio.wait((self._writing,))
 
-    async def _write_messages(self, round: int, frames: Sequence[tuple[list[str], KeptFrame]]) -> str:
-        """Of those that neighbours may still ask for; their checksum."""
-        content = [(to, await frame.content()) for to, frame in frames]
-        size = sum(len(data) for _, data in content)
+    async def _move_to_disk(self, round: int, frames: Sequence[KeptFrame], content: KeptFrames) -> str:
+        """Write a round's messages and free their memory; return their checksum."""
         digest = await asyncio.to_thread(self._files.write_messages, round, content)
-        del content
-        self._leave_on_disk(round, [frame for _, frame in frames])
-        if size >= LARGE_BLOCK_BYTES:
-            await asyncio.to_thread(trim_memory)
+        content.clear()
+        self._leave_on_disk(round, frames)
+        await asyncio.to_thread(trim_memory)
         return digest
 
-    async def _write(self, snapshot: Snapshot, messages: asyncio.Task[str]) -> None:
-        digest = await messages
+    async def _write(self, snapshot: Snapshot, messages: KeptFrames | asyncio.Task[str]) -> None:
+        written = await messages if isinstance(messages, asyncio.Task) else messages
         await asyncio.to_thread(sync_lines, self._files.directory.parent)
-        await asyncio.to_thread(self._files.seal, snapshot, digest)
+        await asyncio.to_thread(self._files.save, snapshot, written)
         whole = self._files.rounds()
         if len(whole) > 1:
             self._announce(whole[-2])
@@ -554,7 +553,10 @@ class Checkpointer:
         self._network.load_state_dict(snapshot.round, snapshot.facts["network"])
         self._progress.load_state_dict(snapshot.facts.get("course", {}))
         for at in sorted(messages):
-            self._leave_on_disk(at, self._network.load_frames(messages.pop(at)))
+            content = messages.pop(at)
+            frames = self._network.load_frames(content)
+            if sum(len(data) for _, data in content) >= LARGE_BYTES:
+                self._leave_on_disk(at, frames)
         # No later round than would still be whole if the newest were found to be damaged, too. But with no older one
         # left, nothing before the newest can be asked for again; and a peer that announced less than W rounds before
         # its own would wait for itself. Where members change, no less than this peer may have announced before: the

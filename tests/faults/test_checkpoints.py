@@ -164,7 +164,8 @@ def test_messages_on_disk_take_no_memory(tmp_path: Path) -> None:
     (tmp_path / "federation.yaml").write_text(
         json.dumps({"rounds": 2, "protocol": "gossip-sgd", "data": {"name": "digits", "limit": 200}, "model": "mlp"})
     )
-    with patch.object(Checkpointer, "_leave_on_disk", compared):
+    on_disk = patch("peer.runtime.checkpoints.LARGE_BYTES", 0)
+    with on_disk, patch.object(Checkpointer, "_leave_on_disk", compared):
         asyncio.run(run_in_process(load_spec(tmp_path / "federation.yaml", peers=3), tmp_path))
     assert left == 3 * 2
 

@@ -20,6 +20,7 @@ from faults.simulation import Kill, Outcome, Simulation, simulate, undisturbed
 from faults.wires import Stall, Weather
 from peer.network.durability import Durability
 from peer.network.network import Network
+from peer.runtime import checkpoints
 from peer.runtime.checkpoints import Journal
 from peer.runtime.in_process import run_in_process
 
@@ -59,6 +60,15 @@ def test_nobody_is_refused_where_the_ring_is_reordered(name: str) -> None:
 def test_nobody_is_refused_whenever_the_ring_is_reordered(name: str, cut: float) -> None:
     """Also where streams break, so that a last word may be lost with its stream."""
     assert not refusals(name, range(8), cut)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["fibfl", "fibfl++", "fedavg", "gossip ring", "restless"])
+def test_random_faults_where_messages_are_left_on_disk(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of large models are: whoever is asked for them again reads them there."""
+    monkeypatch.setattr(checkpoints, "LARGE_BYTES", 0)
+    outcome, wrong = check(name, seed)
+    assert not wrong, (wrong, outcome.kills)
 
 
 @pytest.mark.parametrize(

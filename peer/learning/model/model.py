@@ -38,7 +38,7 @@ from peer.learning.model.settings import ModelSettings
 from peer.learning.model.shape_check import Example, dry_pass
 from peer.learning.named_tensors import content_sha256, named_sha256
 from peer.learning.randomness import global_stream
-from peer.process import LARGE_BLOCK_BYTES, forget_content
+from peer.process import LARGE_BYTES, forget_content
 
 
 def logits_with(
@@ -275,7 +275,7 @@ class Model:
     def forget_gradient(self, part: ModelPart) -> None:
         """Give back the memory of a part's gradient, if that is large, until a phase trains it again."""
         gradient = self.gradient[self.part(part)]
-        if self.device.type == "cpu" and gradient.nbytes >= LARGE_BLOCK_BYTES:
+        if self.device.type == "cpu" and gradient.nbytes >= LARGE_BYTES:
             forget_content(gradient.data_ptr(), gradient.nbytes)
 
     def learn(self, part: ModelPart) -> None:

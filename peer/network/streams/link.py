@@ -28,9 +28,9 @@ neighbours so.
   runtime upholds it (`runtime/checkpoints.py:Journal`); everything here rests on it.
 - **R2 Outbox.** A checkpoint holds the state *and* the messages of the round that neighbours may still ask for
   (`Outbox.of_round`, `Network.outgoing_frames`). With the messages only in memory, two neighbours that die together
-  can wait for each other without end. Once there they take no memory, and are read when asked for. They go back into
-  the outboxes in the order of writing: in another one, a neighbour that replays could have no room for what it waits
-  for.
+  can wait for each other without end. Large ones take no memory once there, and are read when asked for. They go
+  back into the outboxes in the order of writing: in another one, a neighbour that replays could have no room for what
+  it waits for.
 - **R3 Durable.** A peer announces the older of its two newest checkpoints (`Durability.announce`): if the newest
   turns out damaged, it falls back to the one before without asking for what others have dropped. After the last
   round there is none to follow: that checkpoint is read back from disk and then announced. A peer that
@@ -96,8 +96,8 @@ class KeptFrame:
     number: int
     """Of the frame within its message."""
     data: bytes | Callable[[], bytes]
-    """Or, once it is part of a checkpoint, what reads it from there (blocking; FailedError if it is not there): a frame
-    is rarely asked for again, and large models have no room for all that might be."""
+    """Or, of a large model and once it is on disk, what reads it from there (blocking; FailedError if it is not there):
+    a frame is rarely asked for again, and there is no room for all that might be."""
 
     async def content(self) -> bytes:
         return self.data if isinstance(self.data, bytes) else await asyncio.to_thread(self.data)

@@ -132,7 +132,7 @@ def test_a_large_gradient_takes_no_memory_between_phases() -> None:
         return made
 
     kept = trained()
-    with patch("peer.learning.model.model.LARGE_BLOCK_BYTES", 0):
+    with patch("peer.learning.model.model.LARGE_BYTES", 0):
         forgotten = trained()
     assert torch.equal(forgotten.vector, kept.vector)
     assert kept.gradient[2000:100_000].any()
