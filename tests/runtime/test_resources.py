@@ -170,7 +170,7 @@ def test_a_peer_trains_in_as_many_threads_as_it_was_told(
         return 0
 
     monkeypatch.setattr(resources, "cpu_limit", lambda: 3.9)
-    monkeypatch.setattr(cli, "tune", told.append)
+    monkeypatch.setattr(cli, "tune", lambda threads, vector_bytes: told.append(threads))
     monkeypatch.setattr(peer_process, "_run", nothing)
     assert cli.main(["--config", str(tmp_path / "peer0.yaml")]) == 0
     assert told == [used]
