@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
-from peer.learning.training.optimiser import SGD
+from peer.learning.training.optimiser import OPTIMISERS, SGD
 from peer.learning.training.phase import Loss, Phase
 from peer.protocols.base import Peer, Protocol
 from peer.protocols.blocks.training import BatchSize, Fraction, Rate
@@ -73,7 +73,7 @@ class DefKT(Protocol):
     def mutual(self, peer: Peer, own: Tensor) -> Loss:
         """The loss of the received model; each batch of it is a step of `own`, too, by the same predictions."""
         own.requires_grad_()
-        optimiser = torch.optim.SGD([own], self.lr, self.momentum)
+        optimiser = OPTIMISERS["SGD"]([own], self.lr, self.momentum)
 
         def loss(received: Tensor, labels: Tensor, positions: Tensor) -> Tensor:
             logits = peer.logits(own, peer.data.batch(positions).inputs, training=True)

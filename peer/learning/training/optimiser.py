@@ -66,8 +66,17 @@ def as_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
 
 Kind = type[Any]
 """A subclass of `torch.optim.Optimizer`; their constructors differ."""
+
+
+def uncompiled(kind: Kind) -> Kind:
+    """torch's class without its wrappers for torch.compile, which would import the compiler at the first step: as long
+    again as the import of torch."""
+    bare = {name: inspect.unwrap(getattr(kind, name)) for name in ("add_param_group", "step")}
+    return type(kind.__name__, (kind,), {**bare, "step": torch.no_grad()(bare["step"])})
+
+
 OPTIMISERS: dict[str, Kind] = {
-    name: kind
+    name: uncompiled(kind)
     for name, kind in vars(torch.optim).items()
     if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
 }

@@ -46,7 +46,7 @@ def matrices() -> Model:
 def fits_a_plain_loop(made: Model, name: str, arguments: dict[str, Any]) -> None:
     module = deepcopy(made.module)
     ours = trained(made, Training(optimiser=Optimiser(name=name, **arguments)))
-    theirs = plain(module, OPTIMISERS[name](module.parameters(), lr=LR, **arguments))
+    theirs = plain(module, getattr(torch.optim, name)(module.parameters(), lr=LR, **arguments))
     assert torch.equal(ours, theirs)
 
 
