@@ -22,7 +22,7 @@ from launcher.commands.new import KINDS
 from launcher.engines import ENGINES
 from launcher.output import Output, make_legible
 from peer.errors import FailedError, InputError
-from peer.process import Parser, leaving_at_once
+from peer.process import Parser, leaving_at_once, one_thread
 
 Command = Callable[[argparse.Namespace, Output], int]
 
@@ -200,24 +200,29 @@ def run_command(arguments: argparse.Namespace, output: Output) -> int:
     document = Document.read(arguments.federation)
     if line := header(document, peers=arguments.peers, overrides=arguments.overrides, out=arguments.out):
         output.say(line)
-    from launcher.commands.run import RunOptions, run
-    from launcher.dashboard.server import dashboard_address
+    if arguments.on == "local":
+        one_thread()  # peers are forks of this process
     from launcher.engines.base import engine, parsed_options
 
     given = parsed_options(arguments.options)
     given |= {"hosts": arguments.hosts} if arguments.hosts else {}
     given |= {"install": True} if arguments.install else {}
-    options = RunOptions(
-        spec=resolved(arguments, document),
-        out=arguments.out,
-        fresh=arguments.fresh,
-        device=arguments.device,
-        certs=arguments.certs,
-        engine=engine(arguments.on, given),
-        dashboard=dashboard_address(dashboard=arguments.dashboard, at=arguments.at, quiet=arguments.quiet),
-        beside=arguments.beside is not None,
-    )
-    return run(options, output).report(output)
+    chosen = engine(arguments.on, given)
+    with chosen.ahead():
+        from launcher.commands.run import RunOptions, run
+        from launcher.dashboard.server import dashboard_address
+
+        options = RunOptions(
+            spec=resolved(arguments, document),
+            out=arguments.out,
+            fresh=arguments.fresh,
+            device=arguments.device,
+            certs=arguments.certs,
+            engine=chosen,
+            dashboard=dashboard_address(dashboard=arguments.dashboard, at=arguments.at, quiet=arguments.quiet),
+            beside=arguments.beside is not None,
+        )
+        return run(options, output).report(output)
 
 
 def attach_command(arguments: argparse.Namespace, output: Output) -> int:

@@ -99,6 +99,13 @@ def leaving_at_once() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def one_thread() -> None:
+    """Call before the maths libraries are imported: peers train in one thread, and pools of threads do not survive a
+    fork."""
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
+
+
 def tune(threads: int, vector_bytes: int) -> None:
     """Settings that a peer's speed rests on; call once, before the first connection. vector_bytes: of its model."""
     import torch  # here, since the launcher uses this module too and has no need of it

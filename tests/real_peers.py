@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import psutil
 from proxies import Proxies
 
-from launcher.engines.local import PRELOAD, Child, ForkServer, fork_server
+from launcher.engines.local import PRELOAD, Child, ForkServer, ServerProcess, fork_server
 from peer.runtime.in_process import run_in_process
 from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
@@ -79,7 +79,7 @@ class Nursery:
         self.loop.run_until_complete(self._serve())
 
     async def _serve(self) -> None:
-        async with fork_server(entry=self.entry, preload=self.preload, grace=3.0) as server:
+        async with fork_server(ServerProcess.spawned(self.entry, self.preload, 3.0)) as server:
             self._server.set_result(server)
             await self._closing.wait()
 

@@ -22,7 +22,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from errno import EFBIG
 from importlib import import_module
@@ -161,6 +161,10 @@ class Engine(ABC, Generic[S]):
     def with_addresses(self, spec: Spec) -> Spec:
         """Return the spec with its peers' addresses in this place. Raises InputError if there is no room for them."""
         return spec
+
+    def ahead(self) -> AbstractContextManager[None]:
+        """What the engine does for the whole command before the spec is read: torch is imported, but not yet used."""
+        return nullcontext()
 
     @abstractmethod
     def check(self, run: Run) -> None:

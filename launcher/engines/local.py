@@ -7,19 +7,27 @@
 Leaving the block ends every child that still runs (SIGTERM, after the grace SIGKILL), and so does the death of this
 process by whatever cause: the fork server and its children read a pipe that closes with it.
 
+`dfl-launch run` forks its fork server from itself as soon as it has imported torch (`LocalEngine.ahead`), so that what
+takes seconds is imported once. Only the command itself then checks the spec, and runs the user's code and torch.
+
 The fork server and this module exchange JSON lines over a socket; the protocol stands at the head of
 `programs/fork_server.py`. All peers write into the run's directory themselves, so there is nothing to follow and
 nothing to collect.
 """
 
 import asyncio
+import gc
 import itertools
 import json
 import os
+import signal
 import socket
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +35,21 @@ import psutil
 
 from launcher.engines.base import Deployment, Engine, FollowedProcess, Run
 from launcher.engines.preflight import check_device, check_resources, check_room, check_secrecy
+from launcher.engines.programs import fork_server as program
 from launcher.plan import plan
 from peer.errors import FailedError, InputError
 from peer.learning.device import choose_device, in_turn
 from peer.network.transport.addresses import split, why_taken
-from peer.process import raise_open_files
+from peer.process import raise_open_files, signals_deferred
 from peer.settings import Settings
 from peer.spec.federation import Spec
-from peer.tasks import background
+from peer.tasks import background, in_thread
 from peer.telemetry.metrics import client
 from peer.telemetry.telemetry import load_tracker, writer_class
 
-# The first Adam imports torch._dynamo, for more than a second of CPU.
-PRELOAD = ("numpy", "torch", "torch._dynamo", "uvloop", "peer.preloaded")
+PRELOAD = ("numpy", "torch", "uvloop", "peer.preloaded")
 """What every peer imports, once for all of them; what is not installed is left out."""
+ENTRY, GRACE = "peer.cli:main", 5.0
 
 SERVER_ENDED = "the fork server ended before its peers; the same command resumes the run"
 
@@ -55,6 +64,63 @@ class Child(FollowedProcess):
     def signal(self, number: int) -> None:
         if not self.ended:
             self._send({"do": "signal", "pid": self.pid, "signal": int(number)})
+
+
+@dataclass(frozen=True)
+class ServerProcess:
+    """A fork server as a process, with this one's ends of the socket and the pipe between them. Made with
+
+    entry: `module:function` that a child calls with its argv; it returns the exit code.
+    preload: modules imported once, before the first child.
+    grace: seconds between the SIGTERM and the SIGKILL of children that outlive this process.
+    """
+
+    pid: int
+    control: socket.socket
+    lifeline: int
+    wait: Callable[[], object]
+    """Returns when it has ended."""
+
+    @classmethod
+    def spawned(cls, entry: str = ENTRY, preload: Sequence[str] = PRELOAD, grace: float = GRACE) -> "ServerProcess":
+        """A new process, which shares no memory with this one."""
+        raise_open_files()  # inherited by it and its children
+        (ours, theirs), (end, lifeline) = socket.socketpair(), os.pipe()
+        command = [sys.executable, "-P", "-m", program.__name__, "--control", str(theirs.fileno())]
+        command += ["--lifeline", str(end), "--grace", str(grace), "--entry", entry, "--preload", ",".join(preload)]
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(), end), start_new_session=True
+            )
+        finally:
+            theirs.close()
+            os.close(end)
+        return cls(process.pid, ours, lifeline, process.wait)
+
+    @classmethod
+    def forked(cls, entry: str = ENTRY, preload: Sequence[str] = PRELOAD, grace: float = GRACE) -> "ServerProcess":
+        """A fork of this process, which has neither used torch nor started a thread."""
+        raise_open_files()
+        (ours, theirs), (end, lifeline) = socket.socketpair(), os.pipe()
+        gc.freeze()  # the next collection here would copy the pages that both share
+        sys.stdout.flush()
+        sys.stderr.flush()
+        with signals_deferred(program.SIGNALS):
+            pid = os.fork()
+            if pid == 0:
+                ours.close()
+                os.close(lifeline)
+                program.serve_as_fork(theirs, end, entry, preload, grace)
+        theirs.close()
+        os.close(end)
+        return cls(pid, ours, lifeline, partial(os.waitpid, pid, 0))
+
+    def kill(self) -> None:
+        """End it, where it has no children yet."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.wait()
+        self.control.close()
+        os.close(self.lifeline)
 
 
 class ForkServer:
@@ -89,6 +155,10 @@ class ForkServer:
         place = {"cwd": None if cwd is None else str(cwd), "env": dict(env or {})}
         self._send({"do": "start", "number": number, "argv": list(argv), "log": str(log), **place})
         return await started
+
+    def call(self, function: str, argument: str) -> None:
+        """Call `module:function` in the fork server itself, before it starts the next child."""
+        self._send({"do": "call", "function": function, "argument": argument})
 
     def _send(self, order: dict[str, Any]) -> None:
         if not self._writer.is_closing():
@@ -130,35 +200,19 @@ class ForkServer:
 
 
 @asynccontextmanager
-async def fork_server(
-    *, entry: str = "peer.cli:main", preload: Sequence[str] = PRELOAD, grace: float = 5.0, keep: Sequence[int] = ()
-) -> AsyncIterator[ForkServer]:
+async def fork_server(process: ServerProcess | None = None, *, keep: Sequence[int] = ()) -> AsyncIterator[ForkServer]:
     """A fork server for the block; the first `start` waits until its imports are done.
 
-    entry: `module:function` that a child calls with its argv; it returns the exit code.
-    preload: modules imported once, before the first child.
-    grace: seconds between the SIGTERM and the SIGKILL of children that outlive this process.
+    process: one that runs already; if there is none, one for peers is spawned.
     keep: descriptors that the fork server and every child hold open as long as they live (a lock, say).
     """
-    raise_open_files()  # the fork server and its children inherit it
-    ours, theirs = socket.socketpair()
-    end, lifeline = os.pipe()
-    command = [sys.executable, "-P", "-m", "launcher.engines.programs.fork_server"]
-    command += ["--control", str(theirs.fileno()), "--lifeline", str(end), "--grace", str(grace)]
-    command += ["--entry", entry, "--preload", ",".join(preload)]
+    process = process or ServerProcess.spawned()
+    with suppress(BrokenPipeError):  # if it has ended, `start` says so
+        for descriptor in keep:
+            socket.send_fds(process.control, [b'{"do": "keep"}\n'], [descriptor])
+    reader, writer = await asyncio.open_connection(sock=process.control)
+    server = ForkServer(process.pid, writer, process.lifeline)
     async with background() as tasks:
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), end, *keep),
-                start_new_session=True,
-            )
-        finally:
-            theirs.close()
-            os.close(end)
-        reader, writer = await asyncio.open_connection(sock=ours)
-        server = ForkServer(process.pid, writer, lifeline)
         listening = tasks.create_task(server.listen(reader))
         try:
             yield server
@@ -167,7 +221,7 @@ async def fork_server(
             writer.close()
             with suppress(ConnectionError):
                 await writer.wait_closed()
-            await process.wait()
+            await in_thread(process.wait)
             await listening
 
 
@@ -190,6 +244,18 @@ class LocalEngine(Engine[LocalSettings]):
 
     name = "local"
     Settings = LocalSettings
+    _forked: ServerProcess | None = None
+
+    @contextmanager
+    def ahead(self) -> Iterator[None]:
+        # A Mac's libraries cannot be forked, and of several threads a fork has one.
+        if sys.platform == "linux" and psutil.Process().num_threads() == 1:
+            self._forked = ServerProcess.forked()
+        try:
+            yield
+        finally:
+            if self._forked:
+                self._forked.kill()
 
     def check(self, run: Run) -> None:
         check_device(run.device)
@@ -206,11 +272,16 @@ class LocalEngine(Engine[LocalSettings]):
 
     @asynccontextmanager
     async def deploy(self, run: Run) -> AsyncIterator[Deployment]:
-        async with self.fork_server(run.lock) as server:
+        async with self.fork_server(run) as server:
             yield LocalDeployment(run, server)
 
-    def fork_server(self, lock: int) -> AbstractAsyncContextManager[ForkServer]:
-        return fork_server(keep=(lock,) if lock >= 0 else ())
+    @asynccontextmanager
+    async def fork_server(self, run: Run) -> AsyncIterator[ForkServer]:
+        """The one forked ahead, if there is one; a second run of the command (`--beside`) spawns its own."""
+        process, self._forked = self._forked, None
+        async with fork_server(process, keep=(run.lock,) if run.lock >= 0 else ()) as server:
+            server.call("peer.preloaded:rehearse", str(run.files.config(run.spec.ids[0])))
+            yield server
 
 
 def check_addresses(spec: Spec) -> None:

@@ -85,12 +85,11 @@ def compute_cells(
     cells: Sequence[Cell], at_once: int, port: int, stopping: StopSignal
 ) -> Generator[CellOutcome, None, None]:
     """Each cell when it has ended, until all have or the study is told to stop. port: the first that peers may take."""
-    # A process made by fork of one that has torch loaded already begins at once, also with the compiler that the first
-    # optimiser loads; a Mac's libraries bear no fork.
+    # A process made by fork of one that has torch loaded already begins at once; a Mac's libraries bear no fork.
     context: SpawnContext | ForkServerContext = multiprocessing.get_context("spawn")
     if sys.platform == "linux":
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["launcher.study.worker", "torch._dynamo"])
+        context.set_forkserver_preload(["launcher.study.worker"])
     with signals_deferred(STOPS):  # by itself, as it lets signals through when it has started
         resource_tracker.ensure_running()
     waiting, running = deque(cells), dict[BaseProcess, Cell]()

@@ -1,4 +1,5 @@
-"""Ctrl-C before anything runs: while Python still imports, both commands end at once and complain of nothing."""
+"""Ctrl-C before anything runs: while Python still imports, both commands end at once and complain of nothing; so does
+`run` while it checks, and its fork server with it."""
 
 import os
 import signal
@@ -6,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
+from real_peers import all_gone
 
 SLOW = """
 import signal
@@ -15,6 +18,11 @@ try:
     signal.pause()
 except BaseException:  # as extension modules do
     raise ImportError("interrupted") from None
+"""
+USER_CODE = """
+import signal
+print("checking", flush=True)
+signal.pause()
 """
 FEDERATION = "name: f\nrounds: 1\nprotocol: {name: solo, like: fibfl}\ndata: {name: digits}\n"
 PEER = "federation: fed.yaml\nid: peer0\nout: out\n"
@@ -45,4 +53,22 @@ def test_ctrl_c_in_the_midst_of_an_import(command: str, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     said, complained = process.communicate(timeout=60)
     assert (process.returncode, said, complained) == (130, "", "")
+    assert not (tmp_path / "out").exists()
+
+
+def test_ctrl_c_in_the_midst_of_a_check(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(USER_CODE)
+    (tmp_path / "fed.yaml").write_text("name: f\nrounds: 1\nprotocol: mine:Own\n")
+    command = [sys.executable, "-m", *COMMANDS["run"]]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout
+    assert process.stdout.readline() == f"mine:Own, 1 peer, in {tmp_path / 'out'}\n"
+    assert process.stdout.readline() == "checking\n"
+    launcher = psutil.Process(process.pid)
+    (fork_server,) = launcher.children()
+    assert fork_server.cmdline() == launcher.cmdline()  # a fork of it
+    process.send_signal(signal.SIGINT)
+    said, complained = process.communicate(timeout=60)
+    assert (process.returncode, said, complained) == (130, "", "")
+    all_gone([fork_server.pid], seconds=30)
     assert not (tmp_path / "out").exists()

@@ -5,6 +5,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,7 +76,7 @@ class LentPeer(Process):
 @pytest.fixture
 def lent(fork_server: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lent, "nursery", fork_server, raising=False)
-    monkeypatch.setattr(LocalEngine, "fork_server", lambda _engine, _lock: Lent())
+    monkeypatch.setattr(LocalEngine, "fork_server", lambda _engine, _run: Lent())
 
 
 def write(directory: Path, ports: list[int], **spec: Any) -> Path:
@@ -102,6 +104,13 @@ def small(tmp_path: Path, ports: Ports, monkeypatch: pytest.MonkeyPatch) -> Path
 def summary(directory: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((directory / "summary.json").read_text())
     return content
+
+
+def test_peers_that_are_forks_of_the_command(small: Path) -> None:
+    command = [sys.executable, "-m", "launcher.cli", "run", str(small), "--out", "out", "--quiet", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["rounds"] == 3
 
 
 def test_to_the_end_and_again(small: Path, lent: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

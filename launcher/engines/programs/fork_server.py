@@ -3,12 +3,16 @@
     python -P -m launcher.engines.programs.fork_server --control FD --lifeline FD --entry peer.cli:main
         --preload torch,numpy
 
+It is a new process, as above, or a fork of a launcher that has imported torch but not yet used it (`serve_as_fork`).
+
 Importing torch and gRPC costs seconds of CPU and 200 MB a process; a fork of a process that has them costs
-milliseconds, and the pages stay shared. Only imports happen before a fork: no gRPC object and no torch
-operation on several threads, since neither survives one.
+milliseconds, and the pages stay shared. Before a fork there are imports, and what `call` orders: no gRPC object and no
+torch operation on several threads, since neither survives one.
 
 It exchanges JSON lines on the control socket (`ForkServer` in `launcher.engines.local` is the other end). Orders:
 
+    {"do": "keep"}                                  the descriptor sent with it stays open, in children too
+    {"do": "call", "function": "peer.preloaded:rehearse", "argument": "peer0.yaml"}     here, not in a child
     {"do": "start", "number": 1, "argv": [...], "log": "...", "cwd": null, "env": {}}
     {"do": "signal", "pid": 123, "signal": 15}      ignored once it has ended: the pid may be reused
 
@@ -35,16 +39,17 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NoReturn
 
-from peer.process import signals_deferred
+from peer.process import STOPS, one_thread, signals_deferred
 
 Entry = Callable[[list[str]], int | None]
 
-SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD})
+SIGNALS = frozenset({*STOPS, signal.SIGCHLD})
 
 
 @dataclass(frozen=True)
@@ -156,7 +161,7 @@ class ForkServerProcess:
 
     def receive(self) -> bytes:
         try:
-            chunk = self.control.recv(1 << 16)
+            chunk, *_ = socket.recv_fds(self.control, 1 << 16, 1)
         except ConnectionResetError:
             chunk = b""
         self.connected = bool(chunk)
@@ -169,10 +174,16 @@ class ForkServerProcess:
             self.connected = False
 
     def execute(self, order: dict[str, Any]) -> None:
-        if order["do"] == "signal":
-            if order["pid"] in self.children:
+        match order["do"]:
+            case "start":
+                self.start(order)
+            case "signal" if order["pid"] in self.children:
                 os.kill(order["pid"], order["signal"])
-            return
+            case "call":
+                found(order["function"])(order["argument"])
+                share_memory()
+
+    def start(self, order: dict[str, Any]) -> None:
         try:
             pid = self.fork(order)
         except OSError as error:
@@ -221,11 +232,9 @@ class ForkServerProcess:
             os.waitpid(pid, 0)
 
 
-def preload(modules: list[str]) -> None:
+def preload(modules: Sequence[str]) -> None:
     """Import what every peer needs, so that the children share it; what is not installed is left out."""
-    # One thread for the maths libraries: peers train in one, and pools of threads do not survive a fork.
-    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(variable, "1")
+    one_thread()
     for name in modules:
         try:
             importlib.import_module(name)
@@ -236,6 +245,47 @@ def preload(modules: list[str]) -> None:
         sys.modules["torch"].set_num_threads(1)
 
 
+def found(name: str) -> Callable[[Any], Any]:
+    """The function `module:function`."""
+    module, _, function = name.partition(":")
+    return getattr(importlib.import_module(module), function)  # type: ignore[no-any-return]
+
+
+def share_memory() -> None:
+    """A collection in a child must not touch, and so copy, the pages that all share."""
+    gc.collect()
+    gc.freeze()
+
+
+def serve(control: socket.socket, lifeline: int, entry: str, modules: Sequence[str], grace: float) -> None:
+    """Import, then execute orders until the control socket closes. Signals that end a launcher are the launcher's:
+    this process ends with it."""
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    preload(modules)
+    start = found(entry)
+    share_memory()
+    ForkServerProcess(control, lifeline, start, grace).serve()
+
+
+def serve_as_fork(control: socket.socket, lifeline: int, entry: str, modules: Sequence[str], grace: float) -> NoReturn:
+    """`serve` in a fork of the launcher, which was made with `SIGNALS` held back: it takes a session of its own, and
+    closes all that it inherited but its standard streams, the control socket and the lifeline."""
+    code = 1
+    try:
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        kept = sorted((0, 1, 2, control.fileno(), lifeline))
+        for below, above in pairwise((*kept, os.sysconf("SC_OPEN_MAX"))):
+            os.closerange(below + 1, above)
+        serve(control, lifeline, entry, modules, grace)
+        code = 0
+    finally:
+        code = exit_code(sys.exception(), code)
+        os._exit(code)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="launcher.engines.programs.fork_server")
     parser.add_argument("--control", type=int, required=True)
@@ -244,13 +294,8 @@ def main() -> None:
     parser.add_argument("--preload", default="")
     parser.add_argument("--grace", type=float, default=5.0)
     arguments = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    preload([name for name in arguments.preload.split(",") if name])
-    module, _, function = arguments.entry.partition(":")
-    entry: Entry = getattr(importlib.import_module(module), function)
-    gc.collect()
-    gc.freeze()  # a collection in a child must not touch, and so copy, the shared pages
-    ForkServerProcess(socket.socket(fileno=arguments.control), arguments.lifeline, entry, arguments.grace).serve()
+    modules = [name for name in arguments.preload.split(",") if name]
+    serve(socket.socket(fileno=arguments.control), arguments.lifeline, arguments.entry, modules, arguments.grace)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.engines import base
-from launcher.engines.local import ForkServer, LocalEngine, fork_server
+from launcher.engines.local import ForkServer, LocalEngine, ServerProcess, fork_server
 
 HERE = Path(__file__).parent
 """Where fake_peer.py is."""
@@ -19,8 +19,8 @@ class FakeEngine(LocalEngine):
     def check(self, run: base.Run) -> None:
         pass
 
-    def fork_server(self, lock: int) -> AbstractAsyncContextManager[ForkServer]:
-        return fork_server(entry="fake_peer:main", preload=("ruamel.yaml",), grace=1.0, keep=(lock,))
+    def fork_server(self, run: base.Run) -> AbstractAsyncContextManager[ForkServer]:
+        return fork_server(ServerProcess.spawned("fake_peer:main", ("ruamel.yaml",), 1.0), keep=(run.lock,))
 
 
 Run = Callable[..., tuple[int, str]]

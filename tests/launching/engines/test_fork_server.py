@@ -11,7 +11,7 @@ import pytest
 from interpreter import Commands
 from real_peers import all_gone
 
-from launcher.engines.local import ForkServer, fork_server
+from launcher.engines.local import ForkServer, ServerProcess, fork_server
 from peer.errors import FailedError
 
 HERE = Path(__file__).parent
@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ForkServer]:
     monkeypatch.setenv("PYTHONPATH", str(HERE))
-    async with fork_server(entry="fake_children:main", preload=(), grace=0.5) as server:
+    async with fork_server(ServerProcess.spawned("fake_children:main", (), 0.5)) as server:
         yield server
 
 
@@ -101,7 +101,7 @@ async def test_log_that_cannot_be_opened(server: ForkServer, tmp_path: Path) -> 
 
 async def test_leaving_the_block_ends_the_children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONPATH", str(HERE))
-    async with fork_server(entry="fake_children:main", preload=(), grace=0.3) as server:
+    async with fork_server(ServerProcess.spawned("fake_children:main", (), 0.3)) as server:
         names = ("polite", "stubborn", "sleep")
         processes = [await server.start([name], tmp_path / name) for name in names]
         await log_says(tmp_path / "stubborn", "stubborn")
@@ -122,7 +122,7 @@ async def test_fork_server_killed_under_its_children(server: ForkServer, tmp_pat
 async def test_entry_that_cannot_be_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    async with fork_server(entry="no_such_module:main", preload=()) as server:
+    async with fork_server(ServerProcess.spawned("no_such_module:main", ())) as server:
         with pytest.raises(FailedError, match="fork server ended"):
             await server.start(["exit", "0"], tmp_path / "log")
     assert "no_such_module" in capfd.readouterr().err
@@ -132,11 +132,12 @@ LAUNCHER = textwrap.dedent(
     """
     import asyncio, sys
     from pathlib import Path
-    from launcher.engines.local import fork_server
+    from launcher.engines.local import ServerProcess, fork_server
 
     async def main():
-        async with fork_server(entry="fake_children:main", preload=(), grace=0.5) as server:
-            started = [await server.start([name], Path(sys.argv[1]) / name) for name in ("sleep", "stubborn")]
+        process = getattr(ServerProcess, sys.argv[1])("fake_children:main", (), 0.5)
+        async with fork_server(process) as server:
+            started = [await server.start([name], Path(sys.argv[2]) / name) for name in ("sleep", "stubborn")]
             print(server.pid, *(process.pid for process in started), flush=True)
             await asyncio.sleep(60)
 
@@ -146,9 +147,12 @@ LAUNCHER = textwrap.dedent(
 
 
 @pytest.mark.parametrize("also_the_fork_server", [False, True])
-def test_launcher_killed_leaves_nobody(tmp_path: Path, commands: Commands, also_the_fork_server: bool) -> None:
+@pytest.mark.parametrize("made", ["spawned", "forked"])
+def test_launcher_killed_leaves_nobody(
+    tmp_path: Path, commands: Commands, made: str, also_the_fork_server: bool
+) -> None:
     environment = {**os.environ, "PYTHONPATH": str(HERE)}
-    with commands.command(["-c", LAUNCHER, str(tmp_path)], env=environment) as launcher:
+    with commands.command(["-c", LAUNCHER, made, str(tmp_path)], env=environment) as launcher:
         assert launcher.stdout is not None
         pids = [int(word) for word in launcher.stdout.readline().split()]
         assert len(pids) == 3
