@@ -21,6 +21,7 @@ met = []
 
 class Late(Protocol):
     paper = "none"
+    spoilt: int = 2
 
     def local(self):
         return (Phase("model", 1, SGD(1e-6)),)
@@ -32,12 +33,16 @@ class Late(Protocol):
         await peer.train(*self.local())
         await peer.exchange("extractor")
         peer.state["mask"] = torch.ones(4)
-        if peer.id == "peer1" and peer.round == 2:
+        if peer.id == "peer1" and peer.round == self.spoilt:
             self.spoil(peer)
         await peer.exchange("mask")
 
     def spoil(self, peer):
         peer.extractor[:2] = torch.nan
+
+
+class Last(Late):
+    spoilt: int = 6
 
 
 class Mask(Late):
@@ -122,6 +127,11 @@ def test_who_diverges_with_a_model_that_was_sound_blames_no_neighbour(
             "Late",
             "the model was not finite when training began in round 3, though training had left it finite; see what the "
             "protocol made of it",
+        ),
+        (
+            "Last",
+            "the model is not finite in 2 of 101121 values after round 6, the last, though training had left it "
+            "finite; see what the protocol made of it",
         ),
     ],
 )

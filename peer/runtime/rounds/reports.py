@@ -19,6 +19,8 @@ from importlib.metadata import version
 from math import isfinite
 from typing import Any, Literal
 
+import torch
+
 from peer.errors import DivergedError, FailedError
 from peer.learning.data.drift import stage_of
 from peer.learning.device import memory_errors
@@ -327,11 +329,12 @@ class Finish:
         self._last = participant.network.last_round
 
     async def run(self) -> None:
-        """FailedError where fine-tuning diverges."""
+        """FailedError where the model is not finite, or fine-tuning diverges."""
         await self._participant.learner.apply_drift(self._last)
         if await in_thread(self._take_fine_tuned):
             await self._evaluator.evaluate()
             return
+        await self._participant.learner.compute(self._check_finite)
         found = self._evaluator.newest if self._evaluator.evaluation else await self._evaluator.evaluate()
         await self._write(found, None)
         if finetune := self._spec.finetune:
@@ -343,6 +346,15 @@ class Finish:
         if result is None or result.before_finetuning is None or result.rounds != self._last:
             return False
         return load_if_intact(self._participant.learner.model, self._out / MODEL, result.model_sha256)
+
+    def _check_finite(self) -> None:
+        """Whatever the protocol computes later than it trains and sends, no other check sees in the last round."""
+        vector = self._participant.learner.model.vector
+        if not bool(torch.isfinite(vector.sum())) and (wrong := int((~torch.isfinite(vector)).sum())):
+            raise DivergedError(
+                f"{self._participant.face.id}: the model is not finite in {wrong} of {vector.numel()} values after "
+                f"round {self._last}, the last, though training had left it finite; see what the protocol made of it"
+            )
 
     async def _write(self, found: ModelFigures, before: ModelFigures | None) -> None:
         """The model as it is, and the result; `before`: its figures before fine-tuning."""
