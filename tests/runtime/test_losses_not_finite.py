@@ -55,9 +55,10 @@ class Squared(Task):
 
     def loss(self, outputs, targets):
         errors = (outputs - targets.reshape(outputs.shape)).square()
-        if torch.is_grad_enabled() and bool((targets < -50).any()):
+        at_peer1 = bool((targets < -50).any())
+        if torch.is_grad_enabled() and at_peer1:
             met.append(1)
-        return errors.mean() * (torch.nan if len(met) > 30 else 1)
+        return errors.mean() * (torch.nan if at_peer1 and len(met) > 30 else 1)
 
     def tally(self, outputs, targets):
         return (outputs - targets.reshape(outputs.shape)).square()
