@@ -8,7 +8,7 @@ import time
 
 from benchmarks.measure import RENEW, machine
 
-ALL = ("links", "epoch", "rounds", "memory", "federation", "checkpoints", "startup", "gpu")
+ALL = ("links", "epoch", "rounds", "means", "memory", "federation", "checkpoints", "startup", "gpu")
 
 
 def main() -> int:

@@ -9,6 +9,7 @@ the rest, which are gRPC's.
 """
 
 import argparse
+import asyncio
 import json
 import os
 import statistics
@@ -20,6 +21,7 @@ from multiprocessing import get_context
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -30,6 +32,7 @@ import benchmarks
 from benchmarks import peers
 from benchmarks.measure import Cost, Figure, in_turns, machine, median, ratios
 from benchmarks.timed import mlp_large, mlp_small, mlp_tiny
+from launcher.engines.local import ForkServer
 
 PEERS, SHARD, BATCH, LR, MOMENTUM = 4, 600, 32, 0.01, 0.9
 MODELS = {"25 kB": mlp_tiny, "0.94 MB": mlp_small, "23.3 MB": mlp_large}
@@ -81,34 +84,57 @@ def rounds_of(directory: Path) -> list[list[dict[str, float]]]:
     return [[json.loads(line) for line in file.read_text().splitlines()] for file in sorted(directory.glob("*.jsonl"))]
 
 
+class Timed(NamedTuple):
+    """A federation of timed peers."""
+
+    round: Cost
+    """Of one round: wall clock, and CPU seconds a peer."""
+    threads: Counter[str]
+    """CPU seconds a peer and round by kind of thread."""
+    communicate: float
+    """Seconds a peer and round in which it communicates."""
+
+
+def timed(place: Path, running: tuple[asyncio.Runner, ForkServer], secured: bool = False, **spec: Any) -> Timed:
+    """Run one in a directory that is not there yet; `protocol` and `data` of `spec` are for a timed protocol."""
+    times, directory, rounds = place / "times", place / "run", spec["rounds"]
+    times.mkdir(parents=True)
+    protocol = {"batch_size": BATCH, "lr": LR, "momentum": MOMENTUM, "times": str(times), **spec.pop("protocol")}
+    given = {"protocol": protocol, "code": SOURCE, "evaluate_every": rounds, **spec}
+    peers.turn(*running, directory, PEERS, secured=secured, **given)
+    ends = rounds_of(times)
+    span = max(one[-1]["time"] for one in ends) - min(one[0]["time"] for one in ends)
+    each = [
+        {kind: (one[-1][kind] - one[0][kind]) / (len(one) - 1) for kind in one[0] if kind != "time"} for one in ends
+    ]
+    threads = Counter({kind: statistics.mean(one[kind] for one in each) for kind in each[0]})
+    told = [
+        event["seconds"]
+        for id in sorted(times.glob("*.jsonl"))
+        for event in peers.events(directory, id.stem, "round")[1:]
+    ]
+    communicate = statistics.mean(seconds["communicate"] for seconds in told)
+    return Timed(Cost(span / (rounds - 1), threads.total()), threads, communicate)
+
+
 def compare(model: str, turns: int) -> tuple[dict[str, list[Cost]], list[Counter[str]]]:
     """Costs of a round, and, of each turn, CPU seconds a peer and round by kind of thread."""
     numbers, threads = count(), list[Counter[str]]()
-    with tempfile.TemporaryDirectory() as place, peers.fork_server() as (runner, server):
+    with tempfile.TemporaryDirectory() as place, peers.fork_server() as running:
         data = Path(place) / "images.npz"
         peers.images(data, PEERS * SHARD)
 
         def federation() -> Cost:
-            times = Path(place) / f"times{next(numbers)}"
-            times.mkdir()
-            protocol = {"name": "benchmarks.timed:Timed", "topology": "ring", "times": str(times)}
-            spec = {
-                "rounds": ROUNDS[model],
-                "evaluate_every": ROUNDS[model],
-                "code": SOURCE,
-                "protocol": {**protocol, "batch_size": BATCH, "lr": LR, "momentum": MOMENTUM},
-                "model": {"name": f"benchmarks.timed:{MODELS[model].__name__}"},
-                "data": {"name": "npz", "path": str(data)},
-            }
-            peers.turn(runner, server, Path(place) / f"run{next(numbers)}", PEERS, **spec)
-            ends = rounds_of(times)
-            span = max(one[-1]["time"] for one in ends) - min(one[0]["time"] for one in ends)
-            each = [
-                {kind: (one[-1][kind] - one[0][kind]) / (len(one) - 1) for kind in one[0] if kind != "time"}
-                for one in ends
-            ]
-            threads.append(Counter({kind: statistics.mean(one[kind] for one in each) for kind in each[0]}))
-            return Cost(span / (ROUNDS[model] - 1), threads[-1].total())
+            found = timed(
+                Path(place) / f"turn{next(numbers)}",
+                running,
+                rounds=ROUNDS[model],
+                protocol={"name": "benchmarks.timed:Timed", "topology": "ring"},
+                model={"name": f"benchmarks.timed:{MODELS[model].__name__}"},
+                data={"name": "npz", "path": str(data)},
+            )
+            threads.append(found.threads)
+            return found.round
 
         taken = in_turns({"federation": federation, "loops": lambda: plain_loops(model)}, turns)
     return taken, threads[1:]

@@ -1,5 +1,5 @@
-"""Models of several sizes, and a gossip-sgd whose peers write down, after every round, what each kind of thread took:
-for benchmarks.rounds and benchmarks.memory."""
+"""Models of several sizes, and a gossip-sgd and a fedavg whose peers write down, after every round, what each kind of
+thread took: for benchmarks.rounds, benchmarks.means and benchmarks.memory."""
 
 import json
 import math
@@ -11,6 +11,7 @@ from pathlib import Path
 from torch import nn
 
 from peer.protocols.base import Peer
+from peer.protocols.fedavg import FedAvg
 from peer.protocols.gossip_sgd import GossipSGD
 
 
@@ -24,6 +25,10 @@ def mlp_small(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Modul
 
 def mlp_large(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
     return _mlp(shape, 2048, 2048), nn.Linear(2048, classes)
+
+
+def mlp_larger(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
+    return _mlp(shape, 3000, 2960), nn.Linear(2960, classes)
 
 
 def mlp_huge(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
@@ -47,6 +52,12 @@ def cpu_by_thread() -> dict[str, float]:
     return taken
 
 
+def write_line(directory: str, peer: Peer) -> None:
+    line = {"time": time.time(), **cpu_by_thread()}
+    with (Path(directory) / f"{peer.id}.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
 class Timed(GossipSGD):
     """GossipSGD under a name of its own."""
 
@@ -56,6 +67,16 @@ class Timed(GossipSGD):
 
     async def round(self, peer: Peer) -> None:
         await super().round(peer)
-        line = {"time": time.time(), **cpu_by_thread()}
-        with (Path(self.times) / f"{peer.id}.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        write_line(self.times, peer)
+
+
+class TimedMean(FedAvg):
+    """FedAvg under a name of its own."""
+
+    name: str = "benchmarks.timed:TimedMean"  # type: ignore[assignment]
+    times: str = ""
+    """As above."""
+
+    async def round(self, peer: Peer) -> None:
+        await super().round(peer)
+        write_line(self.times, peer)
