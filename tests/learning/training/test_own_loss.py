@@ -1,8 +1,10 @@
 """A loss of one's own in the place of cross-entropy: what it is given, what it may draw, and what is no loss."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from small_models import model, recorded, run, samples
@@ -15,7 +17,7 @@ from peer.learning.model.layout import ModelPart
 from peer.learning.model.model import Model
 from peer.learning.training.optimiser import SGD
 from peer.learning.training.phase import Phase
-from peer.learning.training.step import TrainingStep
+from peer.learning.training.step import TrainingStep, largest_magnitude
 from peer.learning.training.trainer import Trainer
 
 
@@ -163,3 +165,10 @@ def test_phases_are_equal_if_their_losses_are_the_same_function() -> None:
     phase = Phase("model", 1, SGD(), loss=loss)
     assert phase == Phase("model", 1, SGD(), loss=loss) == replace(phase, keep=None)
     assert phase != replace(phase, loss=None)
+
+
+@pytest.mark.parametrize("given", [[3.0, -4.0], [-2.0], [0.0, math.inf, -1.0], [1.0, -math.inf], [9.0, math.nan], []])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_largest_number_of_a_tensor(given: list[float], dtype: torch.dtype) -> None:
+    expected = np.abs(np.array(given)).max(initial=0.0)
+    np.testing.assert_equal(largest_magnitude(torch.tensor(given, dtype=dtype)).numpy(), expected)
