@@ -13,7 +13,7 @@ import pytest
 from faults.scenarios import SCENARIOS, specification
 from faults.simulation import Kill, simulate, undisturbed
 from peer.errors import FailedError
-from peer.runtime.checkpoints import Checkpoints
+from peer.runtime.checkpoints import Checkpointer, Checkpoints
 from peer.runtime.in_process import run_in_process
 from peer.spec.federation import Spec
 from peer.telemetry.results import history
@@ -29,8 +29,19 @@ def run(spec: Spec, out: Path) -> dict[str, str]:
 
 @pytest.fixture
 def stopped(tmp_path: Path) -> Checkpoints:
-    """The checkpoints of peer1 in a federation that has done three rounds of five."""
-    run(specification("fibfl").model_copy(update={"rounds": END - 2}), tmp_path)
+    """The checkpoints of peer1 in a federation that has done three rounds of five.
+
+    Nobody announces the last round before all have its messages in their checkpoints: a neighbour that was late would
+    have dropped peer1's.
+    """
+    announce, all_saved = Checkpointer.verify_last, asyncio.Barrier(len(SCENARIOS["fibfl"].ids))
+
+    async def announce_together(checkpointer: Checkpointer) -> None:
+        await all_saved.wait()
+        await announce(checkpointer)
+
+    with patch.object(Checkpointer, "verify_last", announce_together):
+        run(specification("fibfl").model_copy(update={"rounds": END - 2}), tmp_path)
     return Checkpoints(tmp_path / "peer1" / "checkpoint")
 
 
