@@ -12,6 +12,7 @@ histories of the state machines alone (tests/views).
 
 import argparse
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -20,9 +21,11 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import cycle
+from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -335,27 +338,56 @@ def judge(ordeal: Ordeal, finished: bool, expected: dict[str, str], figures: Fig
 
 
 def simulated(seeds: int, seed: int, figures: Figures) -> None:
-    """Every scenario with so many seeds; and in peace, in each kind of network twice."""
-    for name in SCENARIOS if seeds else ():
-        for number in range(IN_PEACE):
-            figures.counts["simulated runs in peace"] += 1
-            figures.wrong += [f"{name!r} in peace, seed {number}: {what}" for what in in_peace(name, number)]
-    for number in range(seed * 100_000, seed * 100_000 + seeds):
-        for name in SCENARIOS:
-            outcome, wrong = check(name, number)
-            count(figures, outcome)
-            figures.wrong += [f"python -m tests.faults.plans {name!r} {number}: {what}" for what in wrong]
-        for name in HEALING:
-            for plans in (views, departures):
-                outcome, wrong = plans.check(name, number)
-                count(figures, outcome)
-                figures.counts["simulated views"] += len(outcome.views)
-                figures.wrong += [f"python -m tests.{plans.__name__} {name!r} {number}: {what}" for what in wrong]
-        for name in treason.SIGNED:
-            outcome, wrong = treason.check(name, number)
-            count(figures, outcome)
-            figures.counts["simulated runs among liars"] += 1
-            figures.wrong += [f"python -m tests.faults.treason {name!r} {number}: {what}" for what in wrong]
+    """Every scenario with so many seeds, shared out among the cores; and in peace, in each kind of network twice."""
+    numbers = range(seed * 100_000, seed * 100_000 + seeds)
+    peaceful = [(peace, name, number) for name in SCENARIOS for number in range(IN_PEACE if seeds else 0)]
+    plans = [(adversity, name, number) for number in numbers for name in SCENARIOS]
+    changing = [(departing, name, number) for number in numbers for name in HEALING]
+    lying = [(among_liars, name, number) for number in numbers for name in treason.SIGNED]
+    runs = [*peaceful, *plans, *changing, *lying]
+    quietly = partial(logging.disable, logging.WARNING)
+    with ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=quietly) as pool:
+        done = as_completed([pool.submit(*run) for run in runs])
+        for finished, one in enumerate(done, start=1):
+            counts, wrong = one.result()
+            figures.counts += counts
+            figures.wrong += wrong
+            print(*wrong, sep="\n", end="\n" if wrong else "", flush=True)
+            if finished % (len(runs) // 20 or 1) == 0:
+                print(f"{finished:,} of {len(runs):,} simulations, {len(figures.wrong)} wrong", flush=True)
+
+
+Judged = tuple[Counter[str], list[str]]
+"""What was done in a simulation, and what was wrong, each with the command that repeats it."""
+
+
+def peace(name: str, number: int) -> Judged:
+    wrong = [f"{name!r} in peace, seed {number}: {what}" for what in in_peace(name, number)]
+    return Counter({"simulated runs in peace": 1}), wrong
+
+
+def adversity(name: str, number: int) -> Judged:
+    return judged("plans", name, number, *check(name, number))
+
+
+def departing(name: str, number: int) -> Judged:
+    counts, wrong = Counter[str](), list[str]()
+    for module, kind in ((views, "views"), (departures, "departures")):
+        outcome, found = module.check(name, number)
+        more, said = judged(kind, name, number, outcome, found)
+        counts += more + Counter({"simulated views": len(outcome.views)})
+        wrong += said
+    return counts, wrong
+
+
+def among_liars(name: str, number: int) -> Judged:
+    counts, wrong = judged("treason", name, number, *treason.check(name, number))
+    return counts + Counter({"simulated runs among liars": 1}), wrong
+
+
+def judged(module: str, name: str, number: int, outcome: Outcome, wrong: Sequence[str]) -> Judged:
+    done = {"simulated runs": 1, "simulated kills": len(outcome.kills), "simulated cuts": outcome.cuts}
+    return Counter(done), [f"python -m tests.faults.{module} {name!r} {number}: {what}" for what in wrong]
 
 
 def histories(many: int, seed: int, figures: Figures) -> None:
@@ -378,12 +410,6 @@ def histories(many: int, seed: int, figures: Figures) -> None:
         if one.returncode:
             figures.wrong.append(f"{one.args} has ended with {one.returncode}")
         figures.counts["simulated histories"] += share
-
-
-def count(figures: Figures, outcome: Outcome) -> None:
-    figures.counts["simulated runs"] += 1
-    figures.counts["simulated kills"] += len(outcome.kills)
-    figures.counts["simulated cuts"] += outcome.cuts
 
 
 def main() -> int:
