@@ -82,7 +82,7 @@ def adapter(kind: type[Event]) -> TypeAdapter[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Started(Event):
-    """A peer's process begins: the first event of each in the file. A tracker may receive others before."""
+    """A peer's process begins: its first event in the file. A tracker may receive others before."""
 
     name = "started"
     level = logging.DEBUG
@@ -99,11 +99,11 @@ class Started(Event):
     rounds: int
     """How many the run has, if it does not end early."""
     restarts: int = 0
-    """How often this peer has been started before, in the same directory."""
+    """How often this peer has been started before."""
     seconds: Annotated[float, Field(ge=0, le=1e12)] = 0.0
-    """For how long its earlier processes have lived in all."""
+    """For how long its earlier processes have lived."""
     view: int = 0
-    """The number of the view in which it begins."""
+    """The view in which it begins."""
     members: tuple[str, ...] = ()
     """All members of that view."""
 
@@ -180,7 +180,7 @@ class Waiting(FreeTextEvent):
     awaited: Annotated[tuple[Awaited, ...], Field(alias="for")]
     """All peers that are waited for now: none, when the wait is over. `{id, address, reason}` each."""
     others: int = 0
-    """How many there are besides, where only some are named."""
+    """How many there are besides."""
     shortage: Shortage | None = None
     """With `quorum`: `{here, members, needed, tie_breaker, seconds}`; null when the wait is over."""
 
@@ -264,9 +264,9 @@ class RingOrdered(Event):
     order: Annotated[tuple[str, ...], Field(min_length=1)]
     """All ids, round the ring."""
     cost_before: FiniteFloat
-    """What the protocol makes small by ordering, in the old order; it has no unit."""
+    """What the protocol makes small by ordering; it has no unit."""
     cost_after: FiniteFloat
-    """The same in the new one."""
+    """The same in the new order."""
 
     def __str__(self) -> str:
         return f"ring order {', '.join(self.order)}; cost {self.cost_before:.4f} before, {self.cost_after:.4f} after"
@@ -291,13 +291,13 @@ class DataSummary(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class DataDrifted(Event):
-    """The peer's data are others from this round on."""
+    """The peer's data change."""
 
     name = "drift"
     round: Number
     """The first with the new data."""
     samples: int
-    """How many it trains on now."""
+    """How many it trains on."""
 
     def __str__(self) -> str:
         return f"the data are others from round {self.round} on: {self.samples} training samples"
@@ -318,7 +318,7 @@ class Misbehaving(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundDone(Event):
-    """A round is over. One that is replayed after a crash is emitted again, and the later one counts."""
+    """A round is over. A replayed round is emitted again, and the later event counts."""
 
     name = "round"
     round: Number
@@ -453,8 +453,8 @@ class NeighbourLost(FreeTextEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class CallerRefused(Event):
-    """A caller was refused, or one of its messages. Each cause is reported once, however often it comes back; what
-    unknown callers do is reported again each time that it has come ten times as often."""
+    """A caller was refused, or one of its messages. Each cause is reported once; what unknown callers do is reported
+    again each time that it has come ten times as often."""
 
     name = "refused"
     caller: str
@@ -538,7 +538,7 @@ class ViewDecided(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ViewConflict(FreeTextEvent):
-    """A member has announced another view than the one that this peer knows to be decided, which must never happen."""
+    """A member has announced another view than the one that was decided, which must never happen."""
 
     name = "view_conflict"
     level = logging.ERROR
@@ -553,14 +553,14 @@ class Leaving(FreeTextEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Departed(FreeTextEvent):
-    """The peer has left, as requested: the others continue without it and do not wait for it."""
+    """The peer has left, as requested: the others continue without it."""
 
     name = "departed"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Returning(FreeTextEvent):
-    """The peer has no state left from which it could continue as a member, and waits to be admitted anew."""
+    """The peer has lost its state and waits to be admitted anew."""
 
     name = "returning"
 
