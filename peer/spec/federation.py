@@ -62,7 +62,7 @@ class Spec(Settings):
     data: AnySource
     """`name` of the data set, its place and split. `{id}` in a path gives each peer its own."""
     init: Init = Field(default_factory=lambda earlier: earlier["protocol"].init)
-    """Whether all peers start from the same weights. Default: as in the protocol's paper."""
+    """Whether all peers start from the same weights."""
     wire: Wire = Float32()
     """Encoding of vectors: `float32`, `bfloat16`, or `{kind: top-k, share: 0.1}`."""
     training: Training = Field(default_factory=Training)
@@ -79,8 +79,7 @@ class Spec(Settings):
     finetune: FineTune | None = None
     """Local training after the last round; `model.safetensors` and figures are then of that."""
     test: Test | None = Field(default_factory=lambda earlier: "matched" if earlier["task"].has_classes else None)
-    """The accuracy quoted in summaries, for tasks with classes: on each peer's own class mix, on the whole test set,
-    or on the papers' independent test split."""
+    """[The accuracy](protocols.md#the-test-split-of-the-papers) quoted in summaries, for tasks with classes."""
     on_loss: Literal["wait", "stop", "bypass"] = "wait"
     """When a neighbour is lost: wait without limit, stop after `patience`, or after `absence`
     [continue without it](views.md) and admit it later."""

@@ -113,7 +113,7 @@ class Started(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class StateChanged(Event):
-    """For programs only: a state changes several times a round."""
+    """The peer's state has changed, as it does several times a round."""
 
     name = "state"
     level = logging.DEBUG
@@ -180,7 +180,7 @@ class Waiting(FreeTextEvent):
     awaited: Annotated[tuple[Awaited, ...], Field(alias="for")]
     """All peers that are waited for now: none, when the wait is over. `{id, address, reason}` each."""
     others: int = 0
-    """How many there are besides."""
+    """How many more there are."""
     shortage: Shortage | None = None
     """With `quorum`: `{here, members, needed, tie_breaker, seconds}`; null when the wait is over."""
 
@@ -196,7 +196,7 @@ class Waiting(FreeTextEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Resumed(Event):
-    """The peer goes on from a checkpoint."""
+    """The peer resumes from a checkpoint."""
 
     name = "resumed"
     round: Number
@@ -208,14 +208,14 @@ class Resumed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CertificatesChanged(FreeTextEvent):
-    """New certificates were found: they are used, or it says why not."""
+    """New certificates were found; whether they are used."""
 
     name = "certificates"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubscriberDropped(FreeTextEvent):
-    """Metrics, TensorBoard or a tracker could not handle an event, or not in time, and receives no more."""
+    """Metrics, TensorBoard or a tracker failed or fell behind, and receives no more events."""
 
     name = "untold"
     level = logging.ERROR
@@ -223,7 +223,7 @@ class SubscriberDropped(FreeTextEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Stopped(Event):
-    """A signal ended the peer in good order."""
+    """A signal stopped the peer."""
 
     name = "stopped"
     signal: str
@@ -322,7 +322,7 @@ class RoundDone(Event):
 
     name = "round"
     round: Number
-    """Which one, from 1."""
+    """From 1."""
     accuracy: dict[str, Ratio | None] = field(default_factory=dict)
     """By test set (`matched`, `global`, `paper`, `local`); empty without an evaluation."""
     figures: dict[str, FigureValue] = field(default_factory=dict)
@@ -330,9 +330,9 @@ class RoundDone(Event):
     validation: dict[str, FigureValue] = field(default_factory=dict)
     """The task's figures on held-back samples; absent without any."""
     loss: Loss = None
-    """Mean training loss; null without training, or if not finite or above 1e100."""
+    """Mean training loss; null without training, or if not finite."""
     test_loss: Loss = None
-    """On the test set; null if not finite or above 1e100."""
+    """On the test set; null if not finite."""
     balanced: Ratio | None = None
     """Mean of the classes' accuracies, from 0 to 1."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -465,7 +465,7 @@ class CallerRefused(Event):
     """A word of the [contract](wire.md): `version`, `identity`, `stranger`, `federation`, `manifest`, `damaged`,
     `undeclared`, `lost`, `stream`, `connections`; or `unknown`, `many others`."""
     reason: str
-    """Why, in words; some of them may be the caller's."""
+    """Why; the words may be the caller's."""
 
     def __str__(self) -> str:
         return f"refused {self.caller}" + (f" from {self.origin}" if self.origin else "") + f": {self.reason}"

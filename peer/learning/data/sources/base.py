@@ -38,8 +38,7 @@ class Source(Settings):
     """Share of test samples that is public and the same at all peers, for protocols that judge models."""
 
     drift: tuple[Drift, ...] = ()
-    """Changes during the run: `[{round: 5, partition: {...}}, {round: 8, rotate: 90}]`, for training, test and
-    validation samples. In the federation's data only."""
+    """Changes during the run, of training, test and validation samples. In the federation's data only."""
 
     transforms: Steps = ()
     """Applied to each training sample: classes of `torchvision.transforms.v2`, `[RandomHorizontalFlip, {RandomCrop:
