@@ -28,7 +28,7 @@ class RFFL(Updates, Protocol):
     alpha: Fraction = 0.95
     """α: weight of earlier reputation."""
     threshold: Fraction = 1 / 3
-    """A peer is dropped whose share is smaller than so much of an even one."""
+    """Peers with a smaller share than this fraction of an even one are dropped."""
     after: Annotated[int, Field(ge=0)] = 10
     """Rounds before anyone is dropped."""
 
