@@ -236,8 +236,8 @@ class Classification(Task):
 
 
 class Multilabel(Task):
-    """Binary cross entropy of logits (n, labels) and targets float32 (n, labels) of 0 and 1, the mean over both; the
-    answer is which logits are positive, bool.
+    """Binary cross entropy of logits (n, labels) and targets float32 (n, labels) of 0 and 1; the answer is which logits
+    are positive, bool.
 
     `f1` is the micro-average 2·TP/(2·TP + FP + FN) over all labels and samples (1 where none holds or is found),
     `exact` the share of samples with all labels right.

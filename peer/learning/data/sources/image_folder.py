@@ -38,7 +38,7 @@ class ImageFolder(OnDisk):
     channels: Literal[1, 3] = 3
     """3 for colour, 1 for grey."""
     holdout: float = Field(default=0.2, gt=0, lt=1)
-    """Share held out for testing without root/test."""
+    """Share held out for testing where there is no test set."""
     class_names: tuple[str, ...] | None = Field(default=None, min_length=1)
     """The folders of classes 0, 1, ..."""
 

@@ -109,7 +109,7 @@ class Table(Source):
     when_missing: Literal["refuse", "drop"] = "refuse"
     """Refuse a file with rows that lack a value, or drop these rows (`check` counts them)."""
     holdout: float = Field(default=0.2, gt=0, lt=1)
-    """Share of the rows held out for testing."""
+    """Share held out for testing where there is no test set."""
     class_names: tuple[str, ...] | None = Field(default=None, min_length=1)
     """The labels of classes 0, 1, ..., as text. Default: whole numbers as they are, texts in sorted order."""
 

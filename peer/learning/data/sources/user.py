@@ -34,7 +34,7 @@ class UserSource(Source):
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Further keyword arguments of the function."""
     holdout: float = Field(default=0.2, gt=0, lt=1)
-    """Share held out for testing if the function returns no test samples."""
+    """Share held out for testing where there is no test set."""
     classes: int | None = Field(default=None, ge=1)
     """Number of classes, if the largest does not occur; required for a torch data set with `segmentation`."""
     collate: str | None = Field(default=None, pattern=NAME)
