@@ -34,8 +34,9 @@ INTRODUCTION = """\
 
 <!-- Written by `make docs` from the settings' classes; change their docstrings, not this file. -->
 
-Two kinds of file: [`federation.yaml`](#federationyaml), the same for all peers, and one [peer file](#a-peers-file) per
-peer, which `dfl-launch run` writes itself. Brackets hold a key's values and, after a semicolon, its default.
+[`federation.yaml`](#federationyaml) is the same for all peers; `dfl-launch run` writes each
+[peer's file](#a-peers-file) itself. Brackets hold a key's values (upper bounds below 1,000) and, after a semicolon, its
+default.
 
 - YAML 1.2 (so `1e-3` is a number and `no` is a word), or JSON.
 - A relative path is relative to the file that names it.

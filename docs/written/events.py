@@ -18,16 +18,15 @@ EVENTS = """\
 
 Each event is a JSON line of `<id>/events.jsonl`. The live view, the reports and
 [metrics, TensorBoard and trackers](monitoring.md) are based on these events. A tracker in Python gets an object with
-the fields as attributes; `str(event)` is its sentence in the log.
+the fields as attributes; `str(event)` is its sentence in the log, which some events also have as `sentence`.
 
 ```json
 {{"time": 1795392750.128, "event": "resumed", "round": 3}}
 ```
 
 This is version **{schema}**, given as `schema` in [started](#started), the first event of each process. The version
-grows when an event or a field is removed or changes its meaning, not when one is added. Readers skip unknown events and
-fields, and lines that are not JSON objects (a crash may leave one). A newer version than theirs they read as far as
-possible and report, as `dfl-launch` does. Lines before the first `started` predate versions.
+grows when an event or a field is removed or changes its meaning, not when one is added. Readers should skip unknown
+events and fields, and lines that are not JSON objects (a crash may leave one).
 
 Every event has `event`, its name, and
 
@@ -41,7 +40,7 @@ def events() -> str:
     parts = [EVENTS.format(schema=SCHEMA, common=fields_of(Event, ["time"]))]
     for event in EVENT_CLASSES:
         told = prose(event) + (f" Level: {logging.getLevelName(event.level)}." if event.level != logging.INFO else "")
-        own = [one.name for one in dataclasses.fields(event) if one.name != "time"]
+        own = [one.name for one in dataclasses.fields(event) if one.name not in {"time", "sentence"}]
         parts.append(f"## {event.name}\n\n{told}\n\n{fields_of(event, own)}")
     return "\n".join(parts)
 

@@ -6,12 +6,11 @@ from peer.protocols.registry import PROTOCOLS, protocol_class
 
 def protocols() -> str:
     """One row per protocol."""
-    rows = ["| name | paper | edges | sends | least peers | `init` |", "|---|---|---|---|---|---|"]
+    rows = ["| name | paper | edges | sends | least peers |", "|---|---|---|---|---|"]
     for name in PROTOCOLS:
         protocol = protocol_class(name)
         shown = protocol(name=name)
-        init = "that of `like`" if name == "solo" else shown.init
-        rows.append(f"| `{name}` | {protocol.paper} | {shown.graph} | {sends(shown)} | {protocol.min_peers} | {init} |")
+        rows.append(f"| `{name}` | {protocol.paper} | {shown.graph} | {sends(shown)} | {protocol.min_peers} |")
     return "".join(f"{row}\n" for row in rows)
 
 

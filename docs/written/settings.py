@@ -27,6 +27,8 @@ LINKED = (
 """Keys whose value is a block with a chapter of its own."""
 ELSEWHERE = {(Spec, "stop_early"): "ending-early", (Spec, "finetune"): "fine-tuning"}
 """Keys whose chapter is called otherwise."""
+HIGH = 1000
+"""Upper bounds from here on are not written."""
 Schema = Mapping[str, Any]
 
 
@@ -130,9 +132,10 @@ def kind(field: Schema) -> str:
 
 
 def bounded(field: Schema) -> str:
-    """A number with its range."""
+    """A number with its range; upper bounds that nobody meets are left to the error that names them."""
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    bounds = [f"{sign}{limit(field[key])}" for key, sign in signs.items() if key in field]
+    meant = {key: field[key] for key in signs if key in field and field[key] < HIGH}
+    bounds = [f"{signs[key]}{limit(value)}" for key, value in meant.items()]
     return " ".join([*([] if bounds and field["type"] == "number" else [str(field["type"])]), *bounds])
 
 

@@ -236,8 +236,8 @@ class Classification(Task):
 
 
 class Multilabel(Task):
-    """Binary cross entropy of logits (n, labels) and targets float32 (n, labels) of 0 and 1, the mean over both; the
-    answer is which logits are positive, bool.
+    """Binary cross entropy of logits (n, labels) and targets float32 (n, labels) of 0 and 1; the answer is which logits
+    are positive, bool.
 
     `f1` is the micro-average 2·TP/(2·TP + FP + FN) over all labels and samples (1 where none holds or is found),
     `exact` the share of samples with all labels right.
@@ -292,7 +292,7 @@ class Regression(Task):
     """The mean error of outputs (n, d) and targets float32 (n, d); the answers are the outputs.
 
     `rmse` and `mae` are over all n·d numbers. `r2` is 1 − Σ(y−ŷ)²/Σ(y−ȳ)², the mean over columns (constant columns: 1
-    if exact, else 0). The score is r2, cut to 0..1.
+    if exact, else 0).
     """
 
     name: Literal["regression"]
@@ -379,7 +379,7 @@ class Segmentation(Task):
     background: bool = True
     """Whether class 0 counts in `dice` and `iou`."""
     ignore: int | None = None
-    """The number of pixels that are nobody's, often 255: neither learnt nor judged."""
+    """The class of pixels that do not count, often 255."""
 
     figures: ClassVar[tuple[Figure, ...]] = (Figure("dice"), Figure("iou"), Figure("pixels"))
     _output_noun: ClassVar[tuple[str, str]] = ("class a pixel", "classes a pixel")
@@ -464,19 +464,18 @@ def _planes(classes: Tensor, count: int) -> Tensor:
 
 
 class LanguageModel(Task):
-    """Cross entropy of logits (n, T, vocabulary) and tokens int64 (n, T), the mean over the tokens that are not to be
-    ignored; the answers are the likeliest tokens, (n, T).
+    """Cross entropy of logits (n, T, vocabulary) and tokens int64 (n, T); the answers are the likeliest tokens, (n, T).
 
     The data give both: `x, y = tokens[:, :-1], tokens[:, 1:]` for the next token. `perplexity` is exp of the cross
-    entropy, `accuracy` the share of tokens that were likeliest. The score is 1/perplexity.
+    entropy, `accuracy` the share of tokens that were likeliest.
     """
 
     name: Literal["language-model"]
     """What comes next: tokens for tokens."""
     vocabulary: Annotated[int, Field(ge=2)]
-    """How many tokens there are, numbered from 0."""
+    """Number of tokens."""
     ignore: int = -100
-    """What stands among the targets where nothing is asked for, such as padding."""
+    """The target that does not count, such as padding."""
 
     figures: ClassVar[tuple[Figure, ...]] = (Figure("perplexity", better="down"), Figure("accuracy"))
     inputs: ClassVar[Literal["float32", "int64"]] = "int64"

@@ -95,16 +95,15 @@ class Limits:
     rates: int = 16
     """Rates of a neighbour's own links, kept."""
     causes: int = 64
-    """Refusals of one neighbour, and of all unknown callers together, that are reported: a caller makes up names and
-    reasons faster than anyone can read them."""
+    """Refusals of one neighbour, and of all unknown callers together, that are reported."""
     sayings: int = 8
-    """Reasons why one neighbour and this peer do not agree, one after the other, that are reported at once."""
+    """Reasons for one neighbour's refusals, one after the other, that are reported at once."""
     accidents: int = 3
     """Frames in a row that a neighbour calls damaged before that is reported."""
     belated: int = 4
-    """Calls from a former neighbour that are not reported: it may not know yet that it is no longer one."""
+    """Calls from a former neighbour that are not reported: it may not know it yet."""
     candidates: int = 4
-    """Streams of one caller beside the active one that have not brought anything of use yet."""
+    """Streams of one caller beside the active one."""
     successions: int = 8
     """Takeovers by streams of one caller at once."""
     news: int = 20
@@ -124,24 +123,23 @@ class UnknownCallerLimits:
     of_one_origin: int = 32
     """Of these, per address."""
     of_one_member: int = 4
-    """Per member: tensors, heartbeats, and replacements after a cut. With certificates from its first call on,
-    without from its accepted hello."""
+    """Per member, with certificates from its first call on, without from its accepted hello."""
     streams: int = 4
     """Per connection, at once."""
     calls: int = 50
     """Of one connection, from one scan to the next."""
     received: int = 1 << 18
-    """Bytes that a connection may bring before it is identified: gRPC takes in some MB unasked."""
+    """Bytes that a connection may bring before it is identified."""
     waiting: int = 64
     """Unhandled calls per method; gRPC keeps 22 kB of each. More are partly refused, beyond twice as many all."""
     messages: int = 16
-    """Being read: gRPC holds each of them, up to the largest frame."""
+    """Being read, each up to the largest frame."""
     messages_of_one_origin: int = 8
     """Of these, from one address."""
     hello: int = 16_384
     """Bytes of a first message."""
     request: int = 4096
-    """Bytes of a question about health, services or the peer's state."""
+    """Bytes of a question about health or state."""
     headers: int = 8192
     """Bytes of a call's headers."""
     handshake: float = 10.0

@@ -38,7 +38,7 @@ class CFFL(Updates, Protocol):
     alpha: Rate = 5.0
     """α: spread of credits, α·(1 + t/T) in round t from 0."""
     threshold: Fraction = 1 / 3
-    """A peer with less than this much of an even part, 1 / |those that remain|, is dropped."""
+    """Peers with a smaller share than this fraction of an even one are dropped."""
 
     paper: ClassVar[str] = "Lyu et al. 2020, Algorithm 1 (baseline of CYCle)"
     records: ClassVar[tuple[Record, ...]] = (Record("remaining"),)

@@ -27,7 +27,7 @@ class CycleGossip(PlainSGD, Protocol):
 
     name: Literal["cycle-gossip"] = "cycle-gossip"
     epochs: Epochs = 1
-    """Local epochs a round."""
+    """E: local epochs a round."""
     beta: Annotated[float, Field(ge=0, le=10_000)] = 15.0
     """β: preference for similar gradients; 0: none."""
     alpha: Fraction = 0.5

@@ -29,7 +29,7 @@ class DefKT(Protocol):
     weight_decay: Fraction = 1e-5
     """Weight decay of SGD."""
     epochs: Annotated[int, Field(ge=1, le=100_000)] = 1
-    """E: local epochs of those that train, and of those that learn together with what they received."""
+    """E: local epochs, of both halves."""
     batch_size: BatchSize = 64
 
     paper: ClassVar[str] = "Li et al. 2022, Algorithm 1 (FedISP's baseline)"

@@ -80,15 +80,15 @@ class FlexiFed(PlainSGD, Protocol):
 
     name: Literal["flexifed"] = "flexifed"
     epochs: Epochs = 1
-    """Local epochs a round."""
+    """E: local epochs a round."""
     keep_momentum: KeepMomentum = False
     alpha: Fraction = 0.5
     """α: weight of cores, beside memory."""
     beta: Fraction = 0.5
     """β: weight of the own model."""
     resources: ResourceSource = "measured"
-    """Where a machine's free cores, memory and rates come from: measured each round; pinned by `machines`, or by a
-    peer's `machine`; replayed from an earlier run, the `recording`. Measured ones differ from run to run."""
+    """Where free cores, memory and rates come from: measured each round; `machines`, or a peer's `machine`; the run in
+    `recording`."""
 
     paper: ClassVar[str] = "FlexiFed, Algorithm 1"
     records: ClassVar[tuple[Record, ...]] = (Record("machine", 3), Record("rates", "peers"), Record("links"))

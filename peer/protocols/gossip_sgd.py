@@ -20,7 +20,7 @@ class GossipSGD(PlainSGD, Protocol):
     topology: Literal["complete", "ring", "exponential"] = "complete"
     """The graph of neighbours; exponential: to positions i ± 2^k, 2^k < N."""
     epochs: Epochs = 1
-    """Local epochs a round."""
+    """E: local epochs a round."""
     trim: Trim = 0
     """Values ignored at each end per coordinate; 0: plain mean. A peer needs more than 2·trim values, its own
     included."""

@@ -40,7 +40,7 @@ class Hearth(MeanExtractor):
     beta2: Decay = 0.99
     """β₂ of Adam: the decay of its mean of squared gradients."""
     epochs: Epochs = 5
-    """Local epochs of θ and η together, by a persistent Adam."""
+    """Local epochs of θ and η together."""
     refit_epochs: Epochs = 5
     """Epochs of ψ after the mean; 0: ψ is η with the label prior in its bias."""
     batch_size: BatchSize = 64

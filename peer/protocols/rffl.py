@@ -28,7 +28,7 @@ class RFFL(Updates, Protocol):
     alpha: Fraction = 0.95
     """α: weight of earlier reputation."""
     threshold: Fraction = 1 / 3
-    """A peer with less than this much of an even part, 1 / |those that remain|, is dropped."""
+    """Peers with a smaller share than this fraction of an even one are dropped."""
     after: Annotated[int, Field(ge=0)] = 10
     """Rounds before anyone is dropped."""
 

@@ -70,12 +70,10 @@ class Member(Settings):
     address: Address | None = None
     """host:port at which the other peers reach it."""
     data: AnySource | None = None
-    """This peer's own data; accuracies are then `local`. Missing keys are inherited from the federation's `data`
-    unless `name` differs."""
+    """This peer's own data, with missing keys inherited from the federation's `data` unless `name` differs."""
     dials_out: bool | None = None
-    """`true` in place of an `address` for a peer that cannot be reached, behind a firewall or a NAT: it opens all
-    connections itself, and its neighbours need an `address`. See
-    [deploying.md](deploying.md#sites-that-can-only-dial-out)."""
+    """`true`, in place of an `address`, for a peer that
+    [cannot be reached](deploying.md#sites-that-can-only-dial-out)."""
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -183,17 +181,14 @@ class Noise(Settings):
 
 
 class Stale(Settings):
-    """Always sends what it sent first under each name: a free rider, whose training helps no other peer."""
+    """A free rider: always sends what it sent first under each name."""
 
     kind: Literal["stale"]
     """Always the first vector."""
 
 
 class SignFlip(Settings):
-    """Sends what works against the others.
-
-    A model part w is sent as 2·w₀ − w, w₀ being the model at the round's start; another vector as its negative.
-    """
+    """Sends a model part w as 2·w₀ − w, w₀ being the model at the round's start; another vector as its negative."""
 
     kind: Literal["sign-flip"]
     """Changes reversed."""
@@ -220,7 +215,7 @@ def _behaviour_words(behaviour: Behaviour) -> list[str]:
 
 
 class StopEarly(Settings):
-    """Peers exchange their headline figure on held-back samples and decide by the mean, which a lying peer can move."""
+    """Peers exchange their headline figure on held-back samples and decide by the mean, which a liar can move."""
 
     patience: int = Field(default=5, ge=1)
     """Evaluations without a better mean before the end."""

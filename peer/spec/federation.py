@@ -44,7 +44,8 @@ Test = Literal["matched", "global", "paper"]
 
 
 class Spec(Settings):
-    """federation.yaml: what all peers agree on. It is compared in every handshake."""
+    """What all peers agree on. Handshakes compare it, except addresses, `code`, `recording`, `metrics`, `tensorboard`,
+    `tracker`, and where data and weights lie."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=100)] = "federation"
     """Names the federation and its directory under runs/."""
@@ -55,73 +56,66 @@ class Spec(Settings):
     protocol: AnyProtocol
     """`name` and the protocol's hyperparameters."""
     model: ModelSettings = ModelSettings()
-    """The model: name, parts, frozen parameters, initial weights."""
+    """Name, parts, frozen parameters, initial weights."""
     task: AnyTask = Classification()
-    """The task: loss and figures."""
+    """Loss and figures."""
     data: AnySource
     """`name` of the data set, its place and split. `{id}` in a path gives each peer its own."""
     init: Init = Field(default_factory=lambda earlier: earlier["protocol"].init)
-    """Whether all peers start from the same weights. Default: as in the protocol's paper."""
+    """Whether all peers start from the same weights."""
     wire: Wire = Float32()
-    """Encoding of vectors: `float32`, `bfloat16` (half the bytes), or `{kind: top-k, share: 0.1}` (only the most
-    changed values). See [wire.md](wire.md#fewer-bytes)."""
+    """Encoding of vectors: `float32`, `bfloat16`, or `{kind: top-k, share: 0.1}`."""
     training: Training = Field(default_factory=Training)
     """Optimiser, scheduler, precision and more of local training."""
     behaviour: dict[Id, AnyBehaviour] = Field(default_factory=dict)
-    """Simulated adversaries by id: `{peer3: {kind: noise, scale: 0.1}}`. For experiments; all peers know of them."""
+    """Simulated adversaries by id: `{peer3: {kind: noise, scale: 0.1}}`."""
     evaluate_every: Annotated[int, Field(ge=1)] | None = None
     """Evaluate every so many rounds, and after the last. Default: every round."""
     hold_back: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Share of each peer's training samples reserved for `validation` figures, drawn by `data.seed`. The best
     round's model is kept as `model.best.safetensors`. Renewed when data drift."""
     stop_early: StopEarly | None = None
-    """End all peers after the same round once the `hold_back` figures stop improving: `{patience: 3, min_rounds: 5,
-    margin: 0.001}`."""
+    """End all peers after the same round once the `hold_back` figures stop improving."""
     finetune: FineTune | None = None
-    """Local training after the last round, `{epochs: 3, part: head, lr: 0.01}`; `model.safetensors` and figures are
-    then of that."""
+    """Local training after the last round; `model.safetensors` and figures are then of that."""
     test: Test | None = Field(default_factory=lambda earlier: "matched" if earlier["task"].has_classes else None)
-    """The accuracy quoted in summaries, for tasks with classes: on each peer's own class mix, on the whole test set,
-    or on the papers' independent test split."""
+    """[The accuracy](protocols.md#the-test-split-of-the-papers) quoted in summaries, for tasks with classes."""
     on_loss: Literal["wait", "stop", "bypass"] = "wait"
-    """When a neighbour is lost: wait without limit, stop after `patience`, or after `absence` continue without it
-    and admit it later. See [views.md](views.md)."""
+    """When a neighbour is lost: wait without limit, stop after `patience`, or after `absence`
+    [continue without it](views.md) and admit it later."""
     absence: Annotated[float, Field(ge=3, le=1e7)] = 30.0
     """Seconds of silence after which a peer is lost with `on_loss: bypass`."""
     start_with: Annotated[int, Field(ge=2)] | None = None
     """Peers that suffice to begin with `on_loss: bypass`, more than half; others may join later. Default: all."""
     faulty_members: Annotated[int, Field(ge=0)] | None = None
-    """How many members may lie about the membership, with `on_loss: bypass`, without effect: a stolen
-    certificate, a modified peer. f of them take certificates, and 3f + 1 members. Not given: 1 from four members on
-    where there are certificates, else 0. See [views.md](views.md#members-that-lie)."""
+    """How many members may [lie about the membership](views.md#members-that-lie) without effect, with
+    `on_loss: bypass`. To tolerate f takes certificates and 3f + 1 members. Default: 1 from four members on with
+    certificates, else 0."""
     run: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=100)] | None = None
     """Distinguishes runs with equal settings and certificates: signatures count in one run only. `dfl-launch run`
-    draws it with `on_loss: bypass`; by hand, set another per run. See [views.md](views.md#members-that-lie)."""
+    draws it with `on_loss: bypass`; by hand, set another per run."""
     views: Literal["replay"] | None = None
-    """`replay` takes all views from the run in `recording` and ends in its bits. See
-    [views.md](views.md#the-same-once-more)."""
+    """`replay` takes all views from the run in `recording` and ends in [its bits](views.md#the-same-once-more)."""
     on_stop: Literal["stop", "leave"] = "stop"
     """On SIGTERM: stop at once, or, with `on_loss: bypass`, first let the others continue without it."""
     patience: Annotated[float, Field(gt=0, le=1e7)] = 60.0
     """Seconds to wait for neighbours at the start and the end, and while running with `on_loss: stop`."""
     plaintext: bool | Literal["trusted"] = False
-    """`true` allows connections without certificates between machines (loopback always does). With `on_loss: bypass`
-    use `trusted`: any process that reaches the ports can then decide membership. See
-    [views.md](views.md#without-certificates)."""
+    """`true` allows connections without certificates between machines (loopback always does);
+    [with `on_loss: bypass`](views.md#without-certificates) use `trusted`."""
     trace: bool = False
     """Write every round's shared vectors to <id>/trace/."""
     metrics: Port | None = None
-    """host:port, or a port of 127.0.0.1, for Prometheus to read the first peer; each next peer has the next port.
-    See [monitoring.md](monitoring.md)."""
+    """host:port, or a port of 127.0.0.1, for [Prometheus](monitoring.md) to read the first peer; each next peer has the
+    next port."""
     tensorboard: bool = False
-    """Write every round's figures to <id>/tensorboard/ for TensorBoard."""
+    """Write every round's figures to <id>/tensorboard/."""
     tracker: TrackerName | None = None
-    """`module:name` of your own function or class that receives every event of each peer. See
-    [monitoring.md](monitoring.md#your-own-tracker)."""
+    """`module:name` of [your own function or class](monitoring.md#your-own-tracker) that receives every event."""
     code: Path | None = None
     """Directory of `module:Name` code. Default: this file's."""
     machines: dict[Id, Machine] | None = None
-    """`cores` and `memory` of machines by peer id, for `resources: pinned`; a peer's `machine` takes precedence."""
+    """Machines by peer id, for `resources: pinned`; a peer's `machine` takes precedence."""
     recording: Path | None = None
     """Directory of an earlier run, per machine: events.jsonl for `resources: replay`, views.json for `views:
     replay`."""

@@ -38,12 +38,12 @@ class TLS(Settings):
     key: PeerPath
     """The certificate's private key, PEM."""
     earlier: tuple[PeerPath, ...] = ()
-    """Earlier CA certificates of this run, PEM, for a peer that lost its directory: they verify past views only. See
-    [views.md](views.md#when-certificates-are-renewed)."""
+    """Earlier CA certificates of this run, PEM, for [a peer that lost its
+    directory](views.md#when-certificates-are-renewed): they verify past views only."""
 
 
 class PeerConfig(Settings):
-    """peer3.yaml: what concerns one peer only."""
+    """What concerns one peer only."""
 
     federation: Path
     """The federation's spec, relative to this file."""
@@ -52,7 +52,7 @@ class PeerConfig(Settings):
     listen: Address | None = None
     """host:port to listen at. Default: its ring address's port, same host."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")] = "auto"
-    """auto, cpu, mps, cuda or cuda:N; auto takes a GPU when there is one."""
+    """auto takes a GPU when there is one."""
     out: PeerPath | None = None
     """Directory for this peer's files; `{id}` is its id. Default: its id."""
     threads: Threads = 1
@@ -64,14 +64,13 @@ class PeerConfig(Settings):
     health: Address | None = None
     """host:port for unauthenticated gRPC health checks."""
     metrics: Port | None = None
-    """host:port, or a port of 127.0.0.1, for Prometheus. See [monitoring.md](monitoring.md)."""
+    """host:port, or a port of 127.0.0.1, for [Prometheus](monitoring.md)."""
     tensorboard: bool | None = None
-    """Write every round's figures for TensorBoard."""
+    """As in the federation's spec."""
     tracker: TrackerName | None = None
-    """`module:name` of your own function or class that receives every event. Not given: as the federation's spec
-    has it."""
+    """As in the federation's spec."""
     machine: Machine | None = None
-    """`cores` and `memory` for `resources: pinned`."""
+    """For `resources: pinned`."""
     data: AnySource | None = None
     """This peer's own data, a complete block; accuracies are then `local`."""
 

@@ -82,7 +82,7 @@ def adapter(kind: type[Event]) -> TypeAdapter[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Started(Event):
-    """A peer's process begins: the first event of each in the file. A tracker may receive others before."""
+    """A peer's process begins: its first event in the file. A tracker may receive others before."""
 
     name = "started"
     level = logging.DEBUG
@@ -99,11 +99,11 @@ class Started(Event):
     rounds: int
     """How many the run has, if it does not end early."""
     restarts: int = 0
-    """How often this peer has been started before, in the same directory."""
+    """How often this peer has been started before."""
     seconds: Annotated[float, Field(ge=0, le=1e12)] = 0.0
-    """For how long its earlier processes have lived in all."""
+    """For how long its earlier processes have lived."""
     view: int = 0
-    """The number of the view in which it begins."""
+    """The view in which it begins."""
     members: tuple[str, ...] = ()
     """All members of that view."""
 
@@ -113,7 +113,7 @@ class Started(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class StateChanged(Event):
-    """For programs only: a state changes several times a round."""
+    """The peer's state has changed, as it does several times a round."""
 
     name = "state"
     level = logging.DEBUG
@@ -180,7 +180,7 @@ class Waiting(FreeTextEvent):
     awaited: Annotated[tuple[Awaited, ...], Field(alias="for")]
     """All peers that are waited for now: none, when the wait is over. `{id, address, reason}` each."""
     others: int = 0
-    """How many there are besides, where only some are named."""
+    """How many more there are."""
     shortage: Shortage | None = None
     """With `quorum`: `{here, members, needed, tie_breaker, seconds}`; null when the wait is over."""
 
@@ -196,7 +196,7 @@ class Waiting(FreeTextEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Resumed(Event):
-    """The peer goes on from a checkpoint."""
+    """The peer resumes from a checkpoint."""
 
     name = "resumed"
     round: Number
@@ -208,14 +208,14 @@ class Resumed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CertificatesChanged(FreeTextEvent):
-    """New certificates were found: they are used, or it says why not."""
+    """New certificates were found; whether they are used."""
 
     name = "certificates"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubscriberDropped(FreeTextEvent):
-    """Metrics, TensorBoard or a tracker could not handle an event, or not in time, and receives no more."""
+    """Metrics, TensorBoard or a tracker failed or fell behind, and receives no more events."""
 
     name = "untold"
     level = logging.ERROR
@@ -223,7 +223,7 @@ class SubscriberDropped(FreeTextEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Stopped(Event):
-    """A signal ended the peer in good order."""
+    """A signal stopped the peer."""
 
     name = "stopped"
     signal: str
@@ -264,9 +264,9 @@ class RingOrdered(Event):
     order: Annotated[tuple[str, ...], Field(min_length=1)]
     """All ids, round the ring."""
     cost_before: FiniteFloat
-    """What the protocol makes small by ordering, in the old order; it has no unit."""
+    """What the protocol makes small by ordering; it has no unit."""
     cost_after: FiniteFloat
-    """The same in the new one."""
+    """The same in the new order."""
 
     def __str__(self) -> str:
         return f"ring order {', '.join(self.order)}; cost {self.cost_before:.4f} before, {self.cost_after:.4f} after"
@@ -291,13 +291,13 @@ class DataSummary(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class DataDrifted(Event):
-    """The peer's data are others from this round on."""
+    """The peer's data change."""
 
     name = "drift"
     round: Number
     """The first with the new data."""
     samples: int
-    """How many it trains on now."""
+    """How many it trains on."""
 
     def __str__(self) -> str:
         return f"the data are others from round {self.round} on: {self.samples} training samples"
@@ -318,11 +318,11 @@ class Misbehaving(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundDone(Event):
-    """A round is over. One that is replayed after a crash is emitted again, and the later one counts."""
+    """A round is over. A replayed round is emitted again, and the later event counts."""
 
     name = "round"
     round: Number
-    """Which one, from 1."""
+    """From 1."""
     accuracy: dict[str, Ratio | None] = field(default_factory=dict)
     """By test set (`matched`, `global`, `paper`, `local`); empty without an evaluation."""
     figures: dict[str, FigureValue] = field(default_factory=dict)
@@ -330,9 +330,9 @@ class RoundDone(Event):
     validation: dict[str, FigureValue] = field(default_factory=dict)
     """The task's figures on held-back samples; absent without any."""
     loss: Loss = None
-    """Mean training loss; null without training, or if not finite or above 1e100."""
+    """Mean training loss; null without training, or if not finite."""
     test_loss: Loss = None
-    """On the test set; null if not finite or above 1e100."""
+    """On the test set; null if not finite."""
     balanced: Ratio | None = None
     """Mean of the classes' accuracies, from 0 to 1."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -453,8 +453,8 @@ class NeighbourLost(FreeTextEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class CallerRefused(Event):
-    """A caller was refused, or one of its messages. Each cause is reported once, however often it comes back; what
-    unknown callers do is reported again each time that it has come ten times as often."""
+    """A caller was refused, or one of its messages. Each cause is reported once; what unknown callers do is reported
+    again each time that it has come ten times as often."""
 
     name = "refused"
     caller: str
@@ -465,7 +465,7 @@ class CallerRefused(Event):
     """A word of the [contract](wire.md): `version`, `identity`, `stranger`, `federation`, `manifest`, `damaged`,
     `undeclared`, `lost`, `stream`, `connections`; or `unknown`, `many others`."""
     reason: str
-    """Why, in words; some of them may be the caller's."""
+    """Why; the words may be the caller's."""
 
     def __str__(self) -> str:
         return f"refused {self.caller}" + (f" from {self.origin}" if self.origin else "") + f": {self.reason}"
@@ -538,7 +538,7 @@ class ViewDecided(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ViewConflict(FreeTextEvent):
-    """A member has announced another view than the one that this peer knows to be decided, which must never happen."""
+    """A member has announced another view than the one that was decided, which must never happen."""
 
     name = "view_conflict"
     level = logging.ERROR
@@ -553,14 +553,14 @@ class Leaving(FreeTextEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Departed(FreeTextEvent):
-    """The peer has left, as requested: the others continue without it and do not wait for it."""
+    """The peer has left, as requested: the others continue without it."""
 
     name = "departed"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Returning(FreeTextEvent):
-    """The peer has no state left from which it could continue as a member, and waits to be admitted anew."""
+    """The peer has lost its state and waits to be admitted anew."""
 
     name = "returning"
 

@@ -16,15 +16,15 @@ class ModelSettings(Settings):
     name: str = "mlp"
     """One of the zoo's, or `module:Name` of your own."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
-    """Further keyword arguments of your own `module:Name`."""
+    """Keyword arguments of your own `module:Name`."""
     head: Patterns | None = None
-    """Patterns of the parameters that are the head of your module, such as `["classifier.*"]`; `[]`: none."""
+    """Patterns of the parameters of your module's head, such as `["classifier.*"]`; `[]`: none."""
     freeze: Patterns = ()
-    """Patterns of untrained parameters, such as `["extractor.backbone.*"]`, equal at all peers; they never travel."""
+    """Patterns of untrained parameters, such as `["extractor.backbone.*"]`; they never travel."""
     weights: Path | None = None
     """Initial weights: safetensors or a torch state dict, per machine."""
     partial: bool = False
-    """`weights` may lack tensors, or have others or other shapes."""
+    """Whether `weights` may lack tensors, or have others or other shapes."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """Of the module's computation; what is learnt and sent stays float32."""
 

@@ -124,8 +124,7 @@ class Budget(Settings):
     steps: Annotated[int, Field(ge=1, le=10**9)] | None = None
     """Steps of the optimiser."""
     seconds: Annotated[float, Field(gt=0, le=1e7)] | None = None
-    """Ends the phase after the step under way. Results differ between runs; a killed peer repeats its number of
-    steps."""
+    """Ends the phase after the step under way. Results differ between runs."""
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
@@ -138,16 +137,16 @@ class Training(Settings):
     """Each peer's local training; see [training.md](training.md)."""
 
     optimiser: Annotated[Optimiser, BeforeValidator(_name_as_block)] | None = None
-    """Optimiser. Default: the protocol's."""
+    """Default: the protocol's."""
     scheduler: Annotated[Scheduler, BeforeValidator(_name_as_block)] | None = None
-    """Learning rate scheduler. Default: the protocol's rates."""
+    """Default: the protocol's rates."""
     clip_gradient: Limit | None = None
-    """Maximum norm of the trained part's gradient, applied before the protocol's corrections, within phases only.
-    FIRMA advises 1 for fewer than 200 samples per peer. Also accepted outside this block."""
+    """Maximum norm of the trained part's gradient. FIRMA advises 1 for fewer than 200 samples per peer. Also accepted
+    outside this block."""
     clip_value: Limit | None = None
     """Maximum element of the gradient, applied before the norm."""
     accumulate: Annotated[int, Field(ge=1, le=100_000)] = 1
-    """Batches per step, by their mean gradient: a larger batch in the same memory."""
+    """Batches per step, by their mean gradient."""
     precision: Precision = "float32"
     """Of training arithmetic. Model, messages and evaluation stay float32; float16 scales the loss."""
     patience: Annotated[int, Field(ge=1)] | None = None

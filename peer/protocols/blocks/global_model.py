@@ -20,7 +20,7 @@ class Participation(Settings):
     """A share of the peers trains in each round; the others add nothing, relay, and take the result."""
 
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """C: share of peers drawn per round, max(1, ⌊C·N + ½⌋)."""
+    """C: share of peers drawn per round."""
 
     def drawn(self, peer: Peer) -> frozenset[str]:
         """S_t; the same set at every peer."""

@@ -23,9 +23,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 BatchSize = Annotated[int, Field(ge=1, description="Samples in a batch; the last, smaller one is kept.")]
 KeepMomentum = Annotated[
     bool,
-    Field(
-        description="Whether the momentum gathered in one round lives on in the next; if not, each round's begins at 0."
-    ),
+    Field(description="Whether momentum persists from round to round."),
 ]
 
 
@@ -33,7 +31,7 @@ class TwoPhase(Settings):
     """FIRMA's local training: the head with the extractor frozen, then the extractor with the head frozen."""
 
     lr: Rate = 0.01
-    """Learning rate of both persistent Adam optimisers (FIRMA, Section 6)."""
+    """Learning rate of both Adam optimisers."""
     head_epochs: Epochs = 1
     """E_h: local epochs of the head."""
     extractor_epochs: Epochs = 20

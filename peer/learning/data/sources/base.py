@@ -27,20 +27,18 @@ class Source(Settings):
     """Where samples come from. One class a kind of source; `load` reads what it names."""
 
     name: str
-    """Which data set: a name from the list of data sets, or `module:function` of your own."""
+    """One of those below, or `module:function` of your own."""
     seed: int = Field(default=42, ge=0)
     """Order of samples, held-out part and split; independent of the federation's `seed`."""
     partition: AnyPartition = Iid()
-    """How the samples are dealt to the peers; `kind: iid` when not given."""
+    """How the samples are divided among the peers."""
     limit: int | None = Field(default=None, ge=1)
-    """Use only this many training samples, drawn by `seed`, for quick runs; not given, all."""
+    """Use only so many training samples, drawn by `seed`."""
     validation: float = Field(default=0.0, ge=0, lt=1)
-    """Share of test samples, drawn by `seed`, that is public and the same at all peers, for protocols that judge
-    models."""
+    """Share of test samples that is public and the same at all peers, for protocols that judge models."""
 
     drift: tuple[Drift, ...] = ()
-    """Changes during the run: `[{round: 5, partition: {...}}, {round: 8, rotate: 90}]`, for training, test and
-    validation samples. In the federation's data only."""
+    """Changes during the run, of training, test and validation samples. In the federation's data only."""
 
     transforms: Steps = ()
     """Applied to each training sample: classes of `torchvision.transforms.v2`, `[RandomHorizontalFlip, {RandomCrop:
@@ -48,10 +46,10 @@ class Source(Settings):
     test_transforms: Steps = ()
     """The same for all other samples."""
     standardize: Annotated[Literal["own", "federation"] | None, BeforeValidator(_true_or_whose)] = None
-    """Bring each column to mean 0 and deviation 1, by the training samples of each peer (`own`, `true`) or of all
-    (`federation`, by ring means). See [data.md](data.md#columns-of-one-scale)."""
+    """[Bring each column](data.md#columns-of-one-scale) to mean 0 and deviation 1, by the training samples of each peer
+    (`own`, `true`) or of all (`federation`)."""
     workers: int = Field(default=0, ge=0, le=64)
-    """Processes per peer that read and transform ahead, with the same result."""
+    """Processes per peer that read and transform ahead."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:

@@ -43,16 +43,14 @@ def _separator(text: str) -> str:
 
 
 class Csv(Table):
-    """A file of values between separators, with a header line; .gz is unpacked. Spaces around names and texts do not
-    count."""
+    """With a header line; .gz is unpacked. Spaces around names and texts do not count."""
 
     name: Literal["csv"]
     """A CSV file of your own."""
     separator: Annotated[str, AfterValidator(_separator)] | None = None
-    r"""Such as `;`, or `"\t"` for a tab. Default: the one of comma, semicolon, tab and `|` by which the header has
-    the column `label`."""
+    r"""Such as `;`, or `"\t"` for a tab. Default: comma, semicolon, tab or `|`, by the header."""
     decimal: Literal[".", ","] = "."
-    """What stands before the decimals of a number."""
+    """Decimal sign."""
     encoding: Annotated[str, AfterValidator(_encoding)] | None = None
     """Such as `cp1252`. Default: UTF-8, or UTF-16 with a mark."""
     missing: tuple[str, ...] | None = None

@@ -32,15 +32,15 @@ class ImageFolder(OnDisk):
     name: Literal["image-folder"]
     """Image files of your own."""
     root: Path
-    """The folder that has train and test, or the classes' folders themselves."""
+    """The folder of train and test, or of the classes."""
     size: int = Field(default=32, ge=1, le=4096)
-    """Height and width, in pixels, to which every image is scaled."""
+    """Height and width."""
     channels: Literal[1, 3] = 3
     """3 for colour, 1 for grey."""
     holdout: float = Field(default=0.2, gt=0, lt=1)
-    """Share held out for testing without root/test."""
+    """Share held out for testing where there is no test set."""
     class_names: tuple[str, ...] | None = Field(default=None, min_length=1)
-    """The folders of classes 0, 1, ..., where one may be absent or for another order."""
+    """The folders of classes 0, 1, ..."""
 
     def _read(self, task: Task) -> Dataset:
         where = str(self.root)

@@ -35,7 +35,7 @@ class Npz(OnDisk):
     path: Path
     """The .npz file."""
     holdout: float = Field(default=0.2, gt=0, lt=1)
-    """Share held out for testing without x_test and y_test."""
+    """Share held out for testing where there is no test set."""
     classes: int | None = Field(default=None, ge=1)
     """Number of classes, if the largest does not occur."""
 

@@ -103,16 +103,15 @@ class Table(Source):
     path: Path
     """The file."""
     label: str = "label"
-    """Name of the column that holds the class, or the number to foretell."""
+    """The column to predict: a class, or a number."""
     columns: tuple[str, ...] | None = Field(default=None, min_length=1)
     """The columns to learn from, in this order. Default: all but the label."""
     when_missing: Literal["refuse", "drop"] = "refuse"
-    """A row that lacks a value makes the file refused, or is dropped (`check` counts them)."""
+    """Refuse a file with rows that lack a value, or drop these rows (`check` counts them)."""
     holdout: float = Field(default=0.2, gt=0, lt=1)
-    """Share of the rows held out for testing."""
+    """Share held out for testing where there is no test set."""
     class_names: tuple[str, ...] | None = Field(default=None, min_length=1)
-    """The labels of classes 0, 1, ..., as text, where a file may lack one or for another order. Default: whole
-    numbers as they are, texts in sorted order."""
+    """The labels of classes 0, 1, ..., as text. Default: whole numbers as they are, texts in sorted order."""
 
     _format: ClassVar[str]
     _texts_may_be_numbers: ClassVar[bool] = False

@@ -21,11 +21,10 @@ NAME = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
 
 
 class UserSource(Source):
-    """`function(**options)` returns (x, y), or (x_train, y_train, x_test, y_test), as numpy arrays; or a map-style
-    `torch.utils.data.Dataset`, or (train, test), two of them.
+    """`function(**options)` returns (x, y), or (x_train, y_train, x_test, y_test), as in an npz file; or a map-style
+    `torch.utils.data.Dataset`, or (train, test), two of them, read sample by sample when needed.
 
-    Arrays are treated as in an npz file; a torch data set is read sample by sample, (input, target), when needed,
-    inputs possibly tuples or dicts of tensors. The function runs in every peer and must return the same each time.
+    The function runs in every peer and must return the same each time.
     """
 
     name: str = Field(pattern=NAME)
@@ -35,7 +34,7 @@ class UserSource(Source):
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Further keyword arguments of the function."""
     holdout: float = Field(default=0.2, gt=0, lt=1)
-    """Share held out for testing if the function returns no test samples."""
+    """Share held out for testing where there is no test set."""
     classes: int | None = Field(default=None, ge=1)
     """Number of classes, if the largest does not occur; required for a torch data set with `segmentation`."""
     collate: str | None = Field(default=None, pattern=NAME)
