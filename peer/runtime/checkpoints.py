@@ -122,7 +122,7 @@ class Journal:
 def tensor_digest(value: Tensor) -> str:
     """SHA-256, in hex, of the type, shape and content of a tensor on the CPU.
 
-    It names files of what neighbours sent: none of them may find other content of the same name.
+    It names files whose content may come from neighbours, so nobody may be able to make two of one name.
     """
     digest = hashlib.sha256(f"{value.dtype} {tuple(value.shape)} ".encode())
     digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
@@ -134,7 +134,7 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-DTYPES = {
+SAFETENSORS_DTYPES = {
     torch.float64: "F64",
     torch.int64: "I64",
     torch.float32: "F32",
@@ -151,12 +151,17 @@ DTYPES = {
 
 def tensor_file(tensors: Mapping[str, Tensor]) -> list[Buffer]:
     """A safetensors file of tensors on the CPU, as buffers: what the library's `save` joins by copying it all twice."""
-    if not all(tensor.dtype in DTYPES for tensor in tensors.values()):
+    if not all(tensor.dtype in SAFETENSORS_DTYPES for tensor in tensors.values()):
         return [safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})]
-    kinds = [*DTYPES]
+    kinds = [*SAFETENSORS_DTYPES]
     ordered = sorted(tensors.items(), key=lambda named: (kinds.index(named[1].dtype), named[0]))
     return _safetensors(
-        (name, DTYPES[tensor.dtype], [*tensor.shape], tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        (
+            name,
+            SAFETENSORS_DTYPES[tensor.dtype],
+            [*tensor.shape],
+            tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data,
+        )
         for name, tensor in ordered
     )
 
@@ -495,9 +500,8 @@ class Checkpointer:
         written = await messages if isinstance(messages, asyncio.Task) else messages
         await asyncio.to_thread(sync_lines, self._files.directory.parent)
         await asyncio.to_thread(self._files.save, snapshot, written)
-        whole = self._files.rounds()
-        if len(whole) > 1:
-            self._announce(whole[-2])
+        if len(rounds := self._files.rounds()) > 1:
+            self._announce(rounds[-2])  # the newest may prove damaged (R3)
         network = self._network
         wanted = {snapshot.round, *network.rounds_still_needed()}  # the newest go with the next checkpoint
         await asyncio.to_thread(self._files.prune, self._gate.oldest_needed_round(network.durability), wanted)
@@ -557,10 +561,10 @@ class Checkpointer:
             frames = self._network.load_frames(content)
             if sum(len(data) for _, data in content) >= LARGE_BYTES:
                 self._leave_on_disk(at, frames)
-        # No later round than would still be whole if the newest were found to be damaged, too. But with no older one
-        # left, nothing before the newest can be asked for again; and a peer that announced less than W rounds before
-        # its own would wait for itself. Where members change, no less than this peer may have announced before: the
-        # others drop the states before that.
+        # Announce the second newest intact round, as the newest may yet prove damaged (R3), or the one before the
+        # newest if no older one is left: nothing earlier can be asked for again. But by R6 a peer that announced W
+        # rounds or more before its own would wait for itself. Where members change, announce the newest: this peer may
+        # have announced that round before, and the others may have dropped older states.
         one_back = max(whole[1] if len(whole) > 1 else whole[0] - 1, whole[0] - STALENESS_BOUND + 1)
         self._announce(whole[0] if self._gate.can_be_excluded else one_back)
         self._report(Resumed(round=whole[0]))

@@ -220,7 +220,6 @@ def was_awaited(work: Coroutine[Any, Any, Any]) -> bool:
 
 
 FLOAT32_BYTES = 4
-"""Bytes."""
 MAX_COUNTED_PEERS = 64
 """Peers of a larger federation that are counted: ordering a ring of thousands takes seconds. With N times as many
 peers, a peer sends at most N times as much."""

@@ -187,8 +187,8 @@ def next_view(chain: ViewChain, proposer: str, grounds: Grounds, rules: Rules) -
     planned = standing.keys() == {*present.members} and not missing  # V3, from here on
     first = _after_all(present, standing, least) if planned else least + 1
     # Members that were admitted and cannot go back so far are admitted there once more.
-    shaken = {id: promise.private for id, promise in standing.items() if first <= promise.oldest}
-    entrants = {**enter, **shaken} if first else {}
+    readmitted = {id: promise.private for id, promise in standing.items() if first <= promise.oldest}
+    entrants = {**enter, **readmitted} if first else {}
     kept = _kept(chain, first, rules.rounds)
     admitted = tuple((id, kept(id, entrants[id])) for id in _ordered(entrants.keys() & members, rules.ids))
     silent = [id for id in present.members if id not in {*promised, *out}] + [*missing]

@@ -93,8 +93,8 @@ class KeptFrame:
     serial: int
     """Of the frame among all that this peer writes to any peer: a receiver consumes messages in this order."""
     key: Key
-    number: int
-    """Of the frame within its message."""
+    index: int
+    """The frame's place within its message."""
     data: bytes | Callable[[], bytes]
     """Or, of a large model and once it is on disk, what reads it from there (blocking; FailedError if it is not there):
     a frame is rarely asked for again, and there is no room for all that might be."""
@@ -104,7 +104,7 @@ class KeptFrame:
 
 
 class Outbox:
-    """Frames in the order they were written, numbered from the first one ever."""
+    """Frames in the order in which they were written. A frame's position counts from the first one ever."""
 
     def __init__(self) -> None:
         self._frames: list[KeptFrame] = []
@@ -127,23 +127,23 @@ class Outbox:
 
     @property
     def start(self) -> int:
-        """Number of the first frame still held."""
+        """The position of the first frame still held."""
         return self._first
 
-    async def frame(self, number: int) -> tuple[int, KeptFrame]:
-        """The first frame held from `number` on, and its number; waits for one to be written."""
+    async def frame(self, position: int) -> tuple[int, KeptFrame]:
+        """The first frame held from `position` on, and where it is; waits for one to be written."""
         # What was just written may be released before the waiting task is awake.
-        while (number := max(number, self._first)) >= self._first + len(self._frames):
+        while (position := max(position, self._first)) >= self._first + len(self._frames):
             self._grown.clear()
             await self._grown.wait()
-        return number, self._frames[number - self._first]
+        return position, self._frames[position - self._first]
 
-    async def content(self, number: int, frame: KeptFrame) -> bytes | None:
-        """The bytes of the frame of that number; None if it has been released, and its file is no longer there."""
+    async def content(self, position: int, frame: KeptFrame) -> bytes | None:
+        """The bytes of the frame at that position; None if it has been released, and its file is no longer there."""
         try:
             return await frame.content()
         except FailedError:
-            if number >= self._first:
+            if position >= self._first:
                 raise
             return None
 
@@ -279,15 +279,15 @@ class OutgoingLink(DialledStream):
 
     async def _send(self, pipe: Pipe, first: int, has: Mapping[tuple[int, int], int]) -> None:
         """Send what is written from that round on, except what the neighbour has (R4)."""
-        number = self.outbox.start
+        after = self.outbox.start
         clock = asyncio.get_running_loop().time
         while True:
-            number, frame = await self.outbox.frame(number)
-            number += 1
+            position, frame = await self.outbox.frame(after)
+            after = position + 1
             round, step = frame.key.round, frame.key.step
-            if round < first or frame.number < has.get((round, step), 0):
+            if round < first or frame.index < has.get((round, step), 0):
                 continue
-            if (data := await self.outbox.content(number - 1, frame)) is None:
+            if (data := await self.outbox.content(position, frame)) is None:
                 continue
             began = clock()
             await pipe.send(data)
@@ -321,10 +321,6 @@ class IncomingMessage:
     def next(self) -> int:
         """The first missing frame."""
         return len(self._digests)
-
-    @property
-    def complete(self) -> bool:
-        return self.has(self.heading.length)
 
     @property
     def bytes(self) -> int:

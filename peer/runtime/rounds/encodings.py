@@ -26,9 +26,6 @@ Collective = Literal["exchange", "weighted_mean", "all_gather", "token"]
 Placed = Callable[[Tensor], Tensor]
 """A tensor from the CPU where the model lies."""
 
-FLOAT32_BYTES = 4
-"""Bytes."""
-
 
 class Encoding:
     """float32: vectors travel as they are."""
@@ -45,7 +42,7 @@ class Encoding:
 
     def length(self, share: Share, values: int) -> int:
         """Bytes of a vector of so many values as it travels."""
-        return values if share.bytes else FLOAT32_BYTES * values
+        return values if share.bytes else torch.float32.itemsize * values
 
     def check(self, collective: Collective, share: Share, each_its_own: bool = False) -> None:
         """InputError where a vector cannot travel so in that collective."""
