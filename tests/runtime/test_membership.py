@@ -127,7 +127,10 @@ class FakeGate:
     def progress(self, _chain: object) -> MemberProgress:
         return AT_FIVE
 
-    def block_rounds(self, _promised: int | None) -> None:
+    def block_rounds(self, _promised: int) -> None:
+        pass
+
+    def allow_rounds(self) -> None:
         pass
 
 

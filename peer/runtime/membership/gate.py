@@ -111,12 +111,13 @@ class DynamicMembershipGate(MembershipGate):
 
     # For the membership.
 
-    def block_rounds(self, promised: int | None) -> None:
-        """Begin no round, and announce none later than the one promised (V1); None: go on."""
+    def block_rounds(self, promised: int) -> None:
+        """Begin no round, and announce none later than the one promised (V1)."""
         self._promised = promised
-        if promised is not None:
-            self._free.clear()
-            return
+        self._free.clear()
+
+    def allow_rounds(self) -> None:
+        self._promised = None
         self._free.set()
         if self.transport and self.network:
             self.network.announce(self._durable)

@@ -530,7 +530,10 @@ class Membership:
         self._deciding_since = (self._deciding_since or self._clock()) if self.is_deciding else None
         if gate := self.gate:
             # In a view that is void no round is begun, and none on disk is announced.
-            gate.block_rounds(self.memory.promised if self.is_deciding or self.is_over(gate.view) else None)
+            if self.is_deciding or self.is_over(gate.view):
+                gate.block_rounds(self.memory.promised)
+            else:
+                gate.allow_rounds()
             following = self.chain.since(gate.view.number)[:1]
             if following and following[0].planned:
                 gate.end_after(following[0].first - 1)
