@@ -133,9 +133,7 @@ class MemberProgress:
     """A member's progress in the training, as `Promise` has it."""
 
     durable: int = -1
-    oldest: int = 0
     started: int = -1
-    private: int = -1
 
 
 NO_PROGRESS = MemberProgress()
@@ -187,7 +185,8 @@ def next_view(chain: ViewChain, proposer: str, grounds: Grounds, rules: Rules) -
     planned = standing.keys() == {*present.members} and not missing  # V3, from here on
     first = _after_all(present, standing, least) if planned else least + 1
     # Members that were admitted and cannot go back so far are admitted there once more.
-    readmitted = {id: promise.private for id, promise in standing.items() if first <= promise.oldest}
+    admissions = {id: chain.admission(id) for id in standing}
+    readmitted = {id: private for id, (earliest, private) in admissions.items() if first <= earliest}
     entrants = {**enter, **readmitted} if first else {}
     kept = _kept(chain, first, rules.rounds)
     admitted = tuple((id, kept(id, entrants[id])) for id in _ordered(entrants.keys() & members, rules.ids))
@@ -277,8 +276,8 @@ class Verifier:
         promise, most = signed.statement, self.rules.rounds
         _require(promise.ballot == ballot and promise.number == present.number + 1, "a promise of another ballot")
         _require(signed.signer in present.members, f"{signed.signer} is no member and promises")
-        said = (promise.durable, promise.oldest, promise.started, promise.private)
-        _require(max(said) <= most, f"{signed.signer} tells of round {max(said)} in a run of {most}")
+        latest = max(promise.durable, promise.started)
+        _require(latest <= most, f"{signed.signer} tells of round {latest} in a run of {most}")
         _require(promise.locked is None or promise.locked < ballot, "a promise with a lock of a later ballot")
         self.check_signed(signed)
 

@@ -56,12 +56,8 @@ class Promise:
     durable: Round
     """The last round to whose end it can go back, -1 for the beginning; of an admitted member, at least the round
     before its view's first one. It announces no later one until the decision."""
-    oldest: Round
-    """It can be in no round before this one: that in which it was admitted, else 0."""
     started: Round
     """The last round that it has begun."""
-    private: Round
-    """The round of the private state with which it was admitted, and would be again; -1: it has none."""
     locked: Ballot | None = None
     """The ballot of the lock it holds."""
 

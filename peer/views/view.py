@@ -151,6 +151,17 @@ class ViewChain:
             found = max(found, least - STALENESS_BOUND - len(self._views[view.number - 1].members))
         return found
 
+    def admission(self, id: str) -> tuple[int, int]:
+        """Return the first round that a member of the current view can be in, and the round of the private state that
+        it brought then, or -1: as the view says that admitted it last. (0, -1) for a member that has been there from
+        the beginning, or since all went back to it."""
+        for view in reversed(self._views):
+            if id in (entrants := dict(view.entrants)):
+                return view.first, entrants[id]
+            if view.first == 0:
+                break
+        return 0, -1
+
     def last_rounds(self, number: int) -> dict[int, int]:
         """Return the last round of each view from which planned ones alone lead to that of `number`, by number.
 

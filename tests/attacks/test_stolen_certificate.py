@@ -106,7 +106,7 @@ def test_no_ballot_and_no_promise_beyond_what_can_be(five: tuple[SmallFederation
         sign, view = thief.keyring.sign, View(1, run.ids[:4], 20)
         digest = Verifier(Rules(run.ids, run.spec.rounds, 1), thief.keyring).digest(View(0, run.ids, 0), view)
         ballot = Ballot(1, THIEF)
-        promise = sign(Promise(1, ballot, -1, 0, run.spec.rounds, -1))
+        promise = sign(Promise(1, ballot, -1, run.spec.rounds))
         vote, commit = (sign(Vote(phase, 1, ballot, digest)) for phase in ("accept", "commit"))  # type: ignore[arg-type]
         for to in honest(run):
             for request in (
@@ -169,7 +169,7 @@ class Answering:
         if not isinstance(request, AskPromise):
             return Heard()
         prepare = request.prepare.statement
-        said = {"durable": -1, "oldest": 0, "started": 0, "private": -1} | standing
+        said = {"durable": -1, "started": 0} | standing
         return Promised(self.thief.keyring.sign(Promise(prepare.number, prepare.ballot, **said)))
 
     def begun_all(self, request: Request) -> Reply | None:

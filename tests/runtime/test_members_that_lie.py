@@ -77,7 +77,7 @@ class Answered(ViewRpc):
 
 
 def promised(by: str, ballot: Ballot = BALLOT, round: int = 3) -> Promised:
-    return Promised(Stamp(by, "").sign(Promise(1, ballot, round, 0, round, -1)))
+    return Promised(Stamp(by, "").sign(Promise(1, ballot, round, round)))
 
 
 def seated(directory: Path, replies: dict[str, Reply], told: list[Event]) -> Membership:
@@ -87,7 +87,7 @@ def seated(directory: Path, replies: dict[str, Reply], told: list[Event]) -> Mem
     membership = Membership(register, acceptor, Answered(replies), told.append)
     gate = membership.open_gate()
     gate.transport = object()  # type: ignore[assignment]
-    gate.progress = lambda _: MemberProgress(3, 0, 3, -1)  # type: ignore[method-assign,assignment]
+    gate.progress = lambda _: MemberProgress(3, 3)  # type: ignore[method-assign,assignment]
     return membership
 
 

@@ -51,7 +51,7 @@ from peer.views.view import View
 ALL = ("peer0", "peer1", "peer2", "peer3")
 FIRST, SECOND = View(0, ALL, 0), View(1, ALL[:3], 3)
 RULES = Rules(ALL, rounds=60, faulty=1, min_members=2)
-AT_FIVE = MemberProgress(durable=5, oldest=0, started=7, private=-1)
+AT_FIVE = MemberProgress(durable=5, started=7)
 
 
 class Signing(Keyring):
@@ -258,7 +258,7 @@ async def test_a_proposer_cannot_omit_the_voter_itself(tmp_path: Path) -> None:
 
 async def test_before_the_run_has_begun_nobody_is_left_out(tmp_path: Path) -> None:
     membership, _ = member(tmp_path, gate=FakeGate(may_exclude=False))
-    asked, _ = proposal(lost="peer2", standing=MemberProgress(durable=-1, oldest=0, started=-1, private=-1))
+    asked, _ = proposal(lost="peer2", standing=MemberProgress(durable=-1, started=-1))
     assert await membership.handle(asked) == Objection("the run has not begun, so no member counts as lost")
 
 

@@ -10,7 +10,7 @@ from peer.views.signing import Keyring
 from peer.views.statements import Ballot, Decided, Decision, Evidence, InvalidError, Vote, canonical, read
 from peer.views.view import View
 
-AT_FIVE = MemberProgress(durable=5, oldest=0, started=7, private=-1)
+AT_FIVE = MemberProgress(durable=5, started=7)
 """Of a member that was never taken in."""
 ONE = Ballot(1, "a")
 

@@ -245,7 +245,7 @@ class Gang:
             known = given.get(one.id)
             lock = self.any(Lock) if random.random() < 0.4 else None
             durable, started = (random.randint(-1, 20) for _ in range(2))
-            made = Promise(number, ballot, durable, 0, max(durable, started), -1, lock.ballot if lock else None)
+            made = Promise(number, ballot, durable, max(durable, started), lock.ballot if lock else None)
             if known is None or random.random() < 0.5:
                 given[one.id] = one.acceptor.keyring.sign(made)
         some = [given[id] for id in sorted(given)]

@@ -39,6 +39,9 @@ def of_view(world: "World", decision: Decision) -> Iterator[str]:
         yield f"{view} has too few members"
     for machine in world.honest:
         yield from of_life(world, machine)
+    again = dict(view.entrants).keys() & {*before.members}
+    if view.planned and view.first > before.first and again:
+        yield f"{view} admits {again}, without whom the view before cannot be played to its end"
     for one in [world.machines[id] for id in before.members if id not in world.liars]:
         if view.planned and one.lives == view.number - 1 and one.started >= view.first:
             yield f"{one.id} has begun round {one.started}, but {view} is planned"

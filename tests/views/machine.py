@@ -168,30 +168,17 @@ class Machine:
 
     @property
     def standing(self) -> MemberProgress:
-        following, entry = self.following, self.entry
-        private = dict(entry.entrants)[self.id] if entry else -1
-        if following and following is entry:
+        following = self.following
+        if following and self.id in dict(following.entrants):
             before, ceiling = following.first - 1, self.chain.last_valid_round(following.number)
-            return MemberProgress(before if ceiling is None else min(before, ceiling), entry.first, before, private)
-        return MemberProgress(min(self.able, self.ceiling), entry.first if entry else 0, self.started, private)
+            return MemberProgress(before if ceiling is None else min(before, ceiling), before)
+        return MemberProgress(min(self.able, self.ceiling), self.started)
 
     @property
     def able(self) -> int:
         """The last round to which it can go back. While it is held it promises no more than before."""
         able = max(self.told, self.whole)
         return min(able, max(self.told, self.memory.promised)) if self.acceptor.held else able
-
-    @property
-    def entry(self) -> View | None:
-        """The view by which it was last taken in: it lives in that one still, or in a later one."""
-        return max(
-            (one for one in self.past if self.id in dict(one.entrants)), key=lambda one: one.number, default=None
-        )
-
-    @property
-    def past(self) -> tuple[View, ...]:
-        """The views to the one in which it lives, or will live."""
-        return self.chain.since(-1)[: (self.following or self.view).number + 1]
 
     @property
     def least(self) -> int:

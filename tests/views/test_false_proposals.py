@@ -30,7 +30,7 @@ WITHOUT_B = View(1, ("a", "c", "d"), 6, reason="b silent for 30 s")
 
 
 def promises(*ids: str, ballot: Ballot = BALLOT, locked: Ballot | None = None) -> tuple[Signed[Promise], ...]:
-    return tuple(keyring(id).sign(Promise(1, ballot, 5, 0, 7, -1, locked)) for id in ids)
+    return tuple(keyring(id).sign(Promise(1, ballot, 5, 7, locked)) for id in ids)
 
 
 def lock(view: View | None, ballot: Ballot, by: str = "abc") -> Lock:

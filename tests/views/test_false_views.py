@@ -327,13 +327,13 @@ def test_nobody_asks_in_the_name_of_another() -> None:
 # 5. Promises.
 
 
-@pytest.mark.parametrize("name", ["started", "durable", "oldest", "private"])
+@pytest.mark.parametrize("name", ["started", "durable"])
 @pytest.mark.parametrize("round", [1 << 62, 4_294_967_290, 61, -2])
 def test_rounds_that_never_come_are_not_taken_for_a_promise(name: str, round: int) -> None:
     assembly = Assembly()
     attempt = Attempt(assembly.acceptors["a"], None, MembershipChange())
     assembly.pass_on(attempt)
-    lie = replace(Promise(1, attempt.ballot, 5, 0, 7, -1), **{name: round})  # type: ignore[arg-type]
+    lie = replace(Promise(1, attempt.ballot, 5, 7), **{name: round})  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match=rf"{name}|tells of round 61 in a run of 60"):
         attempt.on_reply("d", read_reply(written(Promised(keyring("d").sign(lie)))))
     attempt.on_no_reply("d")
@@ -347,19 +347,11 @@ def test_rounds_that_never_come_are_not_taken_for_a_promise(name: str, round: in
 
 
 @pytest.mark.parametrize(
-    ("lie", "first", "entrants"),
-    [
-        ({"started": 60}, 5 + 4 + 4 + 1, ()),
-        ({"durable": 60}, 8, ()),
-        ({"oldest": 60}, 8, (("d", -1),)),
-        ({"private": 60}, 8, ()),
-        ({"private": 60, "oldest": 60}, 8, (("d", -1),)),
-    ],
+    ("lie", "first"),
+    [({"started": 60}, 5 + 4 + 4 + 1), ({"durable": 60}, 8)],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
-def test_a_lie_within_the_run_moves_a_planned_view_by_a_few_rounds_at_most(
-    lie: dict[str, int], first: int, entrants: tuple[tuple[str, int], ...]
-) -> None:
+def test_a_lie_within_the_run_moves_a_planned_view_by_a_few_rounds_at_most(lie: dict[str, int], first: int) -> None:
     """e asks to enter while all others are in round 7."""
     assembly = Assembly("abcde").begin_with(View(1, IDS, 0))
     assembly.standing["d"] = replace(AT_FIVE, **lie)
@@ -367,7 +359,7 @@ def test_a_lie_within_the_run_moves_a_planned_view_by_a_few_rounds_at_most(
     decided = assembly.attempt(MembershipChange(entries=(entry,))).decision
     assert decided
     assert (decided.view.planned, decided.view.first) == (True, first)
-    assert decided.view.entrants == (*entrants, ("e", -1))
+    assert decided.view.entrants == (("e", -1),)
 
 
 def test_an_entry_from_a_round_that_never_comes_is_refused_at_once() -> None:
@@ -436,7 +428,7 @@ def test_nobody_is_left_out_for_what_it_has_not_announced(lie: Signed[Announceme
         assembly.pass_on(attempt)
     assert (attempt.state, assembly.present.number) == ("no_quorum", 0)
     assembly = Assembly()
-    grounds = Grounds(tuple(assembly.keyrings[id].sign(Promise(1, ONE, 5, 0, 7, -1)) for id in IDS), announced=(lie,))
+    grounds = Grounds(tuple(assembly.keyrings[id].sign(Promise(1, ONE, 5, 7)) for id in IDS), announced=(lie,))
     view = next_view(assembly.acceptors["a"].chain, "a", grounds, assembly.rules)
     court = assembly.acceptors["a"].verifier
     own = keyring("a").sign(Vote("accept", 1, ONE, court.digest(assembly.present, view)))
@@ -479,8 +471,8 @@ def test_after_a_planned_view_nobody_goes_back_much_further_than_its_beginning()
     """Whoever is in it has played up to there, whatever it has announced in it or says that it has."""
     assembly = Assembly("abcde").begin_with(View(1, IDS, 50, planned=True))
     assert assembly.acceptors["a"].chain.floor("b") == 50 - 1 - 4 - 5
-    liar = MemberProgress(durable=7, oldest=0, started=7, private=-1)
-    honest = MemberProgress(durable=53, oldest=0, started=54, private=-1)
+    liar = MemberProgress(durable=7, started=7)
+    honest = MemberProgress(durable=53, started=54)
     made = assembly.attempt(MembershipChange(), standing={"a": honest, "b": honest, "c": honest, "d": liar})
     assert made.decision
     assert (made.decision.view.members, made.decision.view.first) == (("a", "b", "c"), 54)
@@ -489,7 +481,7 @@ def test_after_a_planned_view_nobody_goes_back_much_further_than_its_beginning()
 def test_a_second_promise_cannot_take_back_the_lock_of_the_first() -> None:
     attempt = Attempt(Assembly().acceptors["a"], None, MembershipChange())
     ballot, number = attempt.ballot, attempt.number
-    locked = Promise(number, ballot, 5, 0, 7, -1)
+    locked = Promise(number, ballot, 5, 7)
     for promise in (locked, replace(locked, durable=4)):
         with suppress(InvalidError):
             attempt._take_promise(Promised(keyring("d").sign(promise)), "d")

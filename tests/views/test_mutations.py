@@ -38,7 +38,7 @@ RULES: dict[str, tuple[Any, str, str, str]] = {
     "rounds ahead are not believed": (decision, "_after_all", "least + STALENESS_BOUND + len(present.members)",
                                        "least"),
     "back to the latest checkpoint": (decision, "next_view", "least = min(", "least = max("),
-    "back behind the entry": (decision, "next_view", "if first <= promise.oldest", "if False"),
+    "back behind the entry": (decision, "next_view", "if first <= earliest", "if False"),
     "void rounds are held against one": (decision, "is_less", "chain.valid(announced.round, announced.view)",
                                          "announced.round"),
     "the held go on": (Slot, "held", "return self.promised is not None", "return False"),

@@ -20,7 +20,7 @@ from peer.views.view import (
 )
 
 IDS = tuple("abcdefg")
-FORGOTTEN = MemberProgress(durable=-1, oldest=0, started=5, private=-1)
+FORGOTTEN = MemberProgress(durable=-1, started=5)
 
 
 def lived(*attempts: tuple[MembershipChange, str, str], forgetful: str = "") -> list[str]:

@@ -38,9 +38,7 @@ IDS = ("a", "b", "c", "d", "e")
 ALL = View(0, IDS, 0)
 BEGINNING = View(1, IDS[:4], 2, reason="e silent for 30 s")
 """Without e, which has played two rounds."""
-STANDING = {
-    id: MemberProgress(*at, -1) for id, at in {"a": (3, 0, 5), "b": (2, 0, 5), "c": (3, 0, 6), "d": (4, 0, 6)}.items()
-}
+STANDING = {id: MemberProgress(*at) for id, at in {"a": (3, 5), "b": (2, 5), "c": (3, 6), "d": (4, 6)}.items()}
 
 
 def assembly() -> Assembly:
@@ -115,32 +113,42 @@ def test_never_fewer_members_than_the_protocol_needs() -> None:
 
 
 def test_who_was_taken_in_and_cannot_go_back_so_far_is_taken_in_once_more_with_what_it_brought() -> None:
-    one_of_them = {**STANDING, "d": MemberProgress(4, 5, 4, 4)}
-    found = view_of(attempt(MembershipChange(), one_of_them, lost="c"))
+    admitting = replace(BEGINNING, first=5, planned=True)
+    found = view_of(attempt(MembershipChange(), lost="c", after=replace(admitting, entrants=(("d", 4),))))
     assert found
     assert (found.members, found.first, found.entrants) == (("a", "b", "d"), 3, (("d", -1),)), "it would be void"
+    entries = enters("e", 1)
     found = view_of(
-        attempt(MembershipChange(entries=enters("e", 1)), {**one_of_them, "d": MemberProgress(4, 5, 4, 2)}, lost="c")
+        attempt(MembershipChange(entries=entries), lost="c", after=replace(admitting, entrants=(("d", 2),)))
     )
     assert found
     assert (found.members, found.first, found.entrants) == (("a", "b", "d", "e"), 3, (("d", 2), ("e", 1)))
 
 
 def test_who_was_taken_in_goes_back_with_the_others_to_rounds_that_it_has_played() -> None:
-    entered = {**dict.fromkeys(IDS, MemberProgress(3, 0, 5, -1)), "d": MemberProgress(4, 3, 6, 1)}
-    found = view_of(attempt(MembershipChange(), entered, lost="c"))
+    entered = {**dict.fromkeys(IDS, MemberProgress(3, 5)), "d": MemberProgress(4, 6)}
+    admitting = replace(BEGINNING, first=3, planned=True, entrants=(("d", 1),))
+    found = view_of(attempt(MembershipChange(), entered, lost="c", after=admitting))
     assert found
     assert (found.first, found.entrants) == (4, ())
-    found = view_of(attempt(MembershipChange(), {**entered, "d": MemberProgress(3, 4, 3, 1)}, lost="c"))
+    entered["d"] = MemberProgress(3, 3)
+    found = view_of(attempt(MembershipChange(), entered, lost="c", after=replace(admitting, first=4)))
     assert found
     assert (found.first, found.entrants) == (4, (("d", 1),)), "it has not played round 3"
 
 
+def test_who_was_taken_in_is_a_member_like_all_once_all_begin_anew() -> None:
+    """Else it would be taken in by the next planned view, and be missing in the rounds before that."""
+    before = (ALL, View(1, IDS[:4], 0), View(2, IDS, 3, planned=True, entrants=(("e", 1),)))
+    assert ViewChain(before).admission("e") == (3, 1)
+    assert ViewChain(before).admission("a") == (0, -1)
+    assert ViewChain((*before, View(3, IDS[1:], 0))).admission("e") == (0, -1)
+
+
 def test_nobody_is_taken_in_where_all_begin_anew() -> None:
-    begin = {**STANDING, "a": MemberProgress(-1, 0, 1, -1), "b": MemberProgress(4, 5, 5, 2)}
-    found = view_of(
-        attempt(MembershipChange(entries=enters("e", 2)), begin, lost="c", after=replace(BEGINNING, first=0))
-    )
+    begin = {**STANDING, "a": MemberProgress(-1, 1), "b": MemberProgress(4, 5)}
+    admitting = replace(BEGINNING, first=5, planned=True, entrants=(("b", 2),))
+    found = view_of(attempt(MembershipChange(entries=enters("e", 2)), begin, lost="c", after=admitting))
     assert found
     assert (found.members, found.first, found.entrants) == (("a", "b", "d", "e"), 0, ())
 
@@ -180,7 +188,7 @@ def test_all_go_back_where_the_rounds_that_have_begun_cannot_be_finished() -> No
 def test_a_planned_view_does_not_begin_before_the_present_one() -> None:
     members = Assembly("ab", faulty=0, signed=False)
     chain = ViewChain([View(0, ("a", "b"), 0), View(1, ("a",), 9, planned=True, reason="b leaves")])
-    promise = Signed("a", Promise(2, ONE, 3, 0, 5, -1))
+    promise = Signed("a", Promise(2, ONE, 3, 5))
     found = next_view(chain, "a", Grounds((promise,), entries=enters("b", 0)), members.rules)
     assert found == View(2, ("a", "b"), 9, planned=True, entrants=(("b", 0),), reason="b taken in")
 

@@ -139,20 +139,16 @@ class DynamicMembershipGate(MembershipGate):
         its handshake (one that has lost rounds is refused), unless the run may begin without some.
         """
         following = chain.after(self.view.number, self._id)
-        past = chain.since(-1)[: (following or self.view).number + 1]
-        entry = next((view for view in reversed(past) if self._id in dict(view.entrants)), None)
-        private = dict(entry.entrants)[self._id] if entry else -1
-        oldest = entry.first if entry else 0
-        if following and following is entry:
+        if following and self._id in dict(following.entrants):
             before = following.first - 1
-            return MemberProgress(chain.valid(before, following.number), oldest, before, private)
+            return MemberProgress(chain.valid(before, following.number), before)
         welcome = (
             self.has_begun or self._partial_start or any("send" in one.reach.handshaken for one in self._neighbours)
         )
         if self.network is None or not welcome:
             return None
         durable = chain.valid(max(self.network.durability.own, self._resumed), self.view.number)
-        return MemberProgress(durable, oldest, self.started, private)
+        return MemberProgress(durable, self.started)
 
     @property
     def has_begun(self) -> bool:
