@@ -15,7 +15,7 @@ is reported every minute, or ends the run; one that sends heartbeats and nothing
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -198,10 +198,11 @@ async def await_staleness_bound(durability: Durability, spec: Spec, round: int, 
         return
 
 
-async def drain(network: Network, patience: float = inf) -> list[str]:
+async def drain(network: Network, patience: float = inf, required: Callable[[], Collection[str]] = tuple) -> list[str]:
     """Wait until the neighbours have all on disk that they may ask for (rule R8); those that did not say so.
 
-    The wait ends when those that are behind have sent no heartbeat for `patience` seconds.
+    The wait ends when those that are behind have sent no heartbeat for `patience` seconds, and none of them is one of
+    the `required` peers.
     """
     edges, durability, end = network.edges, network.durability, network.last_round
     clock = asyncio.get_running_loop().time
@@ -209,7 +210,10 @@ async def drain(network: Network, patience: float = inf) -> list[str]:
     while behind := [n for n in edges.neighbours.values() if durability.of(n.id) < edges.last(n.id, end)]:
         left = max(began, *(neighbour.signs.last_heartbeat for neighbour in behind)) + patience - clock()
         if left < 0.01:
-            return [neighbour.id for neighbour in behind]
+            ids = [neighbour.id for neighbour in behind]
+            if not {*required()}.intersection(ids):
+                return ids
+            left = patience
         with suppress(TimeoutError):
             async with asyncio.timeout(None if left == inf else left):
                 await durability.wait_changed(durability.version)

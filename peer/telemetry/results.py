@@ -212,9 +212,3 @@ def read_result(out: Path) -> Result | None:
         return RESULTS.validate_json(read_plain(out / RESULT, MAX_RECORDS_BYTES))
     except (OSError, ValueError):
         return None
-
-
-def drop_result_after(out: Path, round: int) -> None:
-    """Remove the result of a run that went on beyond that round, now that the rounds after it are void."""
-    if (result := read_result(out)) and result.rounds > round:
-        (out / RESULT).unlink()

@@ -228,10 +228,13 @@ class Simulation:
             self._judge(invariants.of_token(self))
 
     def _ended_in(self, directory: Path) -> str | None:
-        """The bits of a peer's model; where it keeps the best one, of that too, and after which rounds."""
+        """The bits of a peer's model; where it keeps the best one, of that too, and after which rounds. None if it has
+        no result, or one of rounds that are void: it had finished, and the last view is without it."""
         if not (directory / "result.json").exists():
             return None
         result = json.loads((directory / "result.json").read_text())
+        if sorted(result["ring"]) != sorted(self.views[-1].members):
+            return None
         if "best" not in result:
             return str(result["model_sha256"])
         arrays, digest = load_file(directory / "model.best.safetensors"), hashlib.sha256()

@@ -15,6 +15,8 @@ SEEDS = [("healing restless", 1), ("healing quorum", 1)]
 """`make chaos` runs more."""
 SLOW = ("healing fibfl", 7)
 """One waits for a slow member that leaves while others are already in the next view."""
+GONE_EARLY = ("healing fibfl", 100_005)
+"""One that leaves holds another for lost and goes; that one is back, and waits for what it should have announced."""
 LEAVES = Order(2.0, "peer2")
 
 
@@ -25,7 +27,7 @@ def suffered(name: str, *orders: Order, kills: tuple[Kill, ...] = (), slowest: f
     return outcome
 
 
-@pytest.mark.parametrize(("name", "seed"), [*SEEDS, SLOW])
+@pytest.mark.parametrize(("name", "seed"), [*SEEDS, SLOW, GONE_EARLY])
 def test_random_orders_and_faults(name: str, seed: int) -> None:
     outcome, wrong = check(name, seed)
     assert not wrong, f"python -m tests.faults.departures {name!r} {seed}: {wrong} after {outcome.kills}"

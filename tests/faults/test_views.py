@@ -40,7 +40,6 @@ ONCE_HARMFUL = [
     ("healing three", 1007),  # a view was over before its first round, and its member looked for a checkpoint
     ("healing scaffold", 1010),  # a member whose disk was emptied was neither welcome nor lost
     ("healing feddyn", 3010),  # somebody was taken in before the first round, when there was nothing to be given yet
-    ("healing cycle", 100_000),  # the result of rounds that were void then stayed with a member that was left out
     ("healing scaffold", 1011),  # a member asked to enter that had been taken in, and was taken in again when dead
 ]
 

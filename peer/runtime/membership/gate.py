@@ -32,6 +32,7 @@ class DynamicMembershipGate(MembershipGate):
     ) -> None:
         """answer: serves a stream with a request. changed: called when this peer's progress is known."""
         super().__init__(view, acceptor.rules.patience)
+        self._chain, self._absence = acceptor.chain, acceptor.rules.absence
         self._id, self._partial_start = acceptor.id, acceptor.rules.start_with is not None
         self._answer, self._on_change = answer, changed
         self.last_rounds, self.keyring = acceptor.chain.last_rounds(view.number), acceptor.keyring
@@ -99,7 +100,8 @@ class DynamicMembershipGate(MembershipGate):
                 async with asyncio.timeout(self._patience):
                     await network.durability.wait_all_durable(network.last_round)
                 return
-            await drain(network)
+            # A member that leaves may be gone before it announces its last round. No round is missing here any more.
+            await drain(network, self._absence, lambda: self._chain.current.members)
             if self.leaving:
                 async with asyncio.timeout(LEAVE_TIMEOUT_S):
                     await self.departure_acknowledged.wait()

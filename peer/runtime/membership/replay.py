@@ -101,8 +101,7 @@ class ReplayedMembershipGate(MembershipGate):
             await drain(network, self._patience)
             await network.close_gracefully()
             return
-        while self._part.stay & {*await drain(network, self._patience)}:
-            await network.durability.wait_changed(network.durability.version)
+        await drain(network, self._patience, lambda: self._part.stay)
         if network.edges.neighbours.keys() - self._part.met_again:
             # They would wait for this peer's last word, which no later handshake brings.
             await network.close_gracefully()

@@ -24,7 +24,6 @@ from peer.runtime.runtime import Runtime
 from peer.runtime.setup import Setup, prepare
 from peer.tasks import background, in_thread
 from peer.telemetry.events import Departed, Failed, Returning, Waiting
-from peer.telemetry.results import drop_result_after
 from peer.telemetry.telemetry import Telemetry
 from peer.views.statements import Ask, Enter, Entry
 from peer.views.view import View
@@ -230,6 +229,5 @@ class ViewRunner:
     async def _drop_after(self, round: int | None) -> None:
         """Remove what is void: all after that round; None: nothing is."""
         if round is not None:
-            await in_thread(drop_result_after, self._setup.out, round)
             await in_thread(self._checkpoints.drop_after, round)
             await in_thread(self._journal.drop_after, round)
