@@ -559,7 +559,7 @@ class Acceptor:
         return Heard()
 
     def _elsewhere(self, number: int, ballot: Ballot, most: int) -> Reply | None:
-        """Answer a request not about the next view, or in which this peer or the proposer has no say; None otherwise."""
+        """Answer a request not about the next view, or in which this peer or the proposer has no say; else None."""
         present = self.chain.current
         if number <= present.number:
             return self.since(number - 1, most)
