@@ -51,7 +51,7 @@ def resolve(
     seed: int | None = None,
     overrides: Sequence[str] = (),
 ) -> Spec:
-    """The same for a document that has been read."""
+    """A document, already read, with the command line's changes, resolved; InputError says what is wrong and where."""
     path, content = document.path, dict(document.content)
     if "federation" in content and "protocol" not in content:
         raise InputError(
@@ -147,7 +147,7 @@ def load_peer(path: Path) -> tuple[PeerConfig, Spec]:
 
 
 def read_peer(path: Path) -> tuple[PeerConfig, Spec]:
-    """The same, without the check for plaintext."""
+    """Read peer3.yaml and the spec it names, like `load_peer`, but without the check for plaintext."""
     document = Document.read(path)
     content, base = dict(document.content), path.parent.resolve()
     if "federation" not in content and content.keys() & {"protocol", "ring"}:

@@ -69,7 +69,7 @@ class Identification:
 
 
 def introduction(id: str, federation: str, protocol: str, address: str | None, peers: int, rounds: int) -> str:
-    """Who it is, in one line of a terminal; address: None where it only dials out."""
+    """Introduce the peer in one line of a terminal. address: None if it only dials out."""
     place = f"at {address}" if address else "which only dials out"
     size = f"{plural(peers, 'peer')}, {plural(rounds, 'round')}"
     return printable(f"{id} of {federation}, {place}: {protocol}, {size}")

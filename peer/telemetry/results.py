@@ -71,7 +71,7 @@ class Figures:
     balanced: float | None = None
     test_loss: float | None = None
     model_sha256: str
-    """Of all parameters and buffers, in the order of their names."""
+    """The SHA-256 of all parameters and buffers, in the order of their names."""
     bytes_sent: Count
     bytes_received: Count
     tensor_bytes_sent: Count

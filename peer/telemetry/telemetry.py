@@ -98,7 +98,7 @@ class Subscriber(ABC):
     """What becomes of events: figures to scrape, a file, whatever a user does with them."""
 
     name: str
-    """As the settings have it, in words of a sentence."""
+    """The subscriber's name in the settings, for use in a sentence."""
 
     @abstractmethod
     def on_event(self, event: Event) -> None:

@@ -56,7 +56,7 @@ class Distillation(Settings):
         return self._phases(0, self.warmup_epochs)
 
     async def warm_up_once(self, peer: Peer) -> None:
-        """Those epochs, at a peer that has not trained yet: in round 1, or where it is admitted later."""
+        """Train the warm-up epochs at a peer that has not trained yet: in round 1, or when it is admitted later."""
         if self.warmup_epochs and WARMED_UP not in peer.state:
             await peer.train(*self.warm_up())
             peer.state[WARMED_UP] = torch.tensor(True)

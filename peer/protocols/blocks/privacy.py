@@ -98,7 +98,7 @@ async def _gathered_bytes(peer: Peer, record: Record, content: bytes) -> dict[st
 
 
 RENYI_ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 384, 512, 1024)
-"""Of the Rényi divergences that are looked at. Any set gives a bound; between whole numbers some do not converge."""
+"""Orders of the Rényi divergences that are tried. Any set gives a bound; some fractional orders do not converge."""
 
 
 def dp_accounting() -> Any:

@@ -33,7 +33,7 @@ class PeerUpdates:
     samples: Tensor
     """n_i, float64 (N,)."""
     layout: tuple[TensorSlot, ...]
-    """Of the model."""
+    """The model's layout."""
 
     @cached_property
     def learnt(self) -> Tensor:
