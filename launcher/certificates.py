@@ -22,18 +22,18 @@ from peer.network.transport.tls import CertificateBundle, CertificatePaths, fing
 from peer.spec.federation import Spec
 
 AskingBundle = CertificateBundle | None
-"""With which peers are asked, where they have certificates."""
+"""The certificates for asking peers; None if the run has none."""
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """What `--certs DIR` or `--tls CA CERT KEY` say, if anything. InputError where that is not there, or no good."""
+    """What `--certs DIR` or `--tls CA CERT KEY` name, if anything; InputError if it is missing or unusable."""
 
     directory: Path | None = None
     files: tuple[Path, Path, Path] | None = None
 
     def any(self) -> AskingBundle:
-        """Those with which any peer can be asked, whosever they are."""
+        """Certificates of any peer, which are enough to ask all."""
         if self.files:
             return CertificatePaths.of_anybody(*self.files).read()
         if not self.directory:

@@ -121,7 +121,7 @@ class PeerHistory:
         return found
 
     def copy(self) -> "PeerHistory":
-        """As it is now, for a thread that reads it while this one grows."""
+        """A copy for a thread that reads it while this one grows."""
         return replace(
             self,
             rounds=dict(self.rounds),
@@ -232,7 +232,7 @@ class PeerHistory:
         return None
 
     def _wait(self, event: Waiting) -> None:
-        """One that goes on is told again every minute."""
+        """Take a wait, which peers report again every minute while it lasts."""
         before, about = self._open.get(event.cause), " ".join(one.id for one in event.awaited)
         if before and before.about != about:
             self._add(self._open.pop(event.cause))

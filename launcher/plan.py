@@ -152,7 +152,7 @@ def check_alike(datasets: Mapping[str, Dataset]) -> None:
 
 
 def columns(dataset: Dataset) -> str:
-    """Those without names are told by the inputs' shape."""
+    """The columns in words; if they have no names, the shape of the inputs."""
     names = dataset.names.columns
     return f"columns {in_brackets(names)}" if names else f"{inputs(dataset)} without named columns"
 

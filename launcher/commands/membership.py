@@ -63,20 +63,20 @@ class Operator:
         self.spec, self.credentials = spec, credentials
 
     async def connect(self, stack: AsyncExitStack, id: str, certificates: CertificatePaths | None) -> Ask:
-        """Until the stack is closed; what it returns raises UnansweredError where there is no answer."""
+        """A function that asks a member until the stack is closed; it raises UnansweredError if there is no answer."""
         agreement = self.spec.link_agreement
         member = connect(id, self.spec.addresses, agreement.content, agreement.digests, certificates)
         return await stack.enter_async_context(member)
 
     async def statuses(self, ids: Collection[str], certificates: CertificatePaths | None) -> list[PeerStatus]:
-        """Of those that answer."""
+        """The statuses of the peers that answer."""
         chain = certificates.read() if certificates else None
         async with aclosing(StatusClient(self.spec.name, self.spec.addresses, chain)) as peers:
             return [one for one in (await peers.ask_all(ids)).values() if isinstance(one, PeerStatus)]
 
 
 LAST_LOOKS = 10
-"""Times that the others are asked what was decided, a second apart, when the leaving member has ended."""
+"""How often the others are asked, once a second, what was decided when the leaving member has ended."""
 
 
 async def _leave(operator: Operator, id: str, certificates: CertificatePaths | None) -> str:

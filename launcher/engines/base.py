@@ -149,7 +149,7 @@ class Engine(ABC, Generic[S]):
     """A kind of place for peers, as its settings describe it."""
 
     name: ClassVar[str]
-    """As in `--on NAME`."""
+    """The name in `--on NAME`."""
     restarts_peers: ClassVar[bool] = False
     """Whether it restarts a crashed peer by itself; otherwise the supervisor does."""
     outlives_launcher: ClassVar[bool] = False

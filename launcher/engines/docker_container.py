@@ -191,7 +191,7 @@ def _container_event(event: dict[str, Any]) -> ContainerEvent:
 
 
 MAX_LOG_BYTES = 5 << 20
-"""Of log.txt before it is moved aside, as by a peer of this machine; one older file is kept."""
+"""The most bytes of log.txt; then it is moved aside, as for local peers, and one older file is kept."""
 DISK_ERRORS = (ENOSPC, EDQUOT, EIO, EROFS)
 """Faults of this machine's disk; any other a container may have caused in its own log."""
 LINE = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:Z|[+-]\d\d:\d\d) (.*)", re.DOTALL)
@@ -357,7 +357,7 @@ class Container(Process):
         self._changed.set()
 
     async def wait(self) -> int:
-        """As every process. Raises FailedError, once, also when its log can no longer be written here."""
+        """Wait for the exit code; FailedError, once, also if its log can no longer be written here."""
         while True:
             self._changed.clear()
             with refusals():

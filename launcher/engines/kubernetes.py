@@ -395,7 +395,7 @@ class ControlLoop:
 
     @property
     def codes(self) -> Collection[int | None]:
-        """Of all peers; None for one that has not ended, or in an unknown way."""
+        """The exit codes of all peers; None for one that has not ended, or in an unknown way."""
         return [peer.returncode for peer in self.peers.values()]
 
     @property

@@ -194,14 +194,14 @@ class Pod:
 
 @dataclass(frozen=True)
 class JobState:
-    """Peers are numbers, their places in the ring."""
+    """The state of a Job, with peers by their numbers in the ring."""
 
     annotations: Mapping[str, str]
     completed: frozenset[int]
     failed: frozenset[int]
-    """Those that the Job no longer restarts."""
+    """The peers that the Job no longer restarts."""
     over: str
-    """Complete or Failed; empty while it runs."""
+    """Complete or Failed; empty while the Job runs."""
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Self:
@@ -218,14 +218,14 @@ class JobState:
 
 @dataclass(frozen=True)
 class ClusterState:
-    """The Job, if there is one, and the pods that there are of the run."""
+    """The Job of a run, if there is one, and its pods."""
 
     job: JobState | None
     pods: Sequence[Pod]
 
     @classmethod
     def read(cls, listed: str) -> Self:
-        """Of `kubectl get job,pod --output=json`."""
+        """Read the output of `kubectl get job,pod --output=json`."""
         items = json.loads(listed)["items"]
         jobs = [
             JobState.of(one) for one in items if one["kind"] == "Job" and "deletionTimestamp" not in one["metadata"]

@@ -67,22 +67,22 @@ CONFIG, RUNS, DATA, CODE, TLS = (
     Path("/", *parts) for parts in (("etc", "dfl"), ("runs",), ("data",), ("code",), ("tls",))
 )
 MAX_NAME_LENGTH = 63
-"""Of a label in DNS."""
+"""The most characters of a DNS label."""
 
 
 @dataclass(frozen=True)
 class ClusterLayout:
-    """One federation in a cluster. `certificates`: whether its peers have any."""
+    """One federation in a cluster. certificates: whether its peers have any."""
 
     spec: Spec
     certificates: bool = False
     mark: str = ""
-    """What tells its name from that of another run of the same federation; empty for none."""
+    """A suffix of the name that distinguishes runs of the same federation; may be empty."""
     device: str = "auto"
 
     @property
     def name(self) -> str:
-        """Of the Job and its service. Raises InputError if it cannot be a name in DNS."""
+        """The name of the Job and its service; InputError if it cannot be a DNS name."""
         name = re.sub(r"[^a-z0-9]+", "-", f"{self.spec.name}-{self.mark}".lower()).strip("-")
         pods = f"{name}-{len(self.spec.ids) - 1}"
         if not re.fullmatch(r"[a-z].*", name) or len(pods) > MAX_NAME_LENGTH:

@@ -325,11 +325,11 @@ class JobDirectory:
 
 
 CANCEL_TIMEOUT_S = 60.0
-"""For Slurm to end a cancelled job; it waits itself for half of that (KillWait)."""
+"""Seconds for Slurm to end a cancelled job; Slurm itself waits for half of that (KillWait)."""
 ENDING_POLL_S = 0.5
-"""Between two requests to Slurm while the end is awaited."""
+"""Seconds between two requests to Slurm while the end is awaited."""
 READS_AFTER_END = 3
-"""Of the file with the exit codes after the job's end: a network file system may show it late."""
+"""How often the file with the exit codes is read after the job's end; a network file system may show it late."""
 
 
 class SlurmProcess(FollowedProcess):

@@ -276,7 +276,7 @@ class RemotePeer(FollowedProcess):
         """A signal that the host has not received yet."""
 
     async def wait(self) -> int:
-        """As every process. Raises FailedError, once, when what the peer writes can no longer be written here."""
+        """Wait for the exit code; FailedError, once, if what the peer writes can no longer be written here."""
         if not self._reported:
             await asyncio.wait((self._end, self._unwritable), return_when=asyncio.FIRST_COMPLETED)
             if not self.ended:

@@ -49,15 +49,15 @@ class Host(Settings):
         Field(min_length=1, max_length=253, pattern=r"^[^\s-]\S*$"),
         Wanted("what `ssh` takes, such as north or alice@east.example.org"),
     ]
-    """An alias of ~/.ssh/config, a host name or an address; `user@` before it where the name there is another."""
+    """An alias of ~/.ssh/config, a host name or an address, with `user@` before it if the user name differs."""
     peers: Annotated[tuple[Id, ...] | None, Wanted("a list of ids of the ring, such as [peer0, peer1]")] = None
     """Ids of the peers that run there. Not given: the peers that no other host names are dealt round robin."""
     address: Annotated[HostName | None, Wanted("a name or an address without a port, such as 10.0.0.2")] = None
-    """By which the other peers reach it, without a port. Not given: as ~/.ssh/config has it."""
+    """The address at which the other peers reach the host, without a port. Not given: that in ~/.ssh/config."""
     listen: Annotated[HostName | None, Wanted("an address of the host without a port, such as 10.0.0.2")] = None
     """The interface on which peers accept connections. Not given: all."""
     port: Annotated[int, Field(ge=1, le=MAX_PORT), Wanted(f"a port from 1 to {MAX_PORT}, such as 7700")] = FIRST_PORT
-    """Of the first peer there; the next has the next."""
+    """The port of the first peer there; the others have the following ones."""
     python: Annotated[
         str, Field(min_length=1, max_length=4096), Wanted("a command, such as python3 or ~/dfl/.venv/bin/python")
     ] = "python3"
@@ -117,7 +117,7 @@ class SshSettings(Settings):
     extras: Annotated[
         Extras, Wanted("one or more of encrypted, privacy, tables, vision, such as [tables, vision]")
     ] = ()
-    """Of dfl, to be installed with it."""
+    """The extras of dfl to install."""
 
     @field_validator("hosts", mode="before")
     @classmethod

@@ -151,11 +151,11 @@ class PolledFederation(FederationView):
         return min((peer.round if peer.id in self.unasked else peer.completed for peer in self.present), default=0)
 
     def rounds_after(self, last: int) -> Sequence[int]:
-        """Only the newest: peers are not asked in each round."""
+        """The newest round, as peers are not asked in every round."""
         return [self.round] if self.round > last else []
 
     def mean_figure(self, round: int) -> float | None:
-        """Of what each peer said last: those ahead of the slowest were not asked in its round."""
+        """The mean of each peer's last figure, as peers ahead of the slowest were not asked in its round."""
         return mean(peer.figure(self.headline) for peer in self.present)
 
     def _met(self, id: str) -> str:
@@ -167,7 +167,7 @@ class PolledFederation(FederationView):
                 self._durable[link.id] = max(self._durable[link.id], link.durable)
 
     def _events(self, id: str, status: PeerStatus, now: float) -> Sequence[Event]:
-        """Of a view it is told who is not in it; not whether it was planned, nor why."""
+        """The events that a status implies. It says who is not in a view, but not whether it was planned, nor why."""
         if status.view <= self.peers[id].history.view:
             return events(status, self.peers[id], self.headline, now)
         told = events(status, PeerView(id), self.headline, now)

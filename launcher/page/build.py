@@ -67,7 +67,7 @@ def _other_cards(summary: Summary, headline: Headline) -> Iterator[Card]:
 
 
 def cards_so_far(data: RunData, tables: Mapping[str, list[Row]]) -> Iterator[Card]:
-    """The same of a run that is not over, as far as its peers have told."""
+    """The cards of a run that is not over, as far as its peers have reported."""
     headline, sent = data.headline, sum(row["bytes_sent"] for row in tables["peers"])
     last = tables["rounds"][-1] if tables["rounds"] else {}
     after, better = f"after round {last.get('round', '–')}", headline.figure.better
@@ -177,7 +177,7 @@ def _build(data: RunData, label: str) -> ReportDocument:
 
 
 def _foremost(happened: list[Row]) -> list[Row]:
-    """As many as are shown, in their order: of very many those first in `EVENTS_BY_WEIGHT`, and of each the first."""
+    """The events that are shown, in order: if there are too many, the first ones of the weightiest kinds."""
     by_weight = sorted(range(len(happened)), key=lambda at: EVENTS_BY_WEIGHT.index(happened[at]["kind"]))
     return [happened[at] for at in sorted(by_weight[:MAX_EVENTS])]
 

@@ -26,7 +26,7 @@ from peer.text import one_line
 Chart = dict[str, Any]
 """A chart, or a part of one, in Vega-Lite's own words."""
 MAX_NAMED_PEERS = 24
-"""Of more peers than that not each is named."""
+"""The most peers of which each is named."""
 NAMES_AXIS: Chart = {"labelOverlap": "greedy", "labelSeparation": 6, "labelAngle": 0, "ticks": False, "grid": False}
 """An axis of peers' names, as many of them as there is room for."""
 
@@ -147,7 +147,7 @@ def check_installed() -> None:
 
 
 def vega_script() -> str:
-    """As a JavaScript module that sets `window.vegaEmbed`; InputError where it cannot be made."""
+    """Vega as a JavaScript module that sets `window.vegaEmbed`; InputError if it cannot be made."""
     check_installed()
     kept = _cache_directory() / f"drawing-{version('vl-convert-python')}.js"
     with suppress(OSError, UnicodeDecodeError):

@@ -194,7 +194,7 @@ def _ring_figure(when: str, title: str, caption: str, document: ReportDocument) 
 
 
 def ring_chart(when: str, names: Sequence[str], peers: int, width: int | None = None) -> Chart:
-    """Of the tables `ring` and `neighbours`. names: of the classes, in order. width: None for as much as there is."""
+    """The chart of the tables `ring` and `neighbours`. names: the classes, in order. width: None for as much as fits."""
     here: Chart = {"filter": f"datum.when === '{when}'"}
     layers: list[Chart] = [
         {
@@ -268,7 +268,7 @@ def _radius_channel(field: str, width: int | None) -> Chart:
 
 
 MAX_NUMBERED_PEERS = 12
-"""Of more peers no number is written into the squares."""
+"""The most peers for which numbers are written into the squares."""
 
 
 def traffic_figure(document: ReportDocument) -> ReportFigure:

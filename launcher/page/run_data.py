@@ -64,7 +64,7 @@ class RunData:
 
     @cached_property
     def earlier_edges(self) -> set[Edge]:
-        """Those used only before the ring was put in its last order."""
+        """The edges used only before the ring got its last order."""
         return earlier_edges(ring_periods(self.views, self.sent_vectors))
 
     @property

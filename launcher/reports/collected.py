@@ -36,7 +36,7 @@ class Collected:
 
     @classmethod
     def find(cls, directories: Sequence[Path], code: Path | None = None) -> "Collected":
-        """Of peers' directories, or of ones that hold peers' directories; InputError when they are not of one run.
+        """Find peers' directories among these, or inside them; InputError if they are not of one run.
 
         code: where a protocol or task of the user's own is imported from.
         """
@@ -53,7 +53,7 @@ class Collected:
         return cls(spec, {id: places[id] for id in spec.ids if id in places})
 
     def summarise(self, spent: TimeSpent | None = None) -> Summary:
-        """Of all that have finished; FailedError if none has. spent: None if only the peers' events tell it."""
+        """Summarise all finished peers; FailedError if there are none. spent: None if only the peers' events tell it."""
         found = PeerResults.find(self.spec, self.places)
         missing = {id: self._why(id) for id in found.without}
         if not found.results:

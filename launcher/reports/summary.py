@@ -76,7 +76,7 @@ class PeerResults(NamedTuple):
 
     @property
     def without(self) -> list[str]:
-        """Those that should have a result, and have none."""
+        """The peers that should have a result, and have none."""
         return [id for id in self.views.finishers if id not in self.results]
 
 
@@ -89,7 +89,7 @@ def summarise(spec: Spec, directory: Path, spent: TimeSpent) -> Summary:
 
 
 def view_as_json(view: View) -> DecidedView:
-    """As it is when it is read back: with lists."""
+    """A view as it is read back from JSON, with lists."""
     lists = {"members": [*view.members], "entrants": [*view.entrants], "expelled": [*view.expelled]}
     return cast(DecidedView, view.as_json() | lists)
 

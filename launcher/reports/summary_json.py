@@ -64,8 +64,8 @@ class Privacy(TypedDict):
 
 
 class Gains(TypedDict):
-    """What the peers of a run have gained over training alone, by the headline figure. gain: by id, positive is better,
-    also where less of the figure is."""
+    """What the peers of a run have gained over training alone, by the headline figure. gain: by id; positive is better,
+    even if a lower figure is better."""
 
     mcg: float
     cgs: float | None
@@ -74,7 +74,7 @@ class Gains(TypedDict):
 
 
 class Worth(Gains):
-    """The same in words, and what each peer's figure is alone."""
+    """The gains, the verdict in words, and each peer's figure after training alone."""
 
     verdict: str
     alone: dict[str, float]
@@ -169,7 +169,7 @@ def read(path: Path) -> Summary | None:
 
 
 def dump(summary: Summary) -> str:
-    """As it stands in the file."""
+    """The text of the file."""
     unused = {name for name in ("replicated", "missing", "stopped_early", "worth") if not getattr(summary, name)}
     unused |= set() if summary.behaviour else {"behaviour", "honest_accuracy"}
     unused |= set() if summary.views else {"views", "exact", "absences"}

@@ -49,7 +49,7 @@ def check_directory(directory: Path, name: str) -> None:
 
 
 def name_of_study_in(directory: Path) -> str | None:
-    """Of the study that is there already; None where there is none, or it cannot be read any more."""
+    """The name of the study in a directory; None if there is none that can be read."""
     try:
         return read_study(directory / STUDY_FILE)[0].name
     except (InputError, OSError):

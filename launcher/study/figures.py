@@ -70,13 +70,13 @@ def faceted(data: Sequence[Row], spec: Chart) -> Chart:
 
 
 def file_name(words: str, taken: Container[str]) -> str:
-    """Of letters that every file system takes, and not taken yet."""
+    """A file name that is not taken yet, of characters that every file system allows."""
     name = re.sub(r"[^A-Za-z0-9.+=_]+", "-", words).strip("-.")[:110]
     return next(one for one in chain([name], (f"{name}-{number}" for number in count(2))) if one not in taken)
 
 
 def _over_seeds(course: Sequence[Row]) -> list[Row]:
-    """Of each method, place and round the mean over the seeds, and what lies a standard deviation below and above."""
+    """The mean over the seeds for each method, place and round, with the values one standard deviation around it."""
     found: dict[tuple[Any, ...], list[float]] = {}
     for row in course:
         found.setdefault((row["protocol"], row["place"], row["round"]), []).append(row["mean"])
@@ -214,7 +214,7 @@ def ring_figure(kept: dict[str, Any]) -> Chart:
 NOTES = ("reputation", "opinions")
 """Names of notes with a number for each member, in the order of the spec."""
 MAX_NUMBERED_STEPS = 24
-"""Of more peers or rounds no number is written into the squares."""
+"""The most peers or rounds for which numbers are written into the squares."""
 
 Notes = Sequence[Mapping[str, Any]]
 

@@ -81,7 +81,7 @@ def _named(spec: Spec) -> Iterator[tuple[str, Path]]:
 
 
 def digest(path: Path) -> str:
-    """Of a plain file's content; empty for a directory."""
+    """The SHA-256 (hex) of a plain file's content; empty for a directory."""
     if path.is_dir():
         return ""
     found = hashlib.sha256()

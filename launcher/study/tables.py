@@ -57,8 +57,8 @@ BEST, NOT_WORSE = "best", "not worse"
 
 @dataclass(frozen=True)
 class TableEntry:
-    """Of the seeds of one method in one place. unknown: how many seeds have no value. mark: BEST, NOT_WORSE or
-    nothing."""
+    """The values of one method in one place, by seed. unknown: how many seeds have no value. mark: BEST, NOT_WORSE or
+    empty."""
 
     values: Mapping[int, float]
     unknown: int = 0
@@ -221,7 +221,7 @@ def _latex_row(cells: Sequence[str]) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """As Markdown, and as HTML, takes it for text."""
+    """Escape a text so that Markdown and HTML show it literally."""
     html = text.replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\|*`\[\]])", r"\\\1", html)
 

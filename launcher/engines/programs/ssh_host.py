@@ -127,7 +127,7 @@ def run_command(*command: str) -> None:
 
 POLL_INTERVAL_S = 0.2
 CHUNK_BYTES = 1 << 18
-"""Of a file, in one notice."""
+"""The most bytes of a file in one notice."""
 FOLLOWED = ("events.jsonl", "log.txt")
 
 
