@@ -194,7 +194,7 @@ def _ring_figure(when: str, title: str, caption: str, document: ReportDocument) 
 
 
 def ring_chart(when: str, names: Sequence[str], peers: int, width: int | None = None) -> Chart:
-    """The chart of the tables `ring` and `neighbours`. names: the classes, in order. width: None for as much as fits."""
+    """The chart of the tables `ring` and `neighbours`. names: the classes, in order. width: None for all there is."""
     here: Chart = {"filter": f"datum.when === '{when}'"}
     layers: list[Chart] = [
         {

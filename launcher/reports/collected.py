@@ -53,7 +53,7 @@ class Collected:
         return cls(spec, {id: places[id] for id in spec.ids if id in places})
 
     def summarise(self, spent: TimeSpent | None = None) -> Summary:
-        """Summarise all finished peers; FailedError if there are none. spent: None if only the peers' events tell it."""
+        """Summarise all finished peers; FailedError if there are none. spent: None if only events tell it."""
         found = PeerResults.find(self.spec, self.places)
         missing = {id: self._why(id) for id in found.without}
         if not found.results:
