@@ -46,7 +46,7 @@ class Credentials:
         raise InputError(f"{self.directory}: holds no certificate; {what}")
 
     def of(self, id: str) -> CertificatePaths | None:
-        """That member's own: it obeys no other. None where there are no certificates."""
+        """A member's own certificates, as it obeys no others; None if there are none."""
         if self.files:
             found = CertificatePaths.of_anybody(*self.files)
             if found.id != id:
@@ -129,7 +129,7 @@ def _builder(
 
 
 def _identifier(key: ec.EllipticCurvePublicKey) -> x509.SubjectKeyIdentifier:
-    """By SHA-256 (RFC 7093, 2.1): its beginning is what two operators compare."""
+    """The identifier of a key by SHA-256 (RFC 7093, 2.1), whose beginning two operators compare."""
     bits = key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
     return x509.SubjectKeyIdentifier(sha256(bits).digest()[:20])
 

@@ -88,7 +88,7 @@ class PeerHistory:
 
     id: str
     rounds: dict[int, RoundDone] = field(default_factory=dict)
-    """Its `round` events that count; one that is replayed after a crash replaces itself."""
+    """The `round` events that count, by round; a round that is replayed after a crash replaces its first event."""
     last_round: int = 0
     """The last round that it has ever completed, void since or not."""
     data: list[DataSummary] = field(default_factory=list)
@@ -114,7 +114,7 @@ class PeerHistory:
 
     @classmethod
     def read(cls, id: str, place: Path) -> "PeerHistory":
-        """From a peer's directory; empty where its events cannot be read."""
+        """Read a history from a peer's directory; empty if its events cannot be read."""
         found = cls(id)
         for event in recorded_events(place):
             found.apply(event)

@@ -37,7 +37,7 @@ class Views:
         return [id for id in self.ids if self.spans and id in self.spans[-1].view.members and id in last.members]
 
     def members_of(self, number: int) -> tuple[str, ...]:
-        """None of a view that was not reported."""
+        """The members of a view; none if it was not reported."""
         view = self.by_number.get(number)
         return view.members if view else ()
 
@@ -55,7 +55,7 @@ class Views:
         return lost
 
     def absences(self) -> dict[str, list[tuple[int, int]]]:
-        """By id, the first and last of the rounds in which a peer took no part."""
+        """The first and last of the rounds in which a peer took no part, by id."""
         found: dict[str, list[tuple[int, int]]] = {}
         for span in self.spans:
             for id in [id for id in self.ids if id not in span.view.members]:
@@ -97,5 +97,5 @@ def describe_change(before: View, after: View) -> str:
 
 
 def sorted_views(views: Iterable[View]) -> tuple[View, ...]:
-    """By their numbers."""
+    """The views in the order of their numbers."""
     return tuple(sorted(views, key=lambda view: view.number))

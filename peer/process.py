@@ -47,7 +47,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(given, namespace)
 
     def _options(self, given: Sequence[str]) -> Iterator[str]:
-        """Without their values; what follows a command is for that command's own parser."""
+        """The options without their values; what follows a command is for that command's own parser."""
         mine = (
             takewhile(OPTION_PATTERN.match, given) if self._subparsers else takewhile(lambda word: word != "--", given)
         )

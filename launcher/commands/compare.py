@@ -52,7 +52,7 @@ def compare_command(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def comparison_lines(gains: Mapping[str, Any], headline: Headline) -> list[str]:
-    """For a person, a line each."""
+    """The comparison for people, line by line."""
     said = [f"{id}: {signed(gain)}" for id, gain in gains["gain"].items()]
     pearson, divergence = (
         "undefined" if gains[name] is None else f"{gains[name]:{form}}"

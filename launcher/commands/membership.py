@@ -117,9 +117,9 @@ async def _decided(operator: Operator, id: str, certificates: CertificatePaths |
 
 
 DECISION_SECONDS = 15.0
-"""For which a decision is awaited, beside `absence`, that has enough consents."""
+"""Seconds, in addition to `absence`, to wait for a decision that has enough consents."""
 SHORT_SECONDS = 4.0
-"""For which it is when too few consent here: others may have done so before."""
+"""Seconds to wait for a decision with too few consents here, as others may have consented before."""
 
 
 async def _expel(operator: Operator, id: str, consenting: Mapping[str, CertificatePaths | None]) -> str:

@@ -48,7 +48,7 @@ class Run:
     """A federation that is to run."""
 
     spec: Spec
-    """With the addresses that the peers have where they run."""
+    """The spec, with the addresses that the peers have where they run."""
     files: RunFiles
     device: str = "auto"
     certs: Path | None = None

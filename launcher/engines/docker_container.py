@@ -122,12 +122,12 @@ RUN, PEER, ORDER = "dfl.run", "dfl.peer", "dfl.order"
 
 
 def restart_policy(restarts: int) -> dict[str, Any]:
-    """For the engine a count of 0 would mean no limit."""
+    """The restart policy for so many restarts; the engine would take a count of 0 for no limit."""
     return {"Name": "on-failure", "MaximumRetryCount": restarts} if restarts else {"Name": "no"}
 
 
 ENGINE_TIMEOUT_S, RETRY_INTERVAL_S = 60.0, 0.5
-"""For which an engine that does not answer is asked again, and between two attempts."""
+"""Seconds for which an engine that does not answer is asked again, and between two attempts."""
 
 
 @dataclass(frozen=True)

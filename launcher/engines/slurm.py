@@ -37,7 +37,7 @@ from peer.tasks import background
 from peer.text import one_line, plural, printable
 
 CHECKPOINT_SECONDS = 60
-"""Before the time limit, when Slurm sends SIGTERM to the peers."""
+"""How many seconds before the time limit Slurm sends SIGTERM to the peers."""
 UNITS = {"": 1, "M": 1, "G": 1024, "T": 1024**2}
 
 

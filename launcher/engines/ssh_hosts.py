@@ -64,14 +64,14 @@ class Host(Settings):
     """The command of the Python there that has dfl, such as ~/dfl/.venv/bin/python; with --install, of one that makes
     such an environment."""
     directory: Annotated[str, Field(min_length=1, max_length=4096), Wanted("a directory there, such as dfl")] = "dfl"
-    """Where runs lie there, each in a directory of its name; relative to the home directory."""
+    """The directory of runs there, each in one of its name; relative to the home directory."""
     device: Annotated[
         Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")] | None, Wanted("auto, cpu, mps, cuda or cuda:N")
     ] = None
     """auto, cpu, mps, cuda or cuda:N. Not given: as --device has it."""
 
     gigabytes: Annotated[float, Field(gt=0, le=1e6), Wanted("a number above 0, such as 50")] = 50.0
-    """That the launcher takes of each peer there, at most: of its events, of its log, and of all that it leaves."""
+    """The most that the launcher takes from each peer there: of its events, of its log, and of all that it leaves."""
 
     models: Annotated[Literal["fetch", "leave"], Wanted("fetch or leave")] = "fetch"
     """`fetch`: at the end the models of the peers there, heads included, and traces are copied to the machine of the

@@ -161,11 +161,11 @@ class PeerView:
         self.history = PeerHistory(self.id)
 
     def start(self) -> None:
-        """Its process is started, perhaps again: of what it does now nothing is known yet."""
+        """Note that the peer's process is started, perhaps again; what it does is not known yet."""
         self.state, self.failure, self.waits, self.links = "starting", None, {}, {}
 
     def end(self, state: str) -> None:
-        """Its process has ended, and is now "done", "left", "failed", "stopped" or "restarting"."""
+        """Note that the peer's process has ended and is "done", "left", "failed", "stopped" or "restarting"."""
         self.state, self.waits = state, {}
 
     @property
@@ -175,7 +175,7 @@ class PeerView:
 
     @property
     def last(self) -> RoundDone | None:
-        """Its newest `round` event."""
+        """The peer's newest `round` event; None if there is none."""
         return self.history.rounds.get(self.completed)
 
     @property
@@ -352,7 +352,7 @@ class FederationView:
         return sorted(found, key=lambda one: (-one.here, -one.seconds))
 
     def _take_shortages(self, news: Iterable[News]) -> list[str]:
-        """That members are too few to decide, of which each that is left tells: told once, again ever more seldom."""
+        """Report that too few members are left to decide, as each of those says: once, then at growing intervals."""
         lines = []
         for id, event in news:
             if isinstance(event, Waiting) and (short := event.shortage):
@@ -367,7 +367,7 @@ class FederationView:
         return lines
 
     def _take_end(self, agreed: Sequence[StoppedEarly]) -> list[str]:
-        """That all peers end early, which each of them says: told once."""
+        """Report once that all peers end early, as each of them says."""
         new = [event for event in agreed if event.round < self.rounds]
         if new:
             self.rounds = new[0].round

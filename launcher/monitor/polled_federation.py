@@ -66,7 +66,7 @@ def _waits(status: PeerStatus, before: PeerView, now: float) -> Sequence[Event]:
 
 
 def _rounds(status: PeerStatus, before: PeerView, headline: Headline, now: float) -> Sequence[Event]:
-    """Only the last round: those in between were not asked for."""
+    """The event of the last round; those in between were not asked for."""
     if not (done := completed(status)):
         return []
     told = RoundDone(round=done, **headline.fields(status.figure), bytes_sent=status.bytes_sent, time=now)
@@ -96,7 +96,7 @@ class PolledFederation(FederationView):
         for id in unasked:
             self.peers[id].state = DIALS_OUT
         self._silent: dict[str, str] = {}
-        """By id, why a peer does not answer."""
+        """Why peers do not answer, by id."""
         self._durable = dict.fromkeys(ids, -1)
         self._heard: float | None = None
         """When any peer answered last, in unix seconds."""

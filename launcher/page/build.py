@@ -145,7 +145,7 @@ EVENTS_BY_WEIGHT: tuple[EventKind, ...] = (
     "waits",
     "note",
 )
-"""Which of very many moments are shown rather than others."""
+"""Kinds of moments, those first that are shown rather than others if there are too many."""
 
 
 def document_of(data: RunData, label: str) -> ReportDocument:
@@ -183,7 +183,7 @@ def _foremost(happened: list[Row]) -> list[Row]:
 
 
 def _finite(row: Row) -> Row:
-    """With None for what is no number: JSON knows no infinity."""
+    """A row with None for values that are not finite, as JSON has no infinity."""
     return {key: None if isinstance(value, float) and not isfinite(value) else value for key, value in row.items()}
 
 

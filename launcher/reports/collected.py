@@ -70,7 +70,7 @@ class Collected:
         return f"it has not finished: {rounds} of {self.spec.rounds} rounds"
 
     def _spent(self) -> TimeSpent:
-        """By each peer's own clock, from each start to the last event before the next; and how often they restarted."""
+        """The time spent, by each peer's clock, from each start to the last event before the next; and the restarts."""
         all = self._histories.values()
         return TimeSpent(max(one.alive_seconds for one in all), sum(one.restarts for one in all))
 
@@ -152,7 +152,7 @@ def _spec(runs: Mapping[Path, RunIdentity], code: Path | None) -> Spec:
 
 
 def _harmless(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Without data and training, which do not matter here and may name code, too."""
+    """A spec's content without data and training, which do not matter here and may name code."""
     ring = [{key: value for key, value in member.items() if key != "data"} for member in content["ring"]]
     return {**content, "data": {"name": "digits"}, "training": {}, "ring": ring}
 

@@ -113,7 +113,7 @@ class RingOrders:
             if len(record.orders) > len(longest.get(record.at, ())):
                 longest[record.at] = record.orders
         self._announced: dict[int, list[tuple[int, Sequence[str]]]] = {}
-        """By view, each with its round."""
+        """The announced orders of the ring by view, each with its round."""
         for (view, round), orders in sorted(longest.items()):
             self._announced.setdefault(view, []).extend((round, ring) for ring in orders)
 
@@ -174,7 +174,7 @@ class DefinitionFinding(NamedTuple):
     counted: str
 
     def doubted(self, why: str) -> "DefinitionFinding":
-        """With what may not have been counted; what is denied stays so."""
+        """The finding when something may not have been counted; a denial remains one."""
         return DefinitionFinding(False if self.holds is False else None, f"{self.counted}; {why}")
 
 
@@ -209,7 +209,7 @@ class RingPeriod:
 
 
 def ring_periods(views: Views, flows: Iterable[SentVector]) -> list[RingPeriod]:
-    """By view, and by order of the ring within it, the last at the end."""
+    """The ring's periods, by view, and by order of the ring within it, the last one at the end."""
     by_order = sorted(_by(flows, lambda flow: (flow.view, flow.order)), key=lambda one: one[0])
     return [RingPeriod(view, views.members_of(view), some) for (view, _), some in by_order]
 
@@ -573,7 +573,7 @@ class PrivacyDeclaration:
         return "declared like the extractor by code of your own, which nobody can check" if own else None
 
     def _numbers(self, audits: Audits, kind: Literal["told", "noted"], why: str) -> list[UnverifiedBytes]:
-        """By name, where code of a user's own took part; each counts once, however many peers get it."""
+        """The numbers by name, if user code took part; each counts once, however many peers get it."""
         counts: Counter[str] = Counter()
         for _, record in all_rounds(audits) if self.own_code else ():
             counts.update(getattr(record, kind))

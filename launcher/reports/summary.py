@@ -40,7 +40,7 @@ class TimeSpent:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """From the file, or nothing spent if there is none, or none that can be read."""
+        """Read the file; zero if there is none that can be read."""
         try:
             return TypeAdapter(cls).validate_json(read_plain(path, MAX_SETTINGS_BYTES))
         except (OSError, ValueError):

@@ -141,7 +141,7 @@ def as_real_peers(spec: Spec, files: CellFiles) -> Summary:
 
 
 def with_ports(spec: Spec, port: int) -> Spec:
-    """With the peers at ports of their own, so that several cells can run beside each other."""
+    """The spec with separate ports for its peers, so that several cells can run at the same time."""
     ring = [one.model_copy(update={"address": f"127.0.0.1:{port + at}"}) for at, one in enumerate(spec.ring)]
     return spec.model_copy(update={"ring": tuple(ring)})
 

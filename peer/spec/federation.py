@@ -147,12 +147,12 @@ class Spec(Settings):
         return {member.id: member.address for member in self.ring}
 
     def neighbours(self, id: str) -> tuple[str, ...]:
-        """With which that peer is connected at the start, in either direction."""
+        """The peers with which that peer has edges at the start, in either direction."""
         return neighbours(self.protocol.graph, self.ids, id)
 
     @property
     def metrics_addresses(self) -> dict[str, str]:
-        """Where Prometheus reads each peer's figures, by id; empty without `metrics`."""
+        """The addresses of the peers' figures for Prometheus, by id; empty without `metrics`."""
         return ports_of(self.metrics, self.ids) if self.metrics else {}
 
     def tolerated(self, certificates: bool) -> int:

@@ -133,7 +133,7 @@ def _with_own_data(ring: Any, common: dict[str, Any], document: Document) -> tup
 
 
 def _relative_to(base: Path, spec: Spec) -> Spec:
-    """Where data and weights lie, taken from the folder `base`."""
+    """The spec with the paths of data and weights taken from the folder `base`."""
     ring = [member.model_copy(update={"data": member.data and member.data.relative_to(base)}) for member in spec.ring]
     changes = {"data": spec.data.relative_to(base), "model": spec.model.relative_to(base), "ring": tuple(ring)}
     return spec.model_copy(update=changes)

@@ -76,7 +76,7 @@ class PeerConfig(Settings):
 
     @property
     def directory(self) -> Path:
-        """For this peer's files."""
+        """The directory of this peer's files."""
         return self.out or Path(self.id)
 
 

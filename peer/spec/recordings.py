@@ -222,7 +222,7 @@ def _of_round(recorded: Mapping[int, Resources], round: int, id: str) -> Resourc
 
 
 def as_noted(resources: Resources) -> list[float]:
-    """In the order in which `_resources` reads them."""
+    """Resources as numbers, in the order in which `_resources` reads them."""
     return [resources.cpus, resources.memory, *resources.rates.values()]
 
 

@@ -36,7 +36,7 @@ from peer.telemetry.events import (
 from peer.telemetry.telemetry import OwnFaults, Subscriber, ThrottledRefusals
 
 MAX_CONNECTIONS = 16
-"""At once, a thread each: those beyond are closed unheard."""
+"""Connections at once, with a thread each; further ones are closed unheard."""
 CONNECTION_TIMEOUT_S = 10.0
 """Seconds that a connection may last: what Prometheus waits for an answer."""
 CUT_OFF_REPORTED_FROM = 100

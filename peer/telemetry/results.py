@@ -154,7 +154,7 @@ class EarlierProcesses(NamedTuple):
 
 
 def earlier(out: Path) -> EarlierProcesses:
-    """By events.jsonl, each process from its `started` to its last event: the time between two counts for nothing."""
+    """Earlier processes by events.jsonl, each from `started` to its last event; the time between does not count."""
     lines = _event_lines(out)
     named = (at for at, line in enumerate(lines) if Started.name.encode() in line)
     starts = [at for at in named if isinstance(next(read_events([lines[at]]), None), Started)]

@@ -430,7 +430,7 @@ def dial(address: str, token: str, seconds: float) -> str:
 
 
 SILENCE_S = 60
-"""Without an order, after which this process ends: the connection was lost without notice."""
+"""Seconds without an order after which this process ends, as the connection was lost without notice."""
 
 
 def awake() -> None:

@@ -112,7 +112,7 @@ class Samples(ABC):
     @property
     @abstractmethod
     def device(self) -> torch.device:
-        """Where positions must lie."""
+        """The device on which positions must be."""
 
     @property
     @abstractmethod
@@ -144,7 +144,7 @@ class Samples(ABC):
 
     @abstractmethod
     def first(self, count: int) -> "Samples":
-        """At most so many of them."""
+        """The first `count` samples, or all if there are fewer."""
 
     @abstractmethod
     def changed(self, labels: Tensor | None = None, turns: int = 0) -> "Samples":

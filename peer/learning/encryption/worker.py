@@ -202,7 +202,7 @@ class ProcessLimits:
             self._most = 0
 
     def set(self, memory: int, seconds: float) -> None:
-        """So many bytes, or what an earlier request may have taken: SEAL keeps that; so many seconds for each part."""
+        """Allow so many bytes, or as many as before (SEAL keeps them), and so many seconds for each part."""
         self._seconds = seconds
         if sys.platform == "linux":
             self._most = max(self._most, self._began + memory)

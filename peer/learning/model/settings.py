@@ -11,7 +11,7 @@ Patterns = tuple[str, ...]
 
 
 class ModelSettings(Settings):
-    """Which model is trained."""
+    """The model that is trained."""
 
     name: str = "mlp"
     """One of the zoo's, or `module:Name` of your own."""

@@ -53,7 +53,7 @@ class Phase:
     scheduler: Scheduler | None = None
     """How the learning rate goes on from phase to phase; None: it is the optimiser's."""
     step: StepFunction | None = None
-    """In place of forward pass and loss, as `training.step` of a federation has it."""
+    """Replaces forward pass and loss, like a federation's `training.step`."""
 
     def __post_init__(self) -> None:
         if self.part not in get_args(ModelPart):

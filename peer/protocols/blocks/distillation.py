@@ -19,7 +19,7 @@ from peer.settings import Settings
 Predictions = Mapping[str, Tensor]
 """z_k: what each other peer's model answers to all of this peer's samples, float32 (n, classes), by id."""
 WARMED_UP = "warm"
-"""In `peer.state` once the first epochs are over."""
+"""The name in `peer.state` of the mark that the warm-up is over."""
 NOISE_SHARE = 1e-5
 """Share of CE's gradient that is too little for a direction."""
 

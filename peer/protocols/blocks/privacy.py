@@ -32,11 +32,11 @@ SECRET_BYTES = 32
 WORD_BYTES = 8
 """Bytes of the stream for one number."""
 STEP = 2.0**-53
-"""Between two neighbouring uniform numbers: as fine as float64 is below 1."""
+"""The distance of neighbouring uniform numbers, as fine as float64 below 1."""
 
 
 def draw_secret() -> Tensor:
-    """From the operating system's entropy, uint8 (32,): for `peer.once`, as no two calls give the same."""
+    """Draw a secret from the operating system's entropy, uint8 (32,); only in `peer.once`, as each call differs."""
     return as_secret(secrets.token_bytes(SECRET_BYTES))
 
 

@@ -86,7 +86,7 @@ def largest_of_each(layout: Sequence[TensorSlot], vector: Tensor, share: float) 
 
 
 def trainable_places(vector: Tensor, layout: Iterable[TensorSlot]) -> Tensor:
-    """Where in a vector, laid out as the model, something is learnt: bool (p,)."""
+    """The places of a vector, laid out like the model, at which something is learnt: bool (p,)."""
     places = torch.zeros_like(vector, dtype=torch.bool)
     for entry in layout:
         entry.view(places).fill_(entry.trainable)

@@ -66,7 +66,7 @@ class Source(Settings):
 
     @property
     def stages(self) -> list[Stage]:
-        """From drift to drift, that of round 1 first."""
+        """The stages between drifts, that of round 1 first."""
         return stages(self.partition, self.drift)
 
     def relative_to(self, base: Path) -> Self:
