@@ -124,7 +124,7 @@ class Wait:
     shortage: Shortage | None = None
 
     def after(self, event: Waiting) -> "Wait":
-        """The same wait if any of its peers is still waited for, else one that begins now."""
+        """Return the wait after an event: this one continued if any of its peers is still awaited, else a new one."""
         goes_on = {one.id for one in self.awaited} & {one.id for one in event.awaited}
         since, told = (self.since, self.told) if goes_on else (event.time, frozenset[str]())
         return Wait(event.awaited, since, told, event.shortage)

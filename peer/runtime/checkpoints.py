@@ -468,7 +468,7 @@ class Checkpointer:
         await self._wait_idle()
         kept = self._network.outgoing_frames(round)
         messages: KeptFrames | asyncio.Task[str] = [(to, await frame.content()) for to, frame in kept]
-        if sum(len(data) for _, data in messages) >= LARGE_BYTES:  # make room for the copy of the state
+        if sum(len(data) for _, data in messages) >= LARGE_BYTES:  # to make room for the copy of the state
             frames = [frame for _, frame in kept]
             messages = self._tasks.create_task(shielded(self._move_to_disk, round, frames, messages))
         unchanging, new = await self._participant.unchanging()

@@ -118,7 +118,7 @@ class Membership:
         self._surprises = Surprises(rpc.limits)
         self._clock = asyncio.get_running_loop().time
         self.turns = Turns(self.timeouts.decision_timeout, self._clock)
-        """Whose attempts are accepted. Used only if members may lie; otherwise every attempt is accepted."""
+        """The turns of members. Used only if members may lie; otherwise every attempt is accepted."""
         self._announced: dict[str, Signed[Announcement]] = {}
         """The most binding announcement of each member, made in this view or before."""
         self._prepare: Signed[Prepare] | None = None
@@ -277,8 +277,8 @@ class Membership:
         return reply
 
     async def ask_informed(self, member: str, request: Request) -> Reply | None:
-        """Ask; a member that is behind is sent the views that it lacks and asked again, as long as it gets on and the
-        time for a question lasts, so that a liar cannot keep catching up for ever."""
+        """Ask; a member that is behind is sent the views that it lacks and asked again, as long as it makes progress
+        and the time for a question lasts, so that a liar cannot keep catching up for ever."""
         known, until = -1, self._clock() + self.timeouts.view_rpc_timeout
         while True:
             reply = await self.ask(member, request)
