@@ -81,7 +81,7 @@ def floor(module: nn.Module, samples: InMemory) -> Epoch:
 
 
 def streamed(pixels: Tensor, labels: Tensor) -> StreamedSamples:
-    """The same samples, that are turned into float32 when they are needed."""
+    """The samples, converted to float32 when they are needed."""
     part = batch_reader.DataPart(pixels.numpy())
     stream = BatchLoader(batch_reader.BatchReader("images", {"train": part}, Classification(), 255.0))
     return StreamedSamples(stream, "train", np.arange(SAMPLES), labels)

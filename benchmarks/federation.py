@@ -119,7 +119,7 @@ def worker(conductor: Connection, share: int) -> None:
 
 
 class Workers:
-    """As many worker processes as there are cores."""
+    """Worker processes, one per core."""
 
     def __init__(self) -> None:
         cores, context = len(os.sched_getaffinity(0)), get_context("spawn")

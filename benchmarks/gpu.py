@@ -122,7 +122,7 @@ def contestants(device: torch.device, samples: int, batch: int) -> dict[str, Tur
 
 
 def seconds_a_round(runner: asyncio.Runner, server: ForkServer, place: Path, ids: list[str]) -> float:
-    """Of all peers together, without the first round."""
+    """Return the seconds per round of all peers together, without the first round."""
     runner.run(peers.run(server, place, ids))
     ends = [[event["time"] for event in peers.events(place, id, "round")] for id in ids]
     return float(max(one[-1] for one in ends) - max(one[0] for one in ends)) / (ROUNDS - 1)

@@ -59,7 +59,7 @@ def federation(place: Path, peers: int, rounds: int) -> None:
 
 
 def loops(_place: Path, peers: int, rounds: int) -> None:
-    """The same training and testing, written as one would without a library."""
+    """Do the same training and testing as one would write it without a library."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     tested = torch.rand(TEST, *PIXELS, generator=generator)

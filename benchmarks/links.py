@@ -110,7 +110,7 @@ class LinkEnd:
 
 
 class StreamEnd:
-    """The same over a bare gRPC stream: the messages exist before, and are dropped when they have come."""
+    """One end of a bare gRPC stream: messages are made beforehand, and dropped when they arrive."""
 
     def __init__(self, transport: GrpcTransport, receiver: str, vector: Tensor, sends: bool) -> None:
         self._transport, self._receiver, self._sends = transport, receiver, sends
@@ -144,7 +144,7 @@ class StreamEnd:
 
 
 class RawEnd:
-    """The same over a bare connection."""
+    """One end of a bare TCP connection."""
 
     def __init__(self, stream: socket.socket, vector: Tensor, sends: bool) -> None:
         self._stream, self._bytes, self._sends = stream, vector_bytes(vector), sends

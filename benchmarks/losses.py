@@ -84,7 +84,7 @@ class Ring:
 async def measure(
     directory: Path, count: int, turns: int, absence: float, pause: float, secured: bool
 ) -> tuple[list[Seconds], list[Seconds]]:
-    """Of each turn: without the peer that died, and with it again."""
+    """Return the seconds of each turn: until the run goes on without the peer that died, and with it again."""
     protocol = {"name": "paced:Paced", "pause": pause, "head_epochs": 1, "extractor_epochs": 1}
     ids = peers.write(directory, count, secured=secured, absence=absence, protocol=protocol, **SPEC)
     without, again = list[Seconds](), list[Seconds]()

@@ -44,7 +44,7 @@ def all_reduce(rank: int, store: str, length: int, results: "SimpleQueue[Cost]")
 
 
 def gloo(store: Path) -> Cost:
-    """Of one `all_reduce`: the slowest process's wall clock, and CPU seconds a process."""
+    """Return the cost of one `all_reduce`: the slowest process's wall clock, and CPU seconds per process."""
     model = nn.ModuleList(mlp_larger((1, *peers.PIXELS), peers.CLASSES))
     length = sum(parameter.numel() for parameter in model.parameters())
     context = get_context("spawn")

@@ -32,7 +32,7 @@ MB = 1_000_000
 
 
 def kilobytes(path: str) -> dict[str, int]:
-    """Of a file of /proc whose lines read `Name:  12 kB`, by name."""
+    """The figures in a file of /proc whose lines read `Name:  12 kB`, by name."""
     lines = (line.split() for line in Path(path).read_text().splitlines())
     return {line[0]: int(line[1]) for line in lines if line[-1] == "kB"}
 

@@ -8,7 +8,7 @@ from peer.protocols.fibfl import FibFL
 
 
 class Paced(FibFL):
-    """As FibFL, after a pause."""
+    """FibFL with a pause before each round."""
 
     name: Literal["paced:Paced"] = "paced:Paced"  # type: ignore[assignment]
     pause: float = 1.0

@@ -38,7 +38,7 @@ PEERS, SHARD, BATCH, LR, MOMENTUM = 4, 600, 32, 0.01, 0.9
 MODELS = {"25 kB": mlp_tiny, "0.94 MB": mlp_small, "23.3 MB": mlp_large}
 ROUNDS = {"25 kB": 60, "0.94 MB": 6, "23.3 MB": 6}
 GOALS = {"25 kB": " (goal: at most 10)", "23.3 MB": " (goal: at most 120)"}
-"""Of milliseconds, which depend on the machine: no figures for the record."""
+"""Goals in milliseconds, which depend on the machine and are not recorded."""
 SOURCE = str(Path(benchmarks.__file__).parent.parent)
 
 
@@ -66,7 +66,7 @@ def loops(model: str, share: int, barrier: Barrier, results: "SimpleQueue[Cost]"
 
 
 def plain_loops(model: str) -> Cost:
-    """Of one round of all peers: the slowest core's wall clock, and CPU seconds a peer."""
+    """Return the cost of one round of all peers: the slowest core's wall clock, and CPU seconds per peer."""
     cores, context = min(len(os.sched_getaffinity(0)), PEERS), get_context("spawn")
     barrier, results = context.Barrier(cores), context.SimpleQueue()
     shares = [len(range(core, PEERS, cores)) for core in range(cores)]
@@ -88,7 +88,7 @@ class Timed(NamedTuple):
     """A federation of timed peers."""
 
     round: Cost
-    """Of one round: wall clock, and CPU seconds a peer."""
+    """The cost of one round: wall clock, and CPU seconds per peer."""
     threads: Counter[str]
     """CPU seconds a peer and round by kind of thread."""
     communicate: float

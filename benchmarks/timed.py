@@ -75,7 +75,7 @@ class TimedMean(FedAvg):
 
     name: str = "benchmarks.timed:TimedMean"  # type: ignore[assignment]
     times: str = ""
-    """As above."""
+    """The directory into which each peer writes a line a round."""
 
     async def round(self, peer: Peer) -> None:
         await super().round(peer)

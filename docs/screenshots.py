@@ -24,9 +24,9 @@ DEMO = ROOT / "examples" / "demo.yaml"
 WIDTHS = {"report": 1280, "report-phone": 390}
 HEIGHT = 1000
 SHOWN_ROUND = 6
-"""The live view is shown as it was when the first peer had finished this one."""
+"""The round at whose end, at the first peer, the live view is shown."""
 FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
-"""Those of the web, which a page without a network cannot have."""
+"""Web fonts, which a page without a network cannot load."""
 
 
 def report(run: Path) -> None:

@@ -23,7 +23,7 @@ CODE = re.compile(r"`[^`]+`")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Of the theme's files all, of the repository's those that pages link to."""
+    """Keep all of the theme's files, and those of the repository that pages link to."""
     shown = [file for file in files if file.src_dir != config.docs_dir]
     paths = sorted({path for pattern in PAGES + LINKED for path in ROOT.glob(pattern) if path.is_file()})
     names = [path.relative_to(ROOT).as_posix() for path in paths]

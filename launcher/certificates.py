@@ -22,18 +22,18 @@ from peer.network.transport.tls import CertificateBundle, CertificatePaths, fing
 from peer.spec.federation import Spec
 
 AskingBundle = CertificateBundle | None
-"""With which peers are asked, where they have certificates."""
+"""The certificates for asking peers; None if the run has none."""
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """What `--certs DIR` or `--tls CA CERT KEY` say, if anything. InputError where that is not there, or no good."""
+    """What `--certs DIR` or `--tls CA CERT KEY` name, if anything; InputError if it is missing or unusable."""
 
     directory: Path | None = None
     files: tuple[Path, Path, Path] | None = None
 
     def any(self) -> AskingBundle:
-        """Those with which any peer can be asked, whosever they are."""
+        """Certificates of any peer, which are enough to ask all."""
         if self.files:
             return CertificatePaths.of_anybody(*self.files).read()
         if not self.directory:
@@ -46,7 +46,7 @@ class Credentials:
         raise InputError(f"{self.directory}: holds no certificate; {what}")
 
     def of(self, id: str) -> CertificatePaths | None:
-        """That member's own: it obeys no other. None where there are no certificates."""
+        """A member's own certificates, as it obeys no others; None if there are none."""
         if self.files:
             found = CertificatePaths.of_anybody(*self.files)
             if found.id != id:
@@ -129,7 +129,7 @@ def _builder(
 
 
 def _identifier(key: ec.EllipticCurvePublicKey) -> x509.SubjectKeyIdentifier:
-    """By SHA-256 (RFC 7093, 2.1): its beginning is what two operators compare."""
+    """The identifier of a key by SHA-256 (RFC 7093, 2.1), whose beginning two operators compare."""
     bits = key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
     return x509.SubjectKeyIdentifier(sha256(bits).digest()[:20])
 

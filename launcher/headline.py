@@ -13,7 +13,7 @@ from peer.telemetry.results import Figures
 
 @dataclass(frozen=True)
 class Headline:
-    """The task's first figure; where the task has classes, the accuracy by the spec's test."""
+    """The task's first figure or, if the task has classes, the accuracy by the spec's test."""
 
     figure: Figure
     test: str | None = None
@@ -28,30 +28,30 @@ class Headline:
 
     @property
     def name(self) -> str:
-        """As a column of the live view is called."""
+        """The figure's name as a column of the live view."""
         return self.figure.name
 
     @property
     def column(self) -> str:
-        """As a column of the last table is called."""
+        """The figure's name as a column of the final table."""
         return self.test or self.figure.name
 
     @property
     def words(self) -> str:
-        """In a sentence."""
+        """The figure's name in a sentence."""
         return f"{self.test} {self.name}" if self.test else self.name
 
     def value(self, told: RoundDone | Figures) -> float | None:
-        """A peer's; one with its own data has only the accuracy `local`."""
+        """A peer's value of the figure; a peer with its own data has only the accuracy `local`."""
         return self.of_means(told.accuracy if self.test else told.figures)
 
     def of_means(self, known: Mapping[str, float | None]) -> float | None:
-        """Of several by their names: accuracies by test, or the task's figures."""
+        """The figure's value among several by name: accuracies by test, or the task's figures."""
         chosen = known.get(self.test or self.name)
         return known.get("local") if self.test and chosen is None else chosen
 
     def fields(self, value: float | None) -> dict[str, Any]:
-        """Of an event that tells this one figure."""
+        """The fields of an event that has only this figure."""
         return {"accuracy": {self.test: value}} if self.test else {"figures": {self.name: value}}
 
 

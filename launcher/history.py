@@ -88,7 +88,7 @@ class PeerHistory:
 
     id: str
     rounds: dict[int, RoundDone] = field(default_factory=dict)
-    """Its `round` events that count; one that is replayed after a crash replaces itself."""
+    """The `round` events that count, by round; a round that is replayed after a crash replaces its first event."""
     last_round: int = 0
     """The last round that it has ever completed, void since or not."""
     data: list[DataSummary] = field(default_factory=list)
@@ -114,14 +114,14 @@ class PeerHistory:
 
     @classmethod
     def read(cls, id: str, place: Path) -> "PeerHistory":
-        """From a peer's directory; empty where its events cannot be read."""
+        """Read a history from a peer's directory; empty if its events cannot be read."""
         found = cls(id)
         for event in recorded_events(place):
             found.apply(event)
         return found
 
     def copy(self) -> "PeerHistory":
-        """As it is now, for a thread that reads it while this one grows."""
+        """A copy for a thread that reads it while this one grows."""
         return replace(
             self,
             rounds=dict(self.rounds),
@@ -232,7 +232,7 @@ class PeerHistory:
         return None
 
     def _wait(self, event: Waiting) -> None:
-        """One that goes on is told again every minute."""
+        """Take a wait, which peers report again every minute while it lasts."""
         before, about = self._open.get(event.cause), " ".join(one.id for one in event.awaited)
         if before and before.about != about:
             self._add(self._open.pop(event.cause))

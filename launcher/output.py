@@ -32,7 +32,7 @@ class Output:
 
     @cached_property
     def console(self) -> "Console":
-        """For words. Raises BrokenPipeError when they are no longer read."""
+        """The console for words; BrokenPipeError when they are no longer read."""
         from rich.console import Console
 
         class Words(Console):
@@ -56,7 +56,7 @@ class Output:
         self._told = True
 
     def failure(self, message: str, code: int) -> None:
-        """In one line on stderr why the command ends with that code; in the document, too, if there is none yet."""
+        """Say in one line on stderr why the command ends with that code; in the document, too, if there is none yet."""
         print(f"dfl-launch: {one_line(message)}", file=sys.stderr)
         if self.as_json and not self._told:
             self.document({"error": one_line(message), "exit_code": code})

@@ -36,7 +36,7 @@ from peer.spec.peer import peer_data
 Counts = NDArray[np.int64]
 
 ROUNDS = 6, 200
-"""At least and at most so many rounds of a run are counted, evenly spread."""
+"""The fewest and the most rounds of a run that are counted, evenly spread."""
 WORK = 2 << 30
 """Bytes of vectors that a count may go through: fewer rounds of large models."""
 
@@ -152,7 +152,7 @@ def check_alike(datasets: Mapping[str, Dataset]) -> None:
 
 
 def columns(dataset: Dataset) -> str:
-    """Those without names are told by the inputs' shape."""
+    """The columns in words; if they have no names, the shape of the inputs."""
     names = dataset.names.columns
     return f"columns {in_brackets(names)}" if names else f"{inputs(dataset)} without named columns"
 

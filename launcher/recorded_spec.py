@@ -1,5 +1,5 @@
-"""A run's federation.yaml as it was written: plain keys. The file may come from elsewhere, so nothing that it
-names is imported.
+"""A run's federation.yaml as it was written, as plain keys. The file may come from elsewhere, so nothing that it names
+is imported.
 """
 
 from collections.abc import Mapping
@@ -18,21 +18,21 @@ from peer.spec.federation import Spec
 
 
 class Named(BaseModel):
-    """A block of which only the name is looked at."""
+    """A block of which only the name is read."""
 
     model_config = ConfigDict(extra="allow")
     name: str
 
 
 class Listed(BaseModel):
-    """An entry of the ring, of which only the id is."""
+    """An entry of the ring, of which only the id is read."""
 
     model_config = ConfigDict(extra="allow")
     id: Id
 
 
 class Keys(BaseModel):
-    """Those that are looked at on their own; the others are only compared."""
+    """The keys that are read individually; all others are only compared."""
 
     model_config = ConfigDict(extra="allow")
     rounds: int = 10
@@ -47,14 +47,14 @@ class Keys(BaseModel):
 
 @dataclass(frozen=True)
 class RecordedSpec:
-    """What stands in the file, and of it what all peers agreed on."""
+    """A recorded spec: the content that all peers agreed on, and the keys that are read."""
 
     content: Mapping[str, Any]
     keys: Keys
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """InputError when it is no spec that a launcher has written."""
+        """Read a file; InputError if it is not a spec that a launcher has written."""
         try:
             return cls._from_document(Document.parse(read_plain(path, MAX_SETTINGS_BYTES).decode(), path))
         except OSError as error:
@@ -67,7 +67,7 @@ class RecordedSpec:
 
     @classmethod
     def from_spec(cls, spec: Spec, path: Path) -> Self:
-        """As it would be written to `path`."""
+        """The recorded spec as it would be read from `path`."""
         return cls._from_document(Document.parse(spec.dump(), path))
 
     @classmethod
@@ -80,6 +80,6 @@ class RecordedSpec:
         return tuple(member.id for member in self.keys.ring)
 
     def differing(self, other: Self) -> list[str]:
-        """The keys in which two runs are not the same."""
+        """The keys in which two runs differ."""
         names = sorted(self.content.keys() | other.content.keys())
         return [name for name in names if self.content.get(name) != other.content.get(name)]

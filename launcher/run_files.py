@@ -63,11 +63,11 @@ class RunFiles:
 
 
 def default_directory(name: str) -> Path | None:
-    """Where a run of that name is without `--out`; None for a name that cannot name a directory."""
+    """The directory of a run of that name without `--out`; None for a name that cannot name a directory."""
     return Path("runs") / name if name.strip(".") else None
 
 
 def certificate_files(directory: Path, id: str) -> dict[str, Path]:
-    """Where `make_certificates` put what a peer's `tls` names; absolute paths."""
+    """The absolute paths of a peer's certificate files, as made by `make_certificates`, by key of `tls`."""
     base = directory.resolve()
     return {"ca": base / "ca.pem", "cert": base / f"{id}.pem", "key": base / f"{id}.key"}

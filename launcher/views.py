@@ -10,7 +10,7 @@ from peer.views.view import View, ViewRounds, view_rounds
 
 @dataclass(frozen=True)
 class Views:
-    """Of a run of so many rounds between the peers `ids`. later: the views after that of all, by their numbers."""
+    """The views of a run of `rounds` rounds with the peers `ids`. later: the views after view 0, by number."""
 
     ids: tuple[str, ...]
     rounds: int
@@ -37,7 +37,7 @@ class Views:
         return [id for id in self.ids if self.spans and id in self.spans[-1].view.members and id in last.members]
 
     def members_of(self, number: int) -> tuple[str, ...]:
-        """None of a view that was not reported."""
+        """The members of a view; none if it was not reported."""
         view = self.by_number.get(number)
         return view.members if view else ()
 
@@ -55,7 +55,7 @@ class Views:
         return lost
 
     def absences(self) -> dict[str, list[tuple[int, int]]]:
-        """By id, the first and last of the rounds in which a peer took no part."""
+        """The first and last of the rounds in which a peer took no part, by id."""
         found: dict[str, list[tuple[int, int]]] = {}
         for span in self.spans:
             for id in [id for id in self.ids if id not in span.view.members]:
@@ -75,17 +75,17 @@ class Views:
 
 
 def view_of_event(event: ViewDecided) -> View:
-    """The view of which an event tells."""
+    """The view in an event."""
     return View(event.number, event.members, event.first, event.planned, event.entrants, event.reason, event.expelled)
 
 
 def view_as_log_line(view: View) -> str:
-    """As a peer's log has it."""
+    """A view as a line of a peer's log."""
     return str(ViewDecided(**view.as_json()))
 
 
 def describe_change(before: View, after: View) -> str:
-    """Which members were lost and which are back, in a few words; empty if none is."""
+    """Say in a few words which members were lost and which are back; empty if there are none."""
     gone = [id for id in before.members if id not in after.members]
     out = [id for id in after.expelled if id not in before.expelled]
     left = [id for id in gone if after.planned and id not in out]
@@ -97,5 +97,5 @@ def describe_change(before: View, after: View) -> str:
 
 
 def sorted_views(views: Iterable[View]) -> tuple[View, ...]:
-    """By their numbers."""
+    """The views in the order of their numbers."""
     return tuple(sorted(views, key=lambda view: view.number))

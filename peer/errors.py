@@ -15,7 +15,7 @@ class FailedError(Exception):
 
 
 class DivergedError(FailedError):
-    """Its model is not finite any more, by its own training or by what its neighbours sent.
+    """A peer's model is not finite any more, by its own training or by what its neighbours sent.
 
     by_others: False where the model was sound when the training began, and so no neighbour can be the reason.
     """
@@ -26,7 +26,7 @@ class DivergedError(FailedError):
 
 
 class OwnLossError(FailedError):
-    """Its model is not finite any more, by a loss of the user's: neither the training nor a neighbour is to blame."""
+    """A peer's model is not finite any more because of a user's loss; no training or neighbour is to blame."""
 
 
 def suggest(word: str, known: Sequence[str], elsewhere: Sequence[str] = ()) -> str:

@@ -26,7 +26,7 @@ from peer.settings import Settings
 
 OURS = (Path(__file__).parent, Path(__file__).parents[1] / "launcher")
 _INSTALLED = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), *map(str, OURS))
-"""Where code lies that is not the user's."""
+"""The directories of code that is not the user's."""
 
 
 def load_object(reference: str, base: type = object) -> Any:
@@ -93,7 +93,7 @@ def takes(function: Any, positional: Sequence[object]) -> bool:
 
 
 def reference(function: Any) -> str:
-    """Its name as a file of settings has it, `module:Name`."""
+    """A function's name as in settings, `module:Name`."""
     inner = function.func if isinstance(function, partial) else function
     return f"{inner.__module__}:{getattr(inner, '__qualname__', type(inner).__name__)}"
 
@@ -224,7 +224,7 @@ def load_class(name: str, base: type[Settings]) -> type[Any]:
 
 
 def _own_functions(one: type, name: str) -> list[str]:
-    """Its name, where it is not pydantic's."""
+    """Return [name] if the class itself defines that function, and not pydantic; else an empty list."""
     return [name] if getattr(vars(one).get(name), "__module__", "") == one.__module__ else []
 
 
@@ -246,7 +246,7 @@ def _check_override(name: str, attribute: str, ours: Any, meant: Any) -> None:
 
 
 def _as_written(name: str, method: Callable[..., Any]) -> str:
-    """Its first line, without types."""
+    """The first line of a method, without types."""
     begun = "async def" if inspect.iscoroutinefunction(method) else "def"
     return f"{begun} {name}({', '.join(inspect.signature(method).parameters)})"
 

@@ -47,7 +47,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(given, namespace)
 
     def _options(self, given: Sequence[str]) -> Iterator[str]:
-        """Without their values; what follows a command is for that command's own parser."""
+        """The options without their values; what follows a command is for that command's own parser."""
         mine = (
             takewhile(OPTION_PATTERN.match, given) if self._subparsers else takewhile(lambda word: word != "--", given)
         )
@@ -65,7 +65,7 @@ OPEN_FILES = 65_536
 KEPT_FREE_BYTES = 256 << 20
 """Bytes of freed memory that the process keeps for the next large block."""
 LARGE_BYTES = 128 << 20
-"""Of a vector, or of a round's messages, from which on memory counts for more than the time that saving it takes."""
+"""Size of a vector, or of a round's messages, from which on saving memory is worth the time that it takes."""
 LARGE_BLOCK_BYTES = 32 << 20
 """Bytes of a block that then goes back to the system when it is freed: the most that glibc takes."""
 RETURNED_BLOCK_BYTES = 300_000
@@ -151,15 +151,15 @@ def trim_memory() -> None:
 
 
 def forget_content(address: int, size: int) -> None:
-    """Give back the pages of a block that stays: what was in them is lost, and they take memory once written again."""
+    """Return the pages of a block that stays allocated: their content is lost, and writing them takes memory again."""
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "madvise"):
         start, end = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE, (address + size) // mmap.PAGESIZE * mmap.PAGESIZE
         libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(max(0, end - start)), mmap.MADV_DONTNEED)
 
 
 def return_memory() -> None:
-    """Of many peers in one process few hold a vector or a snapshot for long. What glibc keeps of each for the next one,
-    in a heap a thread, comes to 1 MB a peer."""
+    """Make glibc return freed memory. With many peers in one process few hold a vector or a snapshot for long, and what
+    glibc keeps for the next one, in a heap per thread, comes to 1 MB a peer."""
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         libc.mallopt(M_MMAP_THRESHOLD, RETURNED_BLOCK_BYTES)
 

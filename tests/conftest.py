@@ -48,7 +48,7 @@ def commands() -> Iterator[Commands]:
 
 @pytest.fixture(scope="session")
 def fork_server(commands: Commands) -> Nursery:
-    """That of the peers: they can be told to die at an event, or to lie (faults.injected)."""
+    """The fork server of the peers, which can be told to die at an event, or to lie (faults.injected)."""
     return commands
 
 

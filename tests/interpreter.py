@@ -76,7 +76,7 @@ class Commands(Accidents):
 
 
 class Command:
-    """As `subprocess.Popen` has it."""
+    """A running command, with the interface of `subprocess.Popen`."""
 
     def __init__(self, running: RunningPeer) -> None:
         self._running = running
@@ -124,7 +124,7 @@ def execute(how: str, what: str, *arguments: str) -> None:
 
 
 def stream(number: int, mode: str) -> io.TextIOWrapper:
-    """As Python's initialisation makes it."""
+    """A standard stream as Python's initialisation makes it."""
     unbuffered = mode == "w" and bool(os.environ.get("PYTHONUNBUFFERED"))
     encoding, _, errors = os.environ.get("PYTHONIOENCODING", "utf-8").partition(":")
     raw = open(number, f"{mode}b", 0 if unbuffered else -1, closefd=False)  # noqa: SIM115

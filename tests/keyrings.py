@@ -23,5 +23,5 @@ def files(name: str, issuer: str) -> tuple[bytes, bytes, bytes]:
 
 
 def keyring(id: str, federation: str = FEDERATION, issuer: str = "CA", name: str | None = None) -> CertifiedKeyring:
-    """Of a member; `name`: to whom its certificate is made out, if that is another."""
+    """A member's keyring. name: the name in its certificate, if it is another one."""
     return CertifiedKeyring(id, federation, lambda: files(name or id, issuer))

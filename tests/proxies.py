@@ -60,7 +60,7 @@ class Proxies:
         return asyncio.run_coroutine_threadsafe(self._cut(), self._loop).result(10)
 
     def forget(self) -> int:
-        """As a NAT that has lost its table: what is open now goes silent, what is dialled from now on works."""
+        """Act like a NAT that has lost its table: open connections go silent, and new ones work."""
         current = [connection for connection in self.connections if not connection.forgotten]
         for connection in current:
             connection.forgotten = True

@@ -93,7 +93,7 @@ class SmallFederation:
     nursery: Nursery
     peers: dict[str, RunningPeer] = field(default_factory=dict)
     env: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Of single peers."""
+    """The environment of individual peers."""
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -140,7 +140,7 @@ class SmallFederation:
         return (self.directory / f"{id}.log").read_text()
 
     def account(self) -> str:
-        """Of every peer that was started: whether it runs, or its exit code, and its log."""
+        """Say for every started peer whether it runs, or its exit code, and show its log."""
         how = {id: "runs" if peer.running else f"ended with {peer.wait()}" for id, peer in self.peers.items()}
         return "\n".join(f"--- {id} {how[id]}\n{self.log(id)}" for id in how)
 

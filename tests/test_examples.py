@@ -54,7 +54,7 @@ def test_example_runs(file: Path, tmp_path: Path) -> None:
 
 
 def script(name: str) -> Any:
-    """One that writes files to try an example with."""
+    """A script that writes files to try an example with."""
     found = importlib.util.spec_from_file_location(f"{name}_script", EXAMPLES / f"{name}.py")
     assert found
     assert found.loader

@@ -55,7 +55,7 @@ ONE_ROOM = {
     "peer.network.wire.stubs": {"peer.network.wire.messages"},
     "pickle": set[str](),
 }
-"""Who may import what is used in one place only."""
+"""The modules that may import what is used in one place only."""
 MOST_ARGUMENTS = 5
 
 

@@ -6,7 +6,7 @@ from launcher.engines.base import Process
 
 
 class Unheard(Process):
-    """Of its end nothing is heard; the signals that were sent to it are kept."""
+    """A process whose end is never noticed; the signals that were sent to it are kept."""
 
     def __init__(self) -> None:
         self.signals = list[int]()

@@ -11,7 +11,7 @@ from peer.network.wire.messages import SERVICE, Reply
 
 OVER = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED)
 SHOWN_OUT = (*OVER, grpc.StatusCode.UNAVAILABLE)
-"""Of a stranger who sends too many bytes the connection itself is closed, before or after a reply was read."""
+"""The codes for a stranger that sends too many bytes: its connection is closed, before or after a reply is read."""
 
 
 class Caller:

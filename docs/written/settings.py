@@ -40,7 +40,7 @@ class Lenient(GenerateJsonSchema):
 
 
 Row = tuple[str, str, str, str]
-"""Of a key: its name, what it may be, its default, its meaning."""
+"""A key's name, possible values, default and meaning."""
 
 
 def table(settings: type[BaseModel], leave_out: Collection[str] = (), common: Collection[Row] = ()) -> str:
@@ -73,7 +73,7 @@ def shared_rows(kinds: Mapping[str, type[BaseModel]], leave_out: Collection[str]
 
 
 def defaults(settings: type[BaseModel], common: Collection[Row]) -> str:
-    """Those keys in `common` that the settings have, with their defaults."""
+    """The keys in `common` that the settings have, with their defaults."""
     found = []
     for key, _, default, _ in (row for row in rows(settings) if without_default(row) in common):
         name, value = key.strip("`"), default.strip("`")

@@ -52,7 +52,7 @@ def compare_command(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def comparison_lines(gains: Mapping[str, Any], headline: Headline) -> list[str]:
-    """For a person, a line each."""
+    """The comparison for people, line by line."""
     said = [f"{id}: {signed(gain)}" for id, gain in gains["gain"].items()]
     pearson, divergence = (
         "undefined" if gains[name] is None else f"{gains[name]:{form}}"
@@ -91,7 +91,7 @@ def _training(directory: Path, spec: RecordedSpec) -> tuple[Phase, ...] | None:
 
 
 def _headline(summary: Summary, test: str | None) -> Headline:
-    """As the summary tells it: a task may be custom code."""
+    """The headline figure by the summary alone, as the task may be user code."""
     if any(value is not None for value in summary.mean_accuracy.values()) or not summary.figures:
         return Headline.accuracy(test or "matched")
     name, judged = next(iter(summary.figures.items()))

@@ -166,7 +166,7 @@ def made_here(path: Path) -> bool:
 
 
 def copy_certificates(spec: Spec, certs: Path, to: Path) -> None:
-    """Beside a .gitignore that keeps them out of the repository."""
+    """Copy certificates, and add a .gitignore that keeps them out of the repository."""
     for id in spec.ids:
         for what, file in certificate_files(certs, id).items():
             permissions = 0o600 if what == "key" else 0o644

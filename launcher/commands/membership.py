@@ -63,20 +63,20 @@ class Operator:
         self.spec, self.credentials = spec, credentials
 
     async def connect(self, stack: AsyncExitStack, id: str, certificates: CertificatePaths | None) -> Ask:
-        """Until the stack is closed; what it returns raises UnansweredError where there is no answer."""
+        """A function that asks a member until the stack is closed; it raises UnansweredError if there is no answer."""
         agreement = self.spec.link_agreement
         member = connect(id, self.spec.addresses, agreement.content, agreement.digests, certificates)
         return await stack.enter_async_context(member)
 
     async def statuses(self, ids: Collection[str], certificates: CertificatePaths | None) -> list[PeerStatus]:
-        """Of those that answer."""
+        """The statuses of the peers that answer."""
         chain = certificates.read() if certificates else None
         async with aclosing(StatusClient(self.spec.name, self.spec.addresses, chain)) as peers:
             return [one for one in (await peers.ask_all(ids)).values() if isinstance(one, PeerStatus)]
 
 
 LAST_LOOKS = 10
-"""Times that the others are asked what was decided, a second apart, when the leaving member has ended."""
+"""How often the others are asked, once a second, what was decided when the leaving member has ended."""
 
 
 async def _leave(operator: Operator, id: str, certificates: CertificatePaths | None) -> str:
@@ -117,9 +117,9 @@ async def _decided(operator: Operator, id: str, certificates: CertificatePaths |
 
 
 DECISION_SECONDS = 15.0
-"""For which a decision is awaited, beside `absence`, that has enough consents."""
+"""Seconds, in addition to `absence`, to wait for a decision that has enough consents."""
 SHORT_SECONDS = 4.0
-"""For which it is when too few consent here: others may have done so before."""
+"""Seconds to wait for a decision with too few consents here, as others may have consented before."""
 
 
 async def _expel(operator: Operator, id: str, consenting: Mapping[str, CertificatePaths | None]) -> str:

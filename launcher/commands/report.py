@@ -46,14 +46,14 @@ def check_out(out: Path) -> None:
 
 
 def _spent(directories: Sequence[Path]) -> TimeSpent | None:
-    """As a launcher has counted it, of a run's directory; None where only the peers have."""
+    """The time spent as the launcher of a run's directory has counted it; None if only the peers have."""
     (first, *others) = directories
     counted = RunFiles(first.absolute()).totals
     return None if others or not counted.exists() else TimeSpent.read(counted)
 
 
 PRIVATE = 0o600
-"""It tells what else stands only in peers' own directories."""
+"""The file's mode, as it tells what otherwise only peers' own directories hold."""
 PICTURES = ("png", "svg")
 
 
@@ -92,13 +92,13 @@ def after_run(spec: Spec, files: RunFiles, summary: Summary | None) -> None:
 
 
 def told(place: Path, code: Path | None) -> RunData:
-    """What there is of the run in a directory. InputError where there is none."""
+    """The data of the run in a directory; InputError if there is none."""
     collected = Collected.find([place], code)
     return RunData.read(collected.spec, collected.places, _written(place, collected.spec) or _summed_up(place, code))
 
 
 def _written(place: Path, spec: Spec) -> Summary | None:
-    """As its launcher has summed it up, if it was this run, and of this length."""
+    """The summary that the launcher wrote, if it is of this run, and of this length."""
     summary = summary_json.read(RunFiles(place).summary)
     if summary and (summary.name, summary.protocol, summary.seed) == (spec.name, spec.protocol.name, spec.seed):
         return summary if summary.rounds == spec.rounds or summary.stopped_early else None

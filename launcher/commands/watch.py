@@ -61,7 +61,7 @@ def encrypted(answers: Mapping[str, StatusAnswer]) -> str | None:
 
 
 def status_document(spec: Spec, answers: Mapping[str, StatusAnswer]) -> dict[str, Any]:
-    """For programs: {federation, rounds, peers}; of each peer what it says, or the reason why there is no answer."""
+    """The status for programs: {federation, rounds, peers}, with each peer's answer, or why there is none."""
     peers = [
         {"id": member.id, "address": member.address, "answers": isinstance(answer, PeerStatus)}
         | (asdict(answer) if isinstance(answer, PeerStatus) else {"reason": answer})
@@ -93,7 +93,7 @@ def status_cells(address: str | None, id: str, answer: StatusAnswer) -> list[str
 
 
 def too_few(answer: PeerStatus) -> str:
-    """That a decision waits for members, for whom, and since when by this machine's clock; empty where none does."""
+    """Say that a decision waits for members, for whom, and since when by this machine's clock; empty if none waits."""
     if not (short := answer.shortage):
         return ""
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - short.seconds))

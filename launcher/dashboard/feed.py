@@ -141,7 +141,7 @@ PRIVACY_OPEN = PrivacyWords(
 
 
 def live_document(spec: Spec, views: Views, histories: Mapping[str, PeerHistory]) -> ReportDocument:
-    """Its tables lack what stands in audits alone: the bytes along each edge."""
+    """The document of a live run; its tables lack what only audits hold, the bytes along each edge."""
     document = document_of(RunData(spec, views, histories, goes_on=True), spec.name)
     [run] = document.runs
     goes_on = f"Running: {run.completed} of {views.rounds} rounds completed. Figures cover completed rounds only."

@@ -146,7 +146,7 @@ def _server(app: "ASGIApp") -> "uvicorn.Server":
     class SignalFreeServer(uvicorn.Server):
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
-            """None: they are the launcher's."""
+            """Capture no signals, as they are the launcher's."""
             yield
 
     return SignalFreeServer(

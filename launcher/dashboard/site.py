@@ -39,7 +39,7 @@ HEADERS = {
 
 
 class AccessControl:
-    """Before the pages. names: hosts by which it may be called, so that no other site's name leads here; empty: any."""
+    """Guards the pages. names: hosts by which they may be called, so no other site's name leads here; empty: any."""
 
     def __init__(self, inner: ASGIApp, token: str, names: Collection[str]):
         self.inner, self.token, self.names = inner, token, names
@@ -91,7 +91,7 @@ def framed(name: str, data: str) -> bytes:
 
 
 WATCHES = "watches"
-"""In the state of a request that is told the events."""
+"""The key in the state of a request that gets the events."""
 
 
 def site(feed: Feed, library: str, token: str, names: Collection[str]) -> Starlette:

@@ -48,7 +48,7 @@ class Run:
     """A federation that is to run."""
 
     spec: Spec
-    """With the addresses that the peers have where they run."""
+    """The spec, with the addresses that the peers have where they run."""
     files: RunFiles
     device: str = "auto"
     certs: Path | None = None
@@ -149,7 +149,7 @@ class Engine(ABC, Generic[S]):
     """A kind of place for peers, as its settings describe it."""
 
     name: ClassVar[str]
-    """As in `--on NAME`."""
+    """The name in `--on NAME`."""
     restarts_peers: ClassVar[bool] = False
     """Whether it restarts a crashed peer by itself; otherwise the supervisor does."""
     outlives_launcher: ClassVar[bool] = False

@@ -98,7 +98,7 @@ class DockerSettings(Settings):
 
 
 HEALTH = "127.0.0.1:7800"
-"""Where the image's HEALTHCHECK asks."""
+"""The address that the image's HEALTHCHECK asks."""
 
 
 class DockerEngine(Engine[DockerSettings]):

@@ -22,7 +22,7 @@ from peer.spec.federation import Spec
 from peer.spec.loading import FIRST_PORT
 
 MAX_VARIABLE_BYTES = 120 << 10
-"""Of one variable of the environment; Linux takes 128 KiB."""
+"""The most bytes of an environment variable; Linux takes 128 KiB."""
 FIRST_USER = 70_001
 """Each peer is a user of its own: the kernel counts threads by user, and Compose 1.29 and Swarm have no other limit of
 them in common. Machines assign these numbers to no user."""
@@ -31,7 +31,7 @@ RUNS, SECRETS, CODE, RECORDING = Path("/runs"), Path("/run/secrets"), Path("/cod
 DATA, OWN, WEIGHTS = Path("/data"), Path("/own"), Path("/weights")
 PROBE = ["CMD", "/opt/dfl/.venv/bin/python", "/opt/dfl/health.py"]
 DOCKERFILE = "deploy/Dockerfile"
-"""Of a checkout."""
+"""The Dockerfile's path in a checkout."""
 ARGUMENTS = {"BASE": "python:3.13-slim", "PIP_OPTIONS": "", "TORCH": "cpu", "EXTRAS": ""}
 
 

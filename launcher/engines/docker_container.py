@@ -122,12 +122,12 @@ RUN, PEER, ORDER = "dfl.run", "dfl.peer", "dfl.order"
 
 
 def restart_policy(restarts: int) -> dict[str, Any]:
-    """For the engine a count of 0 would mean no limit."""
+    """The restart policy for so many restarts; the engine would take a count of 0 for no limit."""
     return {"Name": "on-failure", "MaximumRetryCount": restarts} if restarts else {"Name": "no"}
 
 
 ENGINE_TIMEOUT_S, RETRY_INTERVAL_S = 60.0, 0.5
-"""For which an engine that does not answer is asked again, and between two attempts."""
+"""Seconds for which an engine that does not answer is asked again, and between two attempts."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def _container_event(event: dict[str, Any]) -> ContainerEvent:
 
 
 MAX_LOG_BYTES = 5 << 20
-"""Of log.txt before it is moved aside, as by a peer of this machine; one older file is kept."""
+"""The most bytes of log.txt; then it is moved aside, as for local peers, and one older file is kept."""
 DISK_ERRORS = (ENOSPC, EDQUOT, EIO, EROFS)
 """Faults of this machine's disk; any other a container may have caused in its own log."""
 LINE = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:Z|[+-]\d\d:\d\d) (.*)", re.DOTALL)
@@ -357,7 +357,7 @@ class Container(Process):
         self._changed.set()
 
     async def wait(self) -> int:
-        """As every process. Raises FailedError, once, also when its log can no longer be written here."""
+        """Wait for the exit code; FailedError, once, also if its log can no longer be written here."""
         while True:
             self._changed.clear()
             with refusals():

@@ -201,9 +201,9 @@ class PodReporter:
 
 VOLUME_AGENT = Path(__file__).parent / "programs" / "volume_agent.py"
 SILENCE_S = 30.0
-"""After which a connection that brings nothing counts as cut."""
+"""Seconds after which a connection that brings nothing counts as cut."""
 SCANS = 2
-"""So many looks of the agent at all files: one of them began after now."""
+"""How many scans of all files by the agent to await, so that one of them has begun after now."""
 
 
 class VolumeFiles:
@@ -218,7 +218,7 @@ class VolumeFiles:
         self._scanned = asyncio.Condition()
 
     def _here(self, names: Sequence[str]) -> dict[str, Path]:
-        """Where a file of that name on the volume comes to lie, for every peer."""
+        """The local paths of files on the volume, by their names there, for every peer."""
         directories = self._directories.items()
         return {f"{there}/{name}": self._run.files.out(id) / name for id, there in directories for name in names}
 
@@ -350,13 +350,13 @@ class PeerPods(FollowedProcess):
 
 
 POLL_INTERVAL_S = 30.0
-"""After which the state is looked up although no watch has reported a change."""
+"""Seconds after which the state is looked up even if no watch has reported a change."""
 RETRY_INTERVAL_S = 2.0
-"""Before a connection that was cut is tried again."""
+"""Seconds before a connection that was cut is tried again."""
 BURST_S = 0.2
-"""In which changes are handled together: a cluster reports many at a time."""
+"""Seconds in which changes are handled together, as a cluster reports many at a time."""
 MAX_COLLECTORS = 5
-"""So many pods for the results may end before the first peer has begun."""
+"""How many pods that collect results may end before the first peer has begun."""
 
 
 class ControlLoop:
@@ -395,7 +395,7 @@ class ControlLoop:
 
     @property
     def codes(self) -> Collection[int | None]:
-        """Of all peers; None for one that has not ended, or in an unknown way."""
+        """The exit codes of all peers; None for one that has not ended, or in an unknown way."""
         return [peer.returncode for peer in self.peers.values()]
 
     @property
@@ -511,9 +511,9 @@ class ControlLoop:
 
 
 COLLECTOR_TIMEOUT_S, STOP_TIMEOUT_S = 60.0, 60.0
-"""For the cluster to make the results readable, and to end the peers."""
+"""Seconds for the cluster to make the results readable, and to end the peers."""
 FETCH_ATTEMPTS = 3
-"""To fetch the results, where a connection is cut meanwhile."""
+"""How often to try to fetch the results if the connection is cut meanwhile."""
 WATCHED = ("job", "pod")
 
 

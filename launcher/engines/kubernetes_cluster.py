@@ -22,7 +22,7 @@ from peer.process import container_exit_code, exit_words
 from peer.text import one_line
 
 REQUEST_TIMEOUT_S, KUBECTL_TIMEOUT_S = 20, 60.0
-"""For one answer of the cluster, and for all that kubectl needs."""
+"""Seconds for one answer of the cluster, and for a whole call of kubectl."""
 UNREACHABLE = re.compile(
     r"unable to connect|connection to the server|dial tcp|i/o timeout|deadline exceeded|timed? ?out|connection refused"
     r"|request canceled|no configuration has been provided|\bEOF\b",
@@ -136,7 +136,7 @@ class Pod:
     made: str
     """When, as text that sorts."""
     code: int | None
-    """Its exit code, -n after signal n; None if it has not ended, or in an unknown way."""
+    """The exit code, -n after signal n; None if it has not ended, or in an unknown way."""
     why: str
     """Why it does not run, in the cluster's term: Unschedulable, ImagePullBackOff, OOMKilled, ..."""
     details: str
@@ -194,14 +194,14 @@ class Pod:
 
 @dataclass(frozen=True)
 class JobState:
-    """Peers are numbers, their places in the ring."""
+    """The state of a Job, with peers by their numbers in the ring."""
 
     annotations: Mapping[str, str]
     completed: frozenset[int]
     failed: frozenset[int]
-    """Those that the Job no longer restarts."""
+    """The peers that the Job no longer restarts."""
     over: str
-    """Complete or Failed; empty while it runs."""
+    """Complete or Failed; empty while the Job runs."""
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Self:
@@ -218,14 +218,14 @@ class JobState:
 
 @dataclass(frozen=True)
 class ClusterState:
-    """The Job, if there is one, and the pods that there are of the run."""
+    """The Job of a run, if there is one, and its pods."""
 
     job: JobState | None
     pods: Sequence[Pod]
 
     @classmethod
     def read(cls, listed: str) -> Self:
-        """Of `kubectl get job,pod --output=json`."""
+        """Read the output of `kubectl get job,pod --output=json`."""
         items = json.loads(listed)["items"]
         jobs = [
             JobState.of(one) for one in items if one["kind"] == "Job" and "deletionTimestamp" not in one["metadata"]
@@ -262,9 +262,9 @@ APPLY = ("--server-side", "--force-conflicts", "--field-manager=dfl-launch")
 """Otherwise Secrets and long settings would be copied into an annotation."""
 PROMPTLY = ("--grace-period=1", "--timeout=50s", "--request-timeout=50s")
 UNCHECKED = "--validate=false"
-"""To check, an older kubectl would fetch the cluster's whole schema; tests check the objects against it."""
+"""No validation, for which an older kubectl would fetch the cluster's whole schema; tests check the objects."""
 WATCH_TIMEOUT_S = 300.0
-"""After which a silent watch is begun anew: its connection may have been cut."""
+"""Seconds after which a silent watch is begun anew, as its connection may have been cut."""
 
 
 class Cluster:

@@ -39,13 +39,13 @@ class KubernetesSettings(Settings):
     image: Annotated[Image, Wanted(IMAGE_WANTED)]
     """The image of the peers, as the cluster's nodes can pull it; see deploy/Dockerfile."""
     context: str | None = None
-    """Which of kubectl's contexts. Not given: the one that kubectl uses now."""
+    """The kubectl context. Not given: the current one."""
     namespace: str | None = None
     """Not given: the context's."""
     storage: Annotated[str, Field(pattern=QUANTITY), Wanted(SIZE)] = "10Gi"
     """Size of the volume for what all peers write while they run."""
     storage_class: str | None = None
-    """Its storage class. Not given: the cluster's default."""
+    """The volume's storage class. Not given: the cluster's default."""
     access: Annotated[Literal["ReadWriteMany", "ReadWriteOnce"], Wanted("ReadWriteMany or ReadWriteOnce")] = (
         "ReadWriteMany"
     )
@@ -67,22 +67,22 @@ CONFIG, RUNS, DATA, CODE, TLS = (
     Path("/", *parts) for parts in (("etc", "dfl"), ("runs",), ("data",), ("code",), ("tls",))
 )
 MAX_NAME_LENGTH = 63
-"""Of a label in DNS."""
+"""The most characters of a DNS label."""
 
 
 @dataclass(frozen=True)
 class ClusterLayout:
-    """One federation in a cluster. `certificates`: whether its peers have any."""
+    """One federation in a cluster. certificates: whether its peers have any."""
 
     spec: Spec
     certificates: bool = False
     mark: str = ""
-    """What tells its name from that of another run of the same federation; empty for none."""
+    """A suffix of the name that distinguishes runs of the same federation; may be empty."""
     device: str = "auto"
 
     @property
     def name(self) -> str:
-        """Of the Job and its service. Raises InputError if it cannot be a name in DNS."""
+        """The name of the Job and its service; InputError if it cannot be a DNS name."""
         name = re.sub(r"[^a-z0-9]+", "-", f"{self.spec.name}-{self.mark}".lower()).strip("-")
         pods = f"{name}-{len(self.spec.ids) - 1}"
         if not re.fullmatch(r"[a-z].*", name) or len(pods) > MAX_NAME_LENGTH:
@@ -137,7 +137,7 @@ USER = 70001
 """The image's."""
 RESTARTS = 5
 GRACE_SECONDS = 30
-"""For the checkpoint after SIGTERM."""
+"""Seconds for the checkpoint after SIGTERM."""
 Object = dict[str, Any]
 
 
@@ -277,7 +277,7 @@ def service(name: str) -> Object:
 
 
 def claim(name: str, storage: str = "10Gi", access: str = "ReadWriteMany", storage_class: str | None = None) -> Object:
-    """By default for several nodes at once, as the pods are on several."""
+    """A claim on a volume, by default for several nodes at once, as the pods are on several."""
     spec = {"accessModes": [access], "resources": {"requests": {"storage": storage}}}
     spec |= {"storageClassName": storage_class} if storage_class else {}
     return _object("PersistentVolumeClaim", "v1", name, spec=spec)

@@ -226,7 +226,7 @@ async def fork_server(process: ServerProcess | None = None, *, keep: Sequence[in
 
 
 class LocalSettings(Settings):
-    """There is nothing to choose."""
+    """The settings of this engine, which has none."""
 
 
 class LocalDeployment(Deployment):
@@ -267,7 +267,7 @@ class LocalEngine(Engine[LocalSettings]):
         check_room(plan(run.spec), run.files.path)  # the plan also finds whether data and model fit together
 
     def config(self, run: Run, id: str) -> Mapping[str, object]:
-        """With one GPU each, where there are several."""
+        """A peer's config, with one GPU each if there are several."""
         return {**super().config(run, id), "device": in_turn(run.device, run.spec.ids.index(id))}
 
     @asynccontextmanager

@@ -37,7 +37,7 @@ from peer.tasks import background
 from peer.text import one_line, plural, printable
 
 CHECKPOINT_SECONDS = 60
-"""Before the time limit, when Slurm sends SIGTERM to the peers."""
+"""How many seconds before the time limit Slurm sends SIGTERM to the peers."""
 UNITS = {"": 1, "M": 1, "G": 1024, "T": 1024**2}
 
 
@@ -325,11 +325,11 @@ class JobDirectory:
 
 
 CANCEL_TIMEOUT_S = 60.0
-"""For Slurm to end a cancelled job; it waits itself for half of that (KillWait)."""
+"""Seconds for Slurm to end a cancelled job; Slurm itself waits for half of that (KillWait)."""
 ENDING_POLL_S = 0.5
-"""Between two requests to Slurm while the end is awaited."""
+"""Seconds between two requests to Slurm while the end is awaited."""
 READS_AFTER_END = 3
-"""Of the file with the exit codes after the job's end: a network file system may show it late."""
+"""How often the file with the exit codes is read after the job's end; a network file system may show it late."""
 
 
 class SlurmProcess(FollowedProcess):

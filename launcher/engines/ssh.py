@@ -292,7 +292,7 @@ WHEEL_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def build_wheel() -> tuple[str, bytes]:
-    """Its file name and its content, as the specification of binary distributions has them (PyPA, wheel 1.0)."""
+    """Build a wheel (PyPA, binary distribution format 1.0); return its file name and content."""
     version = distribution("dfl").version
     record, buffer = [], io.BytesIO()
     info = f"dfl-{version}.dist-info"
@@ -320,7 +320,7 @@ def _about(info: str) -> Iterator[tuple[str, bytes]]:
 
 
 STOP_TIMEOUT_S = 30.0
-"""For a host to end its peers."""
+"""Seconds for a host to end its peers."""
 KEEPER = (Path(__file__).parent / "programs" / "ssh_keeper.py").read_text()
 
 
@@ -418,7 +418,7 @@ def shipped(spec: Spec) -> Spec:
 
 
 CHUNK_BYTES = 4 << 20
-"""That are asked for at a time."""
+"""Bytes that are asked for at a time."""
 
 
 def wanted_files(run: Run, host: Host) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 CONNECT_TIMEOUT_S = 10
-"""For an attempt to connect, and then for one to log in."""
+"""Seconds for an attempt to connect, and then for one to log in."""
 KEEPALIVE_INTERVAL_S = 5
 """When two keepalives in a row are not answered, the connection is lost."""
 
@@ -112,9 +112,9 @@ def connection_error(error: Exception, host: Host) -> str:
 PROGRAM = Path(__file__).parent / "programs" / "ssh_host.py"
 BEGIN = "import sys, json; exec(json.loads(sys.stdin.buffer.readline()))"
 MAX_COMPLAINT_BYTES = 10_000
-"""That are read of why a Python does not run."""
+"""Bytes that are read of what Python says when it does not run."""
 PING_INTERVAL_S = 20
-"""Between two signs to the host that the launcher is there."""
+"""Seconds between two signs to the host that the launcher is there."""
 
 Notice = dict[str, Any]
 
@@ -235,7 +235,7 @@ def command(python: str) -> str:
 
 @asynccontextmanager
 async def probe_hosts(hosts: Mapping[str, Host]) -> AsyncIterator[tuple[dict[str, Agent], dict[str, str]]]:
-    """For the block: an agent on each host, by name, and for each host without one the reason."""
+    """Yield, for the block, an agent on each host, by name, and the reasons for hosts without one."""
     async with background() as tasks:
         loop = asyncio.get_running_loop()
         met: dict[str, asyncio.Future[Agent | str]] = {name: loop.create_future() for name in hosts}
@@ -262,7 +262,7 @@ FOLLOWED = ("events.jsonl", "log.txt")
 
 
 class RemotePeer(FollowedProcess):
-    """From a start to the end that follows it, however often the connection is lost meanwhile.
+    """A peer on a host, from a start to the end that follows, however often the connection is lost meanwhile.
 
     out: the peer's directory here. wake: called when there is a signal to deliver.
     """
@@ -276,7 +276,7 @@ class RemotePeer(FollowedProcess):
         """A signal that the host has not received yet."""
 
     async def wait(self) -> int:
-        """As every process. Raises FailedError, once, when what the peer writes can no longer be written here."""
+        """Wait for the exit code; FailedError, once, if what the peer writes can no longer be written here."""
         if not self._reported:
             await asyncio.wait((self._end, self._unwritable), return_when=asyncio.FIRST_COMPLETED)
             if not self.ended:
@@ -322,9 +322,9 @@ class RemotePeer(FollowedProcess):
 
 
 RECONNECT_S, MAX_RECONNECT_S = 0.5, 15.0
-"""Before the first attempt to connect again, and at most; each waits twice as long as the one before."""
+"""Seconds before the first attempt to reconnect, and the longest pause; each is twice as long as the last."""
 ANSWER_TIMEOUT_S = 60.0
-"""For a host to be reached and to place files."""
+"""Seconds for a host to be reached and to place files."""
 
 
 class HostConnection:
@@ -428,7 +428,7 @@ class HostConnection:
         self.wake()
 
     def wake(self) -> None:
-        """There is a peer to follow, or a signal to deliver."""
+        """Note that there is a peer to follow, or a signal to deliver."""
         self._woken.set()
 
     @property

@@ -49,29 +49,29 @@ class Host(Settings):
         Field(min_length=1, max_length=253, pattern=r"^[^\s-]\S*$"),
         Wanted("what `ssh` takes, such as north or alice@east.example.org"),
     ]
-    """An alias of ~/.ssh/config, a host name or an address; `user@` before it where the name there is another."""
+    """An alias of ~/.ssh/config, a host name or an address, with `user@` before it if the user name differs."""
     peers: Annotated[tuple[Id, ...] | None, Wanted("a list of ids of the ring, such as [peer0, peer1]")] = None
     """Ids of the peers that run there. Not given: the peers that no other host names are dealt round robin."""
     address: Annotated[HostName | None, Wanted("a name or an address without a port, such as 10.0.0.2")] = None
-    """By which the other peers reach it, without a port. Not given: as ~/.ssh/config has it."""
+    """The address at which the other peers reach the host, without a port. Not given: that in ~/.ssh/config."""
     listen: Annotated[HostName | None, Wanted("an address of the host without a port, such as 10.0.0.2")] = None
     """The interface on which peers accept connections. Not given: all."""
     port: Annotated[int, Field(ge=1, le=MAX_PORT), Wanted(f"a port from 1 to {MAX_PORT}, such as 7700")] = FIRST_PORT
-    """Of the first peer there; the next has the next."""
+    """The port of the first peer there; the others have the following ones."""
     python: Annotated[
         str, Field(min_length=1, max_length=4096), Wanted("a command, such as python3 or ~/dfl/.venv/bin/python")
     ] = "python3"
     """The command of the Python there that has dfl, such as ~/dfl/.venv/bin/python; with --install, of one that makes
     such an environment."""
     directory: Annotated[str, Field(min_length=1, max_length=4096), Wanted("a directory there, such as dfl")] = "dfl"
-    """Where runs lie there, each in a directory of its name; relative to the home directory."""
+    """The directory of runs there, each in one of its name; relative to the home directory."""
     device: Annotated[
         Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")] | None, Wanted("auto, cpu, mps, cuda or cuda:N")
     ] = None
     """auto, cpu, mps, cuda or cuda:N. Not given: as --device has it."""
 
     gigabytes: Annotated[float, Field(gt=0, le=1e6), Wanted("a number above 0, such as 50")] = 50.0
-    """That the launcher takes of each peer there, at most: of its events, of its log, and of all that it leaves."""
+    """The most that the launcher takes from each peer there: of its events, of its log, and of all that it leaves."""
 
     models: Annotated[Literal["fetch", "leave"], Wanted("fetch or leave")] = "fetch"
     """`fetch`: at the end the models of the peers there, heads included, and traces are copied to the machine of the
@@ -117,7 +117,7 @@ class SshSettings(Settings):
     extras: Annotated[
         Extras, Wanted("one or more of encrypted, privacy, tables, vision, such as [tables, vision]")
     ] = ()
-    """Of dfl, to be installed with it."""
+    """The extras of dfl to install."""
 
     @field_validator("hosts", mode="before")
     @classmethod

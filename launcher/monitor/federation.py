@@ -115,8 +115,8 @@ ENDED = ("done", "left", "failed", "stopped", "restarting", "no answer")
 
 @dataclass
 class Wait:
-    """A wait for one cause: for whom, since when (unix seconds), and of whom a person has been told; how many are
-    missed, where it is for members that are to decide."""
+    """A wait for one cause: for whom, since when (Unix seconds), which of them were shown to a person, and, in a wait
+    for a decision, how many members are missing."""
 
     awaited: tuple[Awaited, ...]
     since: float
@@ -124,13 +124,13 @@ class Wait:
     shortage: Shortage | None = None
 
     def after(self, event: Waiting) -> "Wait":
-        """The same wait if any of its peers is still waited for, else one that begins now."""
+        """Return the wait after an event: this one continued if any of its peers is still awaited, else a new one."""
         goes_on = {one.id for one in self.awaited} & {one.id for one in event.awaited}
         since, told = (self.since, self.told) if goes_on else (event.time, frozenset[str]())
         return Wait(event.awaited, since, told, event.shortage)
 
     def tell(self, now: float) -> tuple[Awaited, ...]:
-        """Those of whom a person should be told now: all, once the wait is long and none of them was named."""
+        """Return the peers to show to a person now: all of them, once the wait is long and none was shown yet."""
         ids = {one.id for one in self.awaited}
         if now - self.since < PATIENCE_SECONDS or ids & self.told:
             return ()
@@ -161,11 +161,11 @@ class PeerView:
         self.history = PeerHistory(self.id)
 
     def start(self) -> None:
-        """Its process is started, perhaps again: of what it does now nothing is known yet."""
+        """Note that the peer's process is started, perhaps again; what it does is not known yet."""
         self.state, self.failure, self.waits, self.links = "starting", None, {}, {}
 
     def end(self, state: str) -> None:
-        """Its process has ended, and is now "done", "left", "failed", "stopped" or "restarting"."""
+        """Note that the peer's process has ended and is "done", "left", "failed", "stopped" or "restarting"."""
         self.state, self.waits = state, {}
 
     @property
@@ -175,7 +175,7 @@ class PeerView:
 
     @property
     def last(self) -> RoundDone | None:
-        """Its newest `round` event."""
+        """The peer's newest `round` event; None if there is none."""
         return self.history.rounds.get(self.completed)
 
     @property
@@ -265,9 +265,9 @@ class PeerView:
 OUTSIDE = ("lost", "expelled", "returning")
 """What peers do that are no members of the view."""
 REMIND_SECONDS = 60.0
-"""Seconds after which it is told once more that a decision waits for members; then after twice as many, and so on."""
+"""Seconds after which a decision that waits for members is reported again; this doubles with each report."""
 News = tuple[str, Event]
-"""Whose event, and the event."""
+"""A peer's id and its event."""
 
 
 class FederationView:
@@ -352,7 +352,7 @@ class FederationView:
         return sorted(found, key=lambda one: (-one.here, -one.seconds))
 
     def _take_shortages(self, news: Iterable[News]) -> list[str]:
-        """That members are too few to decide, of which each that is left tells: told once, again ever more seldom."""
+        """Report that too few members are left to decide, as each of those says: once, then at growing intervals."""
         lines = []
         for id, event in news:
             if isinstance(event, Waiting) and (short := event.shortage):
@@ -367,7 +367,7 @@ class FederationView:
         return lines
 
     def _take_end(self, agreed: Sequence[StoppedEarly]) -> list[str]:
-        """That all peers end early, which each of them says: told once."""
+        """Report once that all peers end early, as each of them says."""
         new = [event for event in agreed if event.round < self.rounds]
         if new:
             self.rounds = new[0].round
@@ -383,7 +383,7 @@ class FederationView:
         return True
 
     def _expected(self, id: str, event: Event) -> bool:
-        """Whether it is a link that goes down because one of its two ends has finished, or is in another view."""
+        """Return whether this is a link that goes down because one end has finished, or is in another view."""
         if not isinstance(event, LinkChanged):
             return False
         ends = (self.peers[id], self.peers.get(event.neighbour))
@@ -397,11 +397,11 @@ class FederationView:
         return min((peer.completed for peer in self.present), default=0)
 
     def rounds_after(self, last: int) -> Sequence[int]:
-        """Those completed by all after the round `last`, of which there is something to tell."""
+        """The rounds after `last` that all peers have completed and that can be reported."""
         return range(last + 1, self.round + 1)
 
     def mean_figure(self, round: int) -> float | None:
-        """Mean over the peers that have one of the headline figure after `round`."""
+        """The mean of the headline figure after `round`, over the peers that have one."""
         return mean(peer.figure(self.headline, round) for peer in self.present)
 
     def mean_loss(self, round: int) -> float | None:

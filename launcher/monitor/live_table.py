@@ -25,7 +25,7 @@ from peer.text import duration, number, plural, printable
 OTHER_LINES = 9
 """Lines that the table's frame, its heading and the federation's own lines take at most."""
 LONGEST_STATE = len("communicating")
-"""So wide is the column always: others shall not come and go with the states."""
+"""The constant width of the column, so that others do not come and go with the states."""
 
 
 def render(federation: FederationView, console: Console) -> RenderableType:
@@ -45,7 +45,7 @@ def render(federation: FederationView, console: Console) -> RenderableType:
 
 
 def visible_rows(federation: FederationView, console: Console) -> int:
-    """For how many peers there is: an id that is too long for a line goes on in the next."""
+    """The number of peers for which there is room; an id that is too long for a line continues on the next."""
     beside = max(console.width - LONGEST_STATE - len("   "), 1)
     lines = max(ceil(len(id) / beside) for id in federation.peers)
     return (console.height - OTHER_LINES - bool(federation.shortages)) // lines
@@ -136,7 +136,7 @@ STYLES = {
 
 
 class Lines(AbstractContextManager["Lines"]):
-    """For logs and pipes: a line for each round of the federation, and whatever is said."""
+    """The output for logs and pipes: a line for each round of the federation, and all messages."""
 
     def __init__(self, console: Console):
         self.console = console
@@ -158,7 +158,7 @@ class Lines(AbstractContextManager["Lines"]):
 
 
 class LiveTable(AbstractContextManager["LiveTable"]):
-    """For terminals: one line a peer, and what is said scrolls above it."""
+    """The output for terminals: one line per peer, and messages scroll above it."""
 
     def __init__(self, console: Console):
         self.console = console

@@ -66,7 +66,7 @@ def _waits(status: PeerStatus, before: PeerView, now: float) -> Sequence[Event]:
 
 
 def _rounds(status: PeerStatus, before: PeerView, headline: Headline, now: float) -> Sequence[Event]:
-    """Only the last round: those in between were not asked for."""
+    """The event of the last round; those in between were not asked for."""
     if not (done := completed(status)):
         return []
     told = RoundDone(round=done, **headline.fields(status.figure), bytes_sent=status.bytes_sent, time=now)
@@ -96,7 +96,7 @@ class PolledFederation(FederationView):
         for id in unasked:
             self.peers[id].state = DIALS_OUT
         self._silent: dict[str, str] = {}
-        """By id, why a peer does not answer."""
+        """Why peers do not answer, by id."""
         self._durable = dict.fromkeys(ids, -1)
         self._heard: float | None = None
         """When any peer answered last, in unix seconds."""
@@ -151,11 +151,11 @@ class PolledFederation(FederationView):
         return min((peer.round if peer.id in self.unasked else peer.completed for peer in self.present), default=0)
 
     def rounds_after(self, last: int) -> Sequence[int]:
-        """Only the newest: peers are not asked in each round."""
+        """The newest round, as peers are not asked in every round."""
         return [self.round] if self.round > last else []
 
     def mean_figure(self, round: int) -> float | None:
-        """Of what each peer said last: those ahead of the slowest were not asked in its round."""
+        """The mean of each peer's last figure, as peers ahead of the slowest were not asked in its round."""
         return mean(peer.figure(self.headline) for peer in self.present)
 
     def _met(self, id: str) -> str:
@@ -167,7 +167,7 @@ class PolledFederation(FederationView):
                 self._durable[link.id] = max(self._durable[link.id], link.durable)
 
     def _events(self, id: str, status: PeerStatus, now: float) -> Sequence[Event]:
-        """Of a view it is told who is not in it; not whether it was planned, nor why."""
+        """The events that a status implies. It says who is not in a view, but not whether it was planned, nor why."""
         if status.view <= self.peers[id].history.view:
             return events(status, self.peers[id], self.headline, now)
         told = events(status, PeerView(id), self.headline, now)

@@ -67,7 +67,7 @@ def _other_cards(summary: Summary, headline: Headline) -> Iterator[Card]:
 
 
 def cards_so_far(data: RunData, tables: Mapping[str, list[Row]]) -> Iterator[Card]:
-    """The same of a run that is not over, as far as its peers have told."""
+    """The cards of a run that is not over, as far as its peers have reported."""
     headline, sent = data.headline, sum(row["bytes_sent"] for row in tables["peers"])
     last = tables["rounds"][-1] if tables["rounds"] else {}
     after, better = f"after round {last.get('round', '–')}", headline.figure.better
@@ -145,7 +145,7 @@ EVENTS_BY_WEIGHT: tuple[EventKind, ...] = (
     "waits",
     "note",
 )
-"""Which of very many moments are shown rather than others."""
+"""Kinds of moments, those first that are shown rather than others if there are too many."""
 
 
 def document_of(data: RunData, label: str) -> ReportDocument:
@@ -177,13 +177,13 @@ def _build(data: RunData, label: str) -> ReportDocument:
 
 
 def _foremost(happened: list[Row]) -> list[Row]:
-    """As many as are shown, in their order: of very many those first in `EVENTS_BY_WEIGHT`, and of each the first."""
+    """The events that are shown, in order: if there are too many, the first ones of the weightiest kinds."""
     by_weight = sorted(range(len(happened)), key=lambda at: EVENTS_BY_WEIGHT.index(happened[at]["kind"]))
     return [happened[at] for at in sorted(by_weight[:MAX_EVENTS])]
 
 
 def _finite(row: Row) -> Row:
-    """With None for what is no number: JSON knows no infinity."""
+    """A row with None for values that are not finite, as JSON has no infinity."""
     return {key: None if isinstance(value, float) and not isfinite(value) else value for key, value in row.items()}
 
 

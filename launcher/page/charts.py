@@ -26,7 +26,7 @@ from peer.text import one_line
 Chart = dict[str, Any]
 """A chart, or a part of one, in Vega-Lite's own words."""
 MAX_NAMED_PEERS = 24
-"""Of more peers than that not each is named."""
+"""The most peers of which each is named."""
 NAMES_AXIS: Chart = {"labelOverlap": "greedy", "labelSeparation": 6, "labelAngle": 0, "ticks": False, "grid": False}
 """An axis of peers' names, as many of them as there is room for."""
 
@@ -48,7 +48,7 @@ class ReportFigure:
 
 
 def titled(words: str) -> str:
-    """With a capital letter; the others stay as they are."""
+    """Words with a capital first letter; the other letters stay as they are."""
     return f"{words[:1].upper()}{words[1:]}"
 
 
@@ -96,7 +96,7 @@ FAINT = {"light": "#d9dde3", "dark": "#3a4250"}
 MUTED = {"light": "#5b6573", "dark": "#a4adba"}
 PAPER = {"light": "#ffffff", "dark": "#171c24"}
 HEAT = {"light": ("#3f7fb0", "#08306b"), "dark": ("#5f9bcc", "#eaf5ff")}
-"""From few to many; what is written on it has the colour of the paper."""
+"""The scale from few to many; what is written on it has the colour of the paper."""
 MAIN = {"light": "#0072b2", "dark": "#56b4e9"}
 RUN_COLOURS = {
     "light": ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#444444"),
@@ -147,7 +147,7 @@ def check_installed() -> None:
 
 
 def vega_script() -> str:
-    """As a JavaScript module that sets `window.vegaEmbed`; InputError where it cannot be made."""
+    """Vega as a JavaScript module that sets `window.vegaEmbed`; InputError if it cannot be made."""
     check_installed()
     kept = _cache_directory() / f"drawing-{version('vl-convert-python')}.js"
     with suppress(OSError, UnicodeDecodeError):

@@ -31,7 +31,7 @@ TABLES = ("rounds", "peer_rounds", "peers", "seconds", "edges", "moments", "ring
 
 @dataclass(frozen=True)
 class Card:
-    """One number to be seen first. value: as it stands in summary.json; shown: as a person reads it."""
+    """A number at the top of the page. value: as in summary.json; shown: for people."""
 
     key: str
     name: str
@@ -64,7 +64,7 @@ class PrivacyWords:
 
 @dataclass(frozen=True)
 class RunPart:
-    """One run. label: its name in tables and legends. figure: the one by which models are judged, in words."""
+    """One run. label: its name in tables and legends. figure: the name of the figure that judges models, in words."""
 
     label: str
     name: str
@@ -83,10 +83,10 @@ class RunPart:
     notes: Sequence[str] = ()
     """Sentences about changes of view, peers that misbehave, peers that are missing."""
     ring_cost: Sequence[float | None] = (None, None)
-    """Before and after ordering."""
+    """The ring's cost before and after ordering."""
     moments_left_out: int = 0
     classes: Sequence[str] = ()
-    """As the ring shows them, in their order."""
+    """The classes that the ring's figure shows, in order."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class ReportDocument:
         return as_text(asdict(self))
 
     def thinned(self) -> "ReportDocument":
-        """With no more than is drawn: of very many rounds of peers every second or third one, and the last."""
+        """The document without what is not drawn: of very many rounds, every second or third and the last are left."""
         rows = self.tables["peer_rounds"]
         every = ceil(len(rows) / MAX_POINTS)
         last = max((row["round"] for row in rows), default=0)
@@ -112,9 +112,9 @@ class ReportDocument:
 
 
 def as_text(content: object) -> str:
-    """JSON that may stand within a page: no text in it can end the element, wherever it comes from.
+    """JSON that is safe within a page: no text in it can end the element, wherever it comes from.
 
-    FailedError for a number that is none.
+    FailedError for a number that is not finite.
     """
     try:
         text = json.dumps(content, allow_nan=False, separators=(",", ":"))
@@ -124,7 +124,7 @@ def as_text(content: object) -> str:
 
 
 def merge_documents(documents: Sequence[ReportDocument], title: str) -> ReportDocument:
-    """One document of all their runs."""
+    """Merge documents into one with all their runs."""
     tables: dict[str, list[Row]] = {name: [] for name in TABLES}
     for one in documents:
         for name in TABLES:
@@ -133,13 +133,13 @@ def merge_documents(documents: Sequence[ReportDocument], title: str) -> ReportDo
 
 
 CSV_TABLES = ("rounds", "peer_rounds", "peers", "seconds", "edges", "moments")
-"""The others say only where something is drawn."""
+"""The tables that are written as CSV; the others only say where something is drawn."""
 LEADING_COLUMNS = ("run", "protocol", "seed", "peer", "from", "to", "vector", "kind", "round")
-"""Columns that say what a row is of."""
+"""The columns that say what a row is about."""
 
 
 def as_csv(document: ReportDocument) -> dict[str, str]:
-    """The text of each table, by name; empty cells are what is not known."""
+    """The CSV text of each table, by name; unknown values are empty cells."""
     return {name: _csv([_flat(row) for row in document.tables[name]]) for name in CSV_TABLES}
 
 
@@ -152,7 +152,7 @@ def _csv(rows: Sequence[Row]) -> str:
 
 
 def csv_text(names: Sequence[str], rows: Iterable[Row]) -> str:
-    """Rows of a table, with an empty field for what is not known."""
+    """A table as CSV, with empty fields for unknown values."""
     file = io.StringIO(newline="")
     writer = csv.DictWriter(file, names, lineterminator="\n")
     writer.writerow({name: as_cell(name) for name in names})
@@ -161,14 +161,14 @@ def csv_text(names: Sequence[str], rows: Iterable[Row]) -> str:
 
 
 def _flat(row: Row) -> Row:
-    """With a column for each class in place of one of all."""
+    """A row with a column for each class instead of one for all."""
     shares = row.get("classes", {})
     plain = {name: value for name, value in row.items() if name != "classes"}
     return plain | {f"class {name}": share for name, share in shares.items()}
 
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-"""What begins one, or what a spreadsheet passes over before it."""
+"""The characters that begin a formula, or that a spreadsheet ignores before one."""
 
 
 def as_cell(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The page as one file: template, style, scripts, document and figures. It needs no network, and forbids itself any."""
+"""The page as one file: template, style, scripts, document and figures. It needs no network, and blocks its use."""
 
 import base64
 import hashlib
@@ -16,7 +16,7 @@ from launcher.page.timeline import time_figure, timeline_figure
 
 
 def figures(document: ReportDocument) -> list[ReportFigure]:
-    """Those of one run, or those that compare several; of what nothing is known there is none."""
+    """The figures of one run, or those that compare several runs. Figures without data are left out."""
     if len(document.runs) > 1:
         made = compared_figures(document)
     else:
@@ -30,12 +30,12 @@ def figures(document: ReportDocument) -> list[ReportFigure]:
 
 SHADES = ("light", "dark")
 LATE_FIGURES = ("time", "traffic", "timeline")
-"""Figures that stand behind the words on privacy."""
+"""The figures that follow the section on privacy."""
 
 
 @dataclass(frozen=True)
 class Addition:
-    """What a page has besides: markup above the figures, style, a script that runs last, and where it may connect."""
+    """Additions to a page: markup above the figures, style, a script that runs last, and where it may connect."""
 
     markup: str = ""
     style: str = ""
@@ -47,7 +47,7 @@ NO_ADDITION = Addition()
 
 
 def page(document: ReportDocument | None, library: str, more: Addition = NO_ADDITION) -> str:
-    """document: None for a page that is told later what to show. library: the script that sets `vegaEmbed`."""
+    """The page's HTML. document: None if the page gets it later. library: the script that sets `vegaEmbed`."""
     parts, looks = files("launcher.page"), {shade: look(shade) for shade in SHADES}
     script = parts.joinpath("page.js").read_text(encoding="utf-8")
     return Template(parts.joinpath("page.html").read_text(encoding="utf-8")).substitute(
@@ -65,10 +65,10 @@ def page(document: ReportDocument | None, library: str, more: Addition = NO_ADDI
 
 
 def figures_for_page(document: ReportDocument) -> list[dict[str, Any]]:
-    """The document's figures as the page takes them."""
+    """The document's figures in the form that the page's script takes."""
     return [vars(figure) | {"late": figure.name in LATE_FIGURES} for figure in figures(document)]
 
 
 def _hash(script: str) -> str:
-    """As a Content-Security-Policy names the one script that may run."""
+    """A script's hash as in a Content-Security-Policy, so that only this script may run."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"

@@ -170,7 +170,7 @@ def loss_figure(document: ReportDocument) -> ReportFigure:
 
 
 def compared_figures(document: ReportDocument) -> list[ReportFigure]:
-    """Those of which anything is known."""
+    """The figures that compare runs, for all measures with data."""
     figure = document.runs[0].figure
     measures = {
         "mean": f"mean {figure}",

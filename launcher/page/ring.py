@@ -22,10 +22,10 @@ from peer.text import number
 
 INNER, OUTER = 0.46, 0.86
 LABEL_RADIUS = 0.92
-"""Where the names stand."""
+"""The radius at which names are written."""
 MAX_LABELS = 24
 UNKNOWN = "not told"
-"""In place of a class, where a peer has not told of its data, or a task has no classes."""
+"""Stands for a class if a peer has not reported its data, or a task has no classes."""
 
 
 def sectors(order: Sequence[str], mixes: Mapping[str, Mapping[str, float]]) -> Iterator[Row]:
@@ -108,7 +108,7 @@ def _groups(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
 
 
 def orders(data: RunData) -> Iterator[DrawnOrder]:
-    """Before and after; of a ring that was not ordered, the one there is as "after"."""
+    """The ring's orders before and after ordering; if it was not ordered, its only one as "after"."""
     first, orders = data.spec.ids, data.orders
     last = data.summary.ring if data.summary else orders[-1].order if orders else first
     last = tuple(last) if sorted(last) == sorted(first) else first  # each peer tells its own, whatever it likes
@@ -153,7 +153,7 @@ CLASS_COLOURS = (
 )
 """Tol's muted scheme."""
 ORDERED_COLOURS = ("#fde725", "#a0da39", "#4ac16d", "#1fa187", "#277f8e", "#365c8d", "#46327e", "#440154")
-"""For more classes than can be told apart: near numbers have near colours (viridis)."""
+"""Colours for more classes than can be told apart: near numbers have near colours (viridis)."""
 
 
 def class_colours(names: Sequence[str]) -> list[str]:
@@ -171,7 +171,7 @@ SIDE = "sin(datum.middle) > 0.2 ? 'left' : sin(datum.middle) < -0.2 ? 'right' : 
 
 
 def ring_figures(document: ReportDocument) -> list[ReportFigure]:
-    """Before and after; one alone of a ring that was not ordered."""
+    """The figures of the ring before and after ordering; only one if it was not ordered."""
     kinds = {row["when"] for row in document.tables["ring"]}
     before, after = document.runs[0].ring_cost
     lines = "who sent to whom" if document.tables["edges"] else "neighbours"
@@ -194,7 +194,7 @@ def _ring_figure(when: str, title: str, caption: str, document: ReportDocument) 
 
 
 def ring_chart(when: str, names: Sequence[str], peers: int, width: int | None = None) -> Chart:
-    """Of the tables `ring` and `neighbours`. names: of the classes, in order. width: None for as much as there is."""
+    """The chart of the tables `ring` and `neighbours`. names: the classes, in order. width: None for all there is."""
     here: Chart = {"filter": f"datum.when === '{when}'"}
     layers: list[Chart] = [
         {
@@ -248,7 +248,7 @@ def _colour_channel(names: Sequence[str]) -> Chart:
 
 
 def _position_channel(field: str, width: int | None) -> Chart:
-    """In the largest square in the middle, where the sectors are."""
+    """The channel of a position in the largest square in the middle, where the sectors are."""
     wide, high = (width, HEIGHT) if width else ("width", "height")
     side, sign = (wide, 1) if field == "x" else (high, -1)
     rim = [{"expr": f"({side} - {one} * min({wide}, {high})) / 2"} for one in (sign, -sign)]
@@ -268,7 +268,7 @@ def _radius_channel(field: str, width: int | None) -> Chart:
 
 
 MAX_NUMBERED_PEERS = 12
-"""Of more peers no number is written into the squares."""
+"""The most peers for which numbers are written into the squares."""
 
 
 def traffic_figure(document: ReportDocument) -> ReportFigure:

@@ -43,7 +43,7 @@ class RunData:
 
     @classmethod
     def read(cls, spec: Spec, places: Mapping[str, Path], summary: Summary | None) -> Self:
-        """By the peers' own files."""
+        """Read the data from the peers' own files."""
         histories = {id: PeerHistory.read(id, places[id]) for id in spec.ids if id in places}
         views = decided_views(spec, places, summary.rounds if summary else spec.rounds)
         return cls(spec, views, histories, summary, audits(places))
@@ -64,7 +64,7 @@ class RunData:
 
     @cached_property
     def earlier_edges(self) -> set[Edge]:
-        """Those used only before the ring was put in its last order."""
+        """The edges used only before the ring got its last order."""
         return earlier_edges(ring_periods(self.views, self.sent_vectors))
 
     @property
@@ -86,7 +86,7 @@ class RunData:
 
     @property
     def ring_cost(self) -> tuple[float | None, float | None]:
-        """Before and after ordering; None where the ring was not ordered."""
+        """The ring's cost before and after ordering; None if it was not ordered."""
         if self.summary:
             return self.summary.ring_cost.get("before"), self.summary.ring_cost.get("after")
         return (self.orders[0].cost_before, self.orders[-1].cost_after) if self.orders else (None, None)
@@ -97,7 +97,7 @@ class RunData:
 
     @property
     def proof(self) -> Privacy | None:
-        """None while nothing is proven."""
+        """The proof of privacy; None while nothing is proven."""
         if self.goes_on:
             return None
         if self.summary:

@@ -31,7 +31,7 @@ MIN_PAUSE_S = 5.0
 
 
 class Clock:
-    """Made of when peers ran, each from its first event to its last, in unix seconds."""
+    """A clock of the times when peers ran, each from its first event to its last, in Unix seconds."""
 
     def __init__(self, lives: Iterable[tuple[float, float]]):
         self._spans: list[tuple[float, float, float]] = []
@@ -54,7 +54,7 @@ class Clock:
 
     @property
     def pauses(self) -> list[float]:
-        """Where on this clock a pause was left out."""
+        """The times on this clock at which a pause was left out."""
         return [round(begin - paused, 3) for begin, _, paused in self._spans[1:]]
 
 

@@ -36,7 +36,7 @@ class Collected:
 
     @classmethod
     def find(cls, directories: Sequence[Path], code: Path | None = None) -> "Collected":
-        """Of peers' directories, or of ones that hold peers' directories; InputError when they are not of one run.
+        """Find peers' directories among these, or inside them; InputError if they are not of one run.
 
         code: where a protocol or task of the user's own is imported from.
         """
@@ -53,7 +53,7 @@ class Collected:
         return cls(spec, {id: places[id] for id in spec.ids if id in places})
 
     def summarise(self, spent: TimeSpent | None = None) -> Summary:
-        """Of all that have finished; FailedError if none has. spent: None if only the peers' events tell it."""
+        """Summarise all finished peers; FailedError if there are none. spent: None if only events tell it."""
         found = PeerResults.find(self.spec, self.places)
         missing = {id: self._why(id) for id in found.without}
         if not found.results:
@@ -70,7 +70,7 @@ class Collected:
         return f"it has not finished: {rounds} of {self.spec.rounds} rounds"
 
     def _spent(self) -> TimeSpent:
-        """By each peer's own clock, from each start to the last event before the next; and how often they restarted."""
+        """The time spent, by each peer's clock, from each start to the last event before the next; and the restarts."""
         all = self._histories.values()
         return TimeSpent(max(one.alive_seconds for one in all), sum(one.restarts for one in all))
 
@@ -152,7 +152,7 @@ def _spec(runs: Mapping[Path, RunIdentity], code: Path | None) -> Spec:
 
 
 def _harmless(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Without data and training, which do not matter here and may name code, too."""
+    """A spec's content without data and training, which do not matter here and may name code."""
     ring = [{key: value for key, value in member.items() if key != "data"} for member in content["ring"]]
     return {**content, "data": {"name": "digits"}, "training": {}, "ring": ring}
 

@@ -53,15 +53,15 @@ from peer.spec.federation import MEANS, VARIANCES, Spec
 from peer.text import plural
 
 Audits = Mapping[str, Sequence[AuditedRound]]
-"""By id, what each peer wrote down of its rounds."""
+"""The audits of all peers, by id."""
 Edge = tuple[str, str]
 """Sender and receiver."""
 Flow = tuple[int, int, str, str, str]
 """Number of the view, round, sender, receiver, name of the vector."""
 SizeKind = Literal["bytes", "scalar_bytes"]
-"""Bytes of tensors, or of the numbers beside a tensor or in a record."""
+"""Bytes of tensors, or of the numbers with a tensor or in a record."""
 AuditedRoundKey = tuple[str, int, int]
-"""Whose audit, number of the view, round."""
+"""The peer whose audit it is, the number of the view, the round."""
 
 
 class SentVector(NamedTuple):
@@ -69,16 +69,16 @@ class SentVector(NamedTuple):
 
     view: int
     order: int
-    """How often the ring had been put in another order in that view."""
+    """How often the ring had been reordered in that view."""
     round: int
     source: str
     target: str
     vector: str
     bytes: int
     number_bytes: int
-    """Of the numbers beside the vector, or in the record."""
+    """The bytes of the numbers with the vector, or in the record."""
     unwritten: bool = False
-    """Whether its receiver alone has written it down, as the sender was lost before it could."""
+    """Whether only its receiver has recorded it, as the sender was lost before it could."""
 
     @property
     def edge(self) -> Edge:
@@ -113,7 +113,7 @@ class RingOrders:
             if len(record.orders) > len(longest.get(record.at, ())):
                 longest[record.at] = record.orders
         self._announced: dict[int, list[tuple[int, Sequence[str]]]] = {}
-        """By view, each with its round."""
+        """The announced orders of the ring by view, each with its round."""
         for (view, round), orders in sorted(longest.items()):
             self._announced.setdefault(view, []).extend((round, ring) for ring in orders)
 
@@ -163,7 +163,7 @@ def sum_flows(audits: Audits, kind: SizeKind) -> tuple[Counter[Flow], Counter[Fl
 
 K = TypeVar("K")
 MAX_NAMED = 5
-"""Of more peers or vectors than this the others are counted."""
+"""How many peers or vectors are named; the others are counted."""
 HOLDS = {True: "met", False: "not met", None: "neither proven nor denied"}
 
 
@@ -174,7 +174,7 @@ class DefinitionFinding(NamedTuple):
     counted: str
 
     def doubted(self, why: str) -> "DefinitionFinding":
-        """With what may not have been counted; what is denied stays so."""
+        """The finding when something may not have been counted; a denial remains one."""
         return DefinitionFinding(False if self.holds is False else None, f"{self.counted}; {why}")
 
 
@@ -209,7 +209,7 @@ class RingPeriod:
 
 
 def ring_periods(views: Views, flows: Iterable[SentVector]) -> list[RingPeriod]:
-    """By view, and by order of the ring within it, the last at the end."""
+    """The ring's periods, by view, and by order of the ring within it, the last one at the end."""
     by_order = sorted(_by(flows, lambda flow: (flow.view, flow.order)), key=lambda one: one[0])
     return [RingPeriod(view, views.members_of(view), some) for (view, _), some in by_order]
 
@@ -369,7 +369,7 @@ def why_no_ring(edges: Iterable[Edge], members: Sequence[str]) -> str:
 
 
 def earlier_edges(orders: Sequence[RingPeriod]) -> set[Edge]:
-    """Those used only before the ring's last order."""
+    """The edges used only before the ring's last order."""
     return {edge for one in orders[:-1] for edge in one.edges} - (orders[-1].edges if orders else set())
 
 
@@ -548,7 +548,7 @@ class PrivacyDeclaration:
 
     @property
     def whose_code(self) -> str:
-        """Whose code took part, in words."""
+        """The peers whose own code took part, in words."""
         if not self.own_code:
             return "no code of your own took part"
         named = ", ".join(f"`{name}`" for name in self.own_code)
@@ -573,7 +573,7 @@ class PrivacyDeclaration:
         return "declared like the extractor by code of your own, which nobody can check" if own else None
 
     def _numbers(self, audits: Audits, kind: Literal["told", "noted"], why: str) -> list[UnverifiedBytes]:
-        """By name, where code of a user's own took part; each counts once, however many peers get it."""
+        """The numbers by name, if user code took part; each counts once, however many peers get it."""
         counts: Counter[str] = Counter()
         for _, record in all_rounds(audits) if self.own_code else ():
             counts.update(getattr(record, kind))

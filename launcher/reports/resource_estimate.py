@@ -52,7 +52,7 @@ class ResourceEstimate:
         return disk_needed(made.spec, made.sizes["model"], figures._replace(busiest=busiest))
 
     def plain(self) -> dict[str, Any]:
-        """For programs: the model in values, all else in bytes."""
+        """The estimate for programs: the model in values, all else in bytes."""
         made, spec, disk = self.made, self.made.spec, self.disk
         return {
             "name": spec.name,
@@ -114,7 +114,7 @@ def heading(needs: ResourceEstimate) -> list[str]:
 
 
 def of_whom(made: Plan) -> str:
-    """Which data set is split and how; which peers have data of their own."""
+    """Say which data set is split, and how, and which peers have their own data."""
     data, own = (
         made.spec.data,
         ", ".join(made.own[:MAX_NAMED_PEERS]) + (", ..." if len(made.own) > MAX_NAMED_PEERS else ""),
@@ -146,7 +146,7 @@ def sent_in_words(spec: Spec) -> str:
 
 
 def travels(spec: Spec) -> str:
-    """In which form, if it is not the plain one."""
+    """Say in which encoding vectors travel, if it is not the plain one."""
     if spec.wire.kind == "float32":
         return ""
     if any(spec.wire.shortens(share) for share in spec.protocol.shares(spec.rounds)):

@@ -40,7 +40,7 @@ class TimeSpent:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """From the file, or nothing spent if there is none, or none that can be read."""
+        """Read the file; zero if there is none that can be read."""
         try:
             return TypeAdapter(cls).validate_json(read_plain(path, MAX_SETTINGS_BYTES))
         except (OSError, ValueError):
@@ -76,7 +76,7 @@ class PeerResults(NamedTuple):
 
     @property
     def without(self) -> list[str]:
-        """Those that should have a result, and have none."""
+        """The peers that should have a result, and have none."""
         return [id for id in self.views.finishers if id not in self.results]
 
 
@@ -89,7 +89,7 @@ def summarise(spec: Spec, directory: Path, spent: TimeSpent) -> Summary:
 
 
 def view_as_json(view: View) -> DecidedView:
-    """As it is when it is read back: with lists."""
+    """A view as it is read back from JSON, with lists."""
     lists = {"members": [*view.members], "entrants": [*view.entrants], "expelled": [*view.expelled]}
     return cast(DecidedView, view.as_json() | lists)
 

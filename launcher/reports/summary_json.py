@@ -56,7 +56,7 @@ class Privacy(TypedDict):
     on_trust: list[UnverifiedBytes]
     definitions: dict[str, bool | None]
     counted: NotRequired[dict[str, str]]
-    """By definition a sentence that says what was counted; not in summaries of earlier versions."""
+    """Sentences that say what was counted, by definition; not in summaries of earlier versions."""
     of_data: NotRequired[dict[str, int]]
     """Bytes that all peers together sent of what is found of columns (`standardize: federation`), by vector."""
     unknown: NotRequired[list[str]]
@@ -64,8 +64,8 @@ class Privacy(TypedDict):
 
 
 class Gains(TypedDict):
-    """What the peers of a run have gained over training alone, by the headline figure. gain: by id, positive is better,
-    also where less of the figure is."""
+    """What the peers of a run have gained over training alone, by the headline figure. gain: by id; positive is better,
+    even if a lower figure is better."""
 
     mcg: float
     cgs: float | None
@@ -74,7 +74,7 @@ class Gains(TypedDict):
 
 
 class Worth(Gains):
-    """The same in words, and what each peer's figure is alone."""
+    """The gains, the verdict in words, and each peer's figure after training alone."""
 
     verdict: str
     alone: dict[str, float]
@@ -130,21 +130,21 @@ class Summary:
     per_peer: Annotated[tuple[PeerSummary, ...], Field(min_length=1)]
     privacy: Privacy
     replicated: dict[str, bool] = field(default_factory=dict)
-    """By name: whether what the protocol declares as equal at all peers was so in the end; written if it does."""
+    """Whether what the protocol declares as equal at all peers was so in the end, by name; written if it does."""
     behaviour: dict[str, str] = field(default_factory=dict)
-    """By id: how a peer misbehaved because the spec says so; written if any does."""
+    """How peers misbehaved because the spec says so, by id; written if any does."""
     honest_accuracy: float | None = None
     """Mean over all other peers of the headline figure, of accuracies by the spec's test; written with `behaviour`."""
     stopped_early: bool = False
     """Whether all peers agreed to end after `rounds`, earlier than the spec has it; written if they did."""
     missing: dict[str, str] = field(default_factory=dict)
-    """By id: why a peer is in none of the figures; written if any is missing."""
+    """Why peers are in none of the figures, by id; written if any is missing."""
     views: tuple[DecidedView, ...] = ()
     """All after the first, which has all peers; written, like the next two, if there was any."""
     exact: bool = True
     """Whether the result is that of a run in which no peer was ever lost."""
     absences: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    """By id: the first and last of the rounds in which a peer's data took no part."""
+    """The first and last of the rounds in which a peer's data took no part, by id."""
 
     worth: Worth | None = None
     """Written if the same peers have trained alone, too (`--beside solo`)."""
@@ -169,7 +169,7 @@ def read(path: Path) -> Summary | None:
 
 
 def dump(summary: Summary) -> str:
-    """As it stands in the file."""
+    """The text of the file."""
     unused = {name for name in ("replicated", "missing", "stopped_early", "worth") if not getattr(summary, name)}
     unused |= set() if summary.behaviour else {"behaviour", "honest_accuracy"}
     unused |= set() if summary.views else {"views", "exact", "absences"}

@@ -23,11 +23,11 @@ from peer.spec.federation import Spec
 from peer.text import number
 
 VERDICTS = (("worth it", 1), ("not worth it", -1), ("no difference", 0))
-"""By the sign of the gain."""
+"""The verdicts by the sign of the gain."""
 
 
 def worth_lines(found: Worth) -> list[str]:
-    """For a person: a line of all peers, and one of each verdict with its peers."""
+    """The gains for people: a line for all peers, and one for each verdict with its peers."""
     told = [found["verdict"]]
     for words, sign in VERDICTS:
         named = [
@@ -66,7 +66,7 @@ FEDERATION_KEYS = frozenset(
 
 
 def solo_directory(directory: Path) -> Path:
-    """Where the peers of the run in `directory` train alone."""
+    """The directory in which the peers of the run in `directory` train alone."""
     return directory.with_name(f"{directory.name}-solo")
 
 

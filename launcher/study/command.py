@@ -49,7 +49,7 @@ def check_directory(directory: Path, name: str) -> None:
 
 
 def name_of_study_in(directory: Path) -> str | None:
-    """Of the study that is there already; None where there is none, or it cannot be read any more."""
+    """The name of the study in a directory; None if there is none that can be read."""
     try:
         return read_study(directory / STUDY_FILE)[0].name
     except (InputError, OSError):
@@ -99,7 +99,7 @@ class ProgressBar:
 
 
 FIGURE_KINDS = ("rounds", "fairness", "bytes", "axis", "ring", "reputation")
-"""With which the names of figures begin."""
+"""The beginnings of figures' names."""
 
 
 def write_results(made: Sequence[Cell], failures: Mapping[str, str]) -> None:
@@ -118,7 +118,7 @@ def write_results(made: Sequence[Cell], failures: Mapping[str, str]) -> None:
 
 
 def _draw_figures(place: Path, charts: Mapping[str, tuple[str, Any]]) -> dict[str, tuple[str, bytes]]:
-    """By name, titles and SVGs. Figures of an earlier grid go."""
+    """Draw the figures; return titles and SVGs by name. Figures of an earlier grid are removed."""
     place.mkdir(exist_ok=True)
     drawn = {}
     for file, (title, chart) in charts.items():
@@ -161,7 +161,7 @@ def study(options: StudyOptions, output: Output) -> int:
 
 @dataclass(frozen=True)
 class Backend:
-    """Where cells are computed, in words, and what computes them."""
+    """A back end for cells: its place in words, and what computes them."""
 
     words: str
     computed: Callable[[StopSignal], Generator[CellOutcome, None, None]]

@@ -87,7 +87,7 @@ class DaskScheduler:
         return other and _other_code(worker, other)
 
     def refuse(self, worker: str, other: str) -> None:
-        """It has other code, as it has told instead of computing a cell."""
+        """Refuse a worker that has said that it has other code, instead of computing a cell."""
         self.refused[worker] = _other_code(worker, other)
 
     @property
@@ -213,7 +213,7 @@ class DaskPool:
                 self._waiting.append(cell)
 
     def _told(self, cell: Cell, future: Any) -> CellOutcome | None:
-        """None of a worker that has other code, as it has come since, or was changed."""
+        """The outcome of a cell; None from a worker with other code, which has come later or was changed."""
         if future.status == "error":
             return CellOutcome(cell, _error_reason(future.exception(timeout=FETCH_TIMEOUT_S)))
         if future.status == "cancelled":
@@ -231,7 +231,7 @@ class DaskPool:
 
 
 def _portable(cell: Cell) -> str:
-    """Its spec. A machine needs the directory of own code only where there is such code."""
+    """A cell's spec in portable form; a machine needs the directory of user code only if there is such code."""
     named = user_code(cell.spec.model_dump(mode="json"))
     return (cell.spec if named else cell.spec.model_copy(update={"code": None})).dump()
 

@@ -42,7 +42,7 @@ def _git(*words: str) -> str:
 
 
 ROOT = Path(__file__).parents[2]
-"""Where the packages `peer` and `launcher` are."""
+"""The directory of the packages `peer` and `launcher`."""
 PACKAGES = ("torch", "numpy", "distributed")
 OWN = "dfl"
 

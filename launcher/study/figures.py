@@ -27,7 +27,7 @@ METHOD_COLOUR = nominal("protocol", sort=None, legend=COLOUR_LEGEND)
 
 
 def main_figures(rows: Sequence[Row], round_rows: Sequence[Row], axes: Sequence[str]) -> dict[str, tuple[str, Chart]]:
-    """By file name: the title and the chart."""
+    """The study's main figures, title and chart by file name."""
     others = other_axes(rows, axes, "protocol")
     figure = headline_words(rows)
     whole = [
@@ -70,13 +70,13 @@ def faceted(data: Sequence[Row], spec: Chart) -> Chart:
 
 
 def file_name(words: str, taken: Container[str]) -> str:
-    """Of letters that every file system takes, and not taken yet."""
+    """A file name that is not taken yet, of characters that every file system allows."""
     name = re.sub(r"[^A-Za-z0-9.+=_]+", "-", words).strip("-.")[:110]
     return next(one for one in chain([name], (f"{name}-{number}" for number in count(2))) if one not in taken)
 
 
 def _over_seeds(course: Sequence[Row]) -> list[Row]:
-    """Of each method, place and round the mean over the seeds, and what lies a standard deviation below and above."""
+    """The mean over the seeds for each method, place and round, with the values one standard deviation around it."""
     found: dict[tuple[Any, ...], list[float]] = {}
     for row in course:
         found.setdefault((row["protocol"], row["place"], row["round"]), []).append(row["mean"])
@@ -120,11 +120,11 @@ def _points(figure: str, field: str, words: str) -> Chart:
 MIN_VALUES = 3
 """Values that make a course."""
 LOG_RATIO = 20
-"""From this ratio of the largest to the smallest on, a scale is logarithmic."""
+"""The ratio of the largest to the smallest value from which on a scale is logarithmic."""
 
 
 def axis_figures(rows: Sequence[Row], axes: Sequence[str]) -> dict[str, tuple[str, Chart]]:
-    """By file name: the title and the chart."""
+    """The figures along each axis, title and chart by file name."""
     against = {
         "mean": f"mean {headline_words(rows)}",
         "weight_divergence": "weight divergence between the peers' models",
@@ -214,7 +214,7 @@ def ring_figure(kept: dict[str, Any]) -> Chart:
 NOTES = ("reputation", "opinions")
 """Names of notes with a number for each member, in the order of the spec."""
 MAX_NUMBERED_STEPS = 24
-"""Of more peers or rounds no number is written into the squares."""
+"""The most peers or rounds for which numbers are written into the squares."""
 
 Notes = Sequence[Mapping[str, Any]]
 
@@ -241,7 +241,7 @@ def reputations_of(told: Mapping[str, Notes]) -> tuple[str, Chart] | None:
 
 
 def _noted(notes: Notes, name: str, ids: Sequence[str]) -> dict[int, dict[str, float]]:
-    """By round and member."""
+    """The noted numbers by round and member."""
     found = {note["round"]: note.get(name) for note in notes}
     whole = {round: values for round, values in found.items() if isinstance(values, list) and len(values) == len(ids)}
     return {round: dict(zip(ids, values, strict=True)) for round, values in whole.items()}
@@ -279,7 +279,7 @@ def _heat(rows: list[dict[str, Any]], along: Sequence[Any], up: Sequence[str], w
 
 
 def cell_figures(cells: Sequence[Cell], axes: Sequence[str]) -> dict[str, tuple[str, Chart]]:
-    """By file name: the title and the chart."""
+    """The figures of individual cells, title and chart by file name."""
     made: dict[str, tuple[str, Chart]] = {}
     for words, cell in _shown_cells(cells, axes).items():
         for kind, title, chart in _figures_of(cell):
@@ -288,7 +288,7 @@ def cell_figures(cells: Sequence[Cell], axes: Sequence[str]) -> dict[str, tuple[
 
 
 def _shown_cells(cells: Sequence[Cell], axes: Sequence[str]) -> dict[str, Cell]:
-    """By method and place in words, the finished cell with the first seed in the grid."""
+    """The finished cell with the first seed in the grid, by method and place in words."""
     rows = [(cell_columns(cell), cell) for cell in cells if cell.finished]
     others = other_axes([row for row, _ in rows], axes, "protocol")
     found: dict[str, Cell] = {}

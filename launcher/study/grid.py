@@ -53,7 +53,7 @@ class StudySettings(Settings):
 
 BLOCK = 1 << 20
 Sources = Mapping[str, Sequence[str]]
-"""By what the spec calls it: where it lies, seen from the study's file, and the digest of each of its files."""
+"""Sources by their names in the spec: the path, relative to the study's file, and the digest of each file."""
 
 
 def sources(spec: Spec, base: Path, digest: Callable[[Path], str]) -> Sources:
@@ -81,7 +81,7 @@ def _named(spec: Spec) -> Iterator[tuple[str, Path]]:
 
 
 def digest(path: Path) -> str:
-    """Of a plain file's content; empty for a directory."""
+    """The SHA-256 (hex) of a plain file's content; empty for a directory."""
     if path.is_dir():
         return ""
     found = hashlib.sha256()
@@ -145,7 +145,7 @@ class Cell:
         return shlex.join(["dfl-launch", "run", str(self.files.federation), "--out", out, "--device", "cpu"])
 
     def prepare(self) -> None:
-        """Its directory, with the spec in it."""
+        """Make the cell's directory, with the spec in it."""
         self.place.mkdir(parents=True, exist_ok=True)
         file, content = self.files.federation, self.spec.dump().encode()
         if not file.is_file() or file.read_bytes() != content:

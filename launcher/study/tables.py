@@ -57,8 +57,8 @@ BEST, NOT_WORSE = "best", "not worse"
 
 @dataclass(frozen=True)
 class TableEntry:
-    """Of the seeds of one method in one place. unknown: how many seeds have no value. mark: BEST, NOT_WORSE or
-    nothing."""
+    """The values of one method in one place, by seed. unknown: how many seeds have no value. mark: BEST, NOT_WORSE or
+    empty."""
 
     values: Mapping[int, float]
     unknown: int = 0
@@ -117,7 +117,7 @@ def other_axes(rows: Sequence[Row], axes: Sequence[str], of: str) -> list[str]:
 
 
 def place_in_grid(row: Row, axes: Sequence[str]) -> str:
-    """Where in the grid a row lies, in words."""
+    """A row's place in the grid, in words."""
     return ", ".join(axis_value(axis, row[axis]) for axis in axes) or "all"
 
 
@@ -130,7 +130,7 @@ def _entry(rows: Sequence[Row], measure: Measure, seeds: int) -> TableEntry:
 
 
 def _marked(entries: Mapping[str, TableEntry], measure: Measure) -> dict[str, TableEntry]:
-    """With marks, where there are several to choose from."""
+    """The entries with marks, if there are several to choose from."""
     known = {name: entry for name, entry in entries.items() if entry.values and not entry.unknown}
     if len(known) < 2 or not measure.better:
         return {**entries}
@@ -187,7 +187,7 @@ def markdown(tables: Sequence[MeasureTable], title: str) -> str:
 
 
 def latex(tables: Sequence[MeasureTable], title: str) -> str:
-    """For `\\input` into a document that uses booktabs."""
+    """The tables in LaTeX, for `\\input` into a document that uses booktabs."""
     parts = [f"% {title.splitlines()[0]}: {LEGEND}\n"]
     for table in tables:
         lines = [r"\begin{table}", r"\centering", rf"\caption{{{latex_text(table.measure.name)}}}"]
@@ -221,7 +221,7 @@ def _latex_row(cells: Sequence[str]) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """As Markdown, and as HTML, takes it for text."""
+    """Escape a text so that Markdown and HTML show it literally."""
     html = text.replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\|*`\[\]])", r"\\\1", html)
 

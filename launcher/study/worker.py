@@ -64,7 +64,7 @@ def _reserve(held: ExitStack, port: int) -> None:
 
 
 LOCK_TIMEOUT_S = 60.0
-"""Seconds for which the cell's process of a launcher that was killed may take to be gone."""
+"""Seconds for a cell's process to end after its launcher was killed."""
 
 
 def work(place: Path, network: Network, port: int) -> None:
@@ -76,7 +76,7 @@ def work(place: Path, network: Network, port: int) -> None:
 
 
 def work_until(gone: int, place: Path, network: Network, port: int) -> None:
-    """The same; `gone` is a descriptor that can be read once the cell is no longer wanted."""
+    """Do the work of `work`. gone: a descriptor that becomes readable when the cell is no longer wanted."""
     os.setsid()  # Ctrl-C is for the launcher to hear
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     threading.Thread(target=end_with_launcher, args=(gone,), daemon=True).start()
@@ -141,7 +141,7 @@ def as_real_peers(spec: Spec, files: CellFiles) -> Summary:
 
 
 def with_ports(spec: Spec, port: int) -> Spec:
-    """With the peers at ports of their own, so that several cells can run beside each other."""
+    """The spec with separate ports for its peers, so that several cells can run at the same time."""
     ring = [one.model_copy(update={"address": f"127.0.0.1:{port + at}"}) for at, one in enumerate(spec.ring)]
     return spec.model_copy(update={"ring": tuple(ring)})
 

@@ -77,17 +77,17 @@ class RestartPolicy:
     limit: int = 5
     """Restarts in a row."""
     first_delay: float = 0.5
-    """Before the first restart in a row; each waits twice as long as the one before."""
+    """Seconds before the first restart in a row; each waits twice as long as the one before."""
     stable_after: float = 60.0
     """A peer that has run for so long does not crash because it was started: a new row begins."""
     grace: float = 20.0
-    """Between the first signal and SIGKILL; a peer writes its checkpoint meanwhile."""
+    """Seconds between the first signal and SIGKILL, in which a peer writes its checkpoint."""
     stop_signal: signal.Signals = signal.SIGTERM
-    """That first signal."""
+    """The first signal that a peer gets to stop."""
 
     @classmethod
     def from_spec(cls, spec: Spec, limit: int) -> Self:
-        """At the end all are to stop, and none of them is to leave the others."""
+        """The policy for a spec. At the end all peers are to stop, and none is to leave the others."""
         return cls(limit=limit, stop_signal=signal.SIGINT if spec.on_stop == "leave" else signal.SIGTERM)
 
 
@@ -292,7 +292,7 @@ class Supervised:
     """Whether a peer found wrong input before anything else had happened: nothing is to be left of the run."""
     why: str
     spent: TimeSpent
-    """With all earlier launches; the caller saves it, unless nothing is to be left."""
+    """The time spent, earlier launches included; the caller saves it, unless nothing is to be left."""
 
 
 async def supervise(engine: Engine[Any], run: Run, federation: Federation, console: Console) -> Supervised:

@@ -89,9 +89,9 @@ class HostCopy:
     """A vector on its way to the CPU."""
 
     vector: Tensor
-    """On the CPU, contiguous; not to be read before `wait`."""
+    """The copy on the CPU, contiguous; not to be read before `wait`."""
     copied: torch.cuda.Event | None = None
-    """None if it was copied at once."""
+    """The event at which it is copied; None if it was copied at once."""
 
     def wait(self) -> None:
         """Block until the copy is complete."""

@@ -113,7 +113,7 @@ class Task(Settings):
         return np.bincount(targets, minlength=outputs) if self.has_classes else None
 
     def with_common(self, targets: Targets) -> Self:
-        """The same for data that are dealt to the peers, which all know these training targets. Here: itself."""
+        """The task for data dealt to peers that all know these training targets, (n, ...). Here: this task itself."""
         return self
 
     @abstractmethod

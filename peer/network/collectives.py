@@ -1,19 +1,19 @@
-"""The ways of communicating, each once: exchange, weighted mean, gather, token. One object serves one round.
+"""The collectives: exchange, weighted mean, all-gather, token. One object serves one round.
 
 Every peer makes the same calls in the same order, so the number of a call within the round names its messages.
 Reductions run in ring order, never in order of arrival: every run ends in the same bits.
 
 **The weighted mean** (`AllReduce`) goes round the ring, reduce-scatter, then all-gather, frame by frame. The vector
 is cut into N parts. In step s the peer at position i sends part i − s to the right and receives part i − s − 1 from
-the left; a received frame is added to (or, past step N − 2, taken over) and goes on in step s + 1 at once. Part c
-is summed in ring order from position c, never in order of arrival, so all peers end with the same bits. Each sends
-2(N−1)/N of the vector. Where values travel rounded, each peer rounds each value once: in N − 1 parts as it sends
-its sums, in the part that it finishes as it sends the mean, which it then takes for the mean itself. `Rounding`
-keeps what was lost and adds it to what is sent next.
+the left; a received frame is added to the own values (past step N − 2 it replaces them) and goes on in step s + 1 at
+once. Part c is summed in ring order from position c, so all peers end with the same bits. Each sends 2(N−1)/N of the
+vector. If values travel rounded, each peer rounds each value once: in N − 1 parts when it sends its sums, and in the
+part that it completes when it sends the mean, which it then uses itself. `Rounding` keeps the error and adds it to
+what is sent next.
 
-**The all-gather** of vectors or records (`AllGather`): each is relayed N − 1 times round the ring, frame by frame.
+**The all-gather** (`AllGather`) relays each vector or record N − 1 times round the ring, frame by frame.
 
-What has been sent and waits for its answers is a `Pending`: begun at the call, ended by `await`.
+A call that has sent and waits for its answers is a `Pending`: begun at the call, ended by `await`.
 """
 
 from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Pending(Coroutine[Any, Any, T]):
-    """The awaitable half of a call. If it is never awaited it holds no coroutine, and is dropped without a warning."""
+    """The awaitable half of a call. Until it is awaited it has no coroutine, so dropping it causes no warning."""
 
     def __init__(self, finish: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._finish = finish
@@ -68,32 +68,32 @@ WHOLE_VECTOR = slice(None)
 
 @dataclass(frozen=True)
 class Rounding:
-    """Rounds one vector, part by part, and keeps the rest: so the sum of all that was sent is right.
+    """Rounds one vector, part by part, and keeps the rounding errors, so that the sum of all that was sent is right.
 
     Seide et al. 2014, “1-bit stochastic gradient descent”; for means round a ring, each part of the sum is rounded by
-    the peer that sends it, which keeps that rest.
+    the peer that sends it, which keeps that error.
     """
 
     rest: Tensor
-    """What receivers still lack, float32, laid out as the vector; changed in place."""
+    """What receivers still lack, float32, laid out like the vector; changed in place."""
     dtype: torch.dtype = torch.bfloat16
 
     def round(self, values: Tensor, where: slice = WHOLE_VECTOR, divided_by: float = 1.0) -> Tensor:
-        """`values` (float32, those of the vector at `where`) as they leave.
+        """Round `values` (float32, those of the vector at `where`) for sending.
 
-        divided_by: what the values of a sum were divided by; the rest is kept as one of the sum.
+        divided_by: what the values of a sum were divided by; the error is kept in units of the sum.
         """
         wanted = self.rest[where]
         wanted.div_(divided_by).add_(values)
         rounded = wanted.to(self.dtype)
-        rounded.masked_fill_(wanted.sign() != values.sign(), 0)  # a variance must stay one, and nothing stay nothing
+        rounded.masked_fill_(wanted.sign() != values.sign(), 0)  # a variance must not turn negative, and 0 must stay 0
         wanted.sub_(rounded).mul_(divided_by)
         return rounded
 
 
 @dataclass(frozen=True)
 class RingCall:
-    """A call in which messages go round the ring: this peer's place in it, and under which keys they go."""
+    """A call whose messages go round the ring: this peer's place in the ring, and the keys of the messages."""
 
     network: Network
     ring: tuple[str, ...]
@@ -112,7 +112,7 @@ class RingCall:
         return self.ring[(self.position + 1) % len(self.ring)]
 
     def frames(self, length: int) -> range:
-        """Where the frames of so many bytes begin."""
+        """The offsets of the frames of so many bytes."""
         frame = self.network.limits.frame
         return range(0, frame * frame_count(length, frame), frame)
 
@@ -122,10 +122,10 @@ class AllReduce(RingCall):
     """One weighted mean."""
 
     rounding: Rounding | None = None
-    """None: the values travel as they are."""
+    """How values are rounded as they travel; None: they are not."""
 
     async def run(self, vector: Tensor, weight: float) -> None:
-        """Σ w_k·v_k / Σ w_k in place; float32 on the CPU. The sum of the weights travels as a float64 scalar."""
+        """Replace `vector` (float32, CPU) by Σ w_k·v_k / Σ w_k. The sum of the weights travels as a float64 scalar."""
         own_part = f"this peer's `{self.call.name}` times its weight {weight:g}"
         self._check(vector.mul_(weight), own_part, "the weight")
         if len(self.ring) == 1:
@@ -159,7 +159,7 @@ class AllReduce(RingCall):
         self.network.inbox(self.left).consume(message)
 
     def _add(self, vector: Tensor, where: slice, arrived: Tensor, total: float | None) -> Tensor:
-        """Add the others' sum to the values at `where`, divide it by `total` if it is complete; return what goes on."""
+        """Add the others' sum to the values at `where`; divide it by `total` if complete. Return what to pass on."""
         values, left = vector[where].add_(arrived), self.left
         if total is not None:
             values.div_(self._total(total, f", and {left} says that the others' are not"))
@@ -167,11 +167,11 @@ class AllReduce(RingCall):
         self._check(values, summed, f"the weights, or compare what {left} sends with what others do")
         leaving = self._leaving(vector, where, total or 1.0)
         if total and self.rounding:
-            values.copy_(leaving)  # the mean as all others will have it
+            values.copy_(leaving)  # the same mean as all others get
         return leaving
 
     def _leaving(self, vector: Tensor, where: slice, divided_by: float = 1.0) -> Tensor:
-        """The values at `where` as they travel."""
+        """The values at `where`, rounded if they travel so."""
         if self.rounding is None:
             return vector[where]
         rounded = self.rounding.round(vector[where], where, divided_by)
@@ -179,7 +179,7 @@ class AllReduce(RingCall):
         return rounded
 
     def _checked_weight(self, weight: float) -> float:
-        """The sum of the weights as the left neighbour says it is."""
+        """The sum of weights that the left neighbour sent; FailedError if it is negative."""
         if weight < 0:
             raise FailedError(
                 f"{self.left} sent {weight:g} as the sum of the weights in the mean of `{self.call.name}` in round "
@@ -188,7 +188,7 @@ class AllReduce(RingCall):
         return weight
 
     def _total(self, weight: float, by: str = "") -> float:
-        """The sum of all weights, of which at least one must count."""
+        """The sum of all weights; FailedError unless it is positive."""
         if not weight > 0:
             raise FailedError(
                 f"the weights of all peers in the mean of `{self.call.name}` add up to {weight:g} in round "
@@ -197,7 +197,7 @@ class AllReduce(RingCall):
         return weight
 
     def _check(self, values: Tensor, what: str, hint: str) -> None:
-        """Weighted sums can overflow where every vector is finite; nothing of that may leave."""
+        """Raise FailedError if a weighted sum has overflowed, though all vectors are finite: it must not leave."""
         if not bool(isfinite(values.sum())):
             raise FailedError(f"{what} is not finite in round {self.call.round}; lower the learning rate or {hint}")
 
@@ -207,17 +207,17 @@ class AllReduce(RingCall):
 
     @property
     def _width(self) -> int:
-        """Bytes of a value as it travels."""
+        """Bytes per value on the wire."""
         return self.rounding.dtype.itemsize if self.rounding else float32.itemsize
 
     def _part(self, vector: Tensor, number: int) -> slice:
-        """The part of that number, modulo N; parts differ by one value at most."""
+        """The part of that number, modulo N; the lengths of parts differ by at most one value."""
         size, number = len(self.ring), number % len(self.ring)
         return slice(vector.numel() * number // size, vector.numel() * (number + 1) // size)
 
 
 class Arrived(NamedTuple):
-    """What one sender sent: a vector on the CPU, and its scalars in the order of the call."""
+    """What a sender has sent: a vector on the CPU, and its scalars in the order of the call."""
 
     vector: Tensor
     scalars: tuple[float, ...]
@@ -227,9 +227,9 @@ class AllGather(RingCall):
     """One all-gather."""
 
     async def run(self, vector: Tensor, scalars: Sequence[float], length: int | None) -> dict[str, Arrived]:
-        """Every peer's vector (on the CPU) and float64 scalars by id; `length` in bytes, None: each its own.
+        """Return every peer's vector (on the CPU) and float64 scalars, by id. length: bytes, None if they may differ.
 
-        In step s a peer sends to the right what it took from the left in step s − 1, its own first.
+        In step s a peer sends to the right what it got from the left in step s − 1, and its own in step 0.
         """
         size, position = len(self.ring), self.position
         found = {self.ring[position]: Arrived(vector.clone(), tuple(scalars))}
@@ -240,9 +240,9 @@ class AllGather(RingCall):
         return found
 
     async def _take(self, s: int, scalars: int, length: int | None) -> Arrived:
-        """What the left neighbour sends in step s; it is passed on while it arrives, but after the last step."""
+        """Receive what the left neighbour sends in step s, and pass it on while it arrives, except in the last step."""
         frame, call, shape = self.network.limits.frame, self.call.at(s), MessageShape(length, scalars)
-        # What can be judged only as a whole is passed on as a whole: or the right neighbour would refuse this peer's.
+        # What can be checked only as a whole is passed on as a whole; or the right neighbour would blame this peer.
         whole = bool(self.network.manifest.payload(call.name, call.round).blocks)
         message = await self.network.message(self.left, call, shape, None if whole else frame)
         if s < len(self.ring) - 2:
@@ -255,12 +255,12 @@ class AllGather(RingCall):
 
 
 FIRST_TOKEN_STEP = 1 << 31
-"""Steps from here on are tokens: passing and receiving one are calls of their own."""
+"""Steps from here on are tokens, as passing and receiving one are separate calls."""
 
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """A peer's place: the ring's order, and its edges on the graph."""
+    """A peer's place: the ring's order, and its edges in the graph."""
 
     ring: tuple[str, ...]
     receivers: tuple[str, ...]
@@ -268,7 +268,7 @@ class Neighbourhood:
 
 
 class Outgoing(NamedTuple):
-    """What an exchange sends: a vector to each of some receivers, by id, and the same scalars beside each."""
+    """What an exchange sends: a vector for each of some receivers, by id, and the same scalars with each."""
 
     vectors: Mapping[str, Tensor]
     scalars: Mapping[str, float]
@@ -278,11 +278,11 @@ class Expected(NamedTuple):
     """What an exchange is to receive."""
 
     length: int | None
-    """Bytes of every sender's vector; None if each may send one of its own length."""
+    """Bytes of every sender's vector; None if lengths may differ."""
     required: Collection[str]
-    """Peers that must send one."""
+    """Peers that must send a vector."""
     allowed: Collection[str]
-    """Peers that may; every other one's is refused."""
+    """Peers that may send one; it is refused from all others."""
 
 
 class Collectives:
@@ -299,10 +299,10 @@ class Collectives:
     def exchange(
         self, around: Neighbourhood, name: str, outgoing: Outgoing, expected: Expected
     ) -> Pending[dict[str, Arrived]]:
-        """Send at once; what is returned waits for the others, and gives what each sent, in the senders' order.
+        """Send at once; the returned object waits for the others and gives what each sent, in the senders' order.
 
         A receiver for which there is no vector gets an empty message under the same key, so that it does not wait for
-        what will not come. Senders of an empty one are left out.
+        one in vain. Senders of an empty message are left out.
         """
         call = self._call("exchange", name, outgoing.scalars)
         self._network.audit.record_scalars(self._round, name, len(outgoing.scalars) if outgoing.vectors else 0)
@@ -329,26 +329,26 @@ class Collectives:
     async def weighted_mean(
         self, around: Neighbourhood, name: str, vector: Tensor, weight: float, rounding: Rounding | None = None
     ) -> None:
-        """Σ w_k·v_k / Σ w_k in place."""
+        """Replace `vector` by Σ w_k·v_k / Σ w_k."""
         call = self._call("weighted_mean", name, ("weight",))
         await AllReduce(self._network, around.ring, call, rounding).run(vector, weight)
 
     async def all_gather(
         self, around: Neighbourhood, name: str, vector: Tensor, scalars: Mapping[str, float], length: int | None
     ) -> dict[str, Arrived]:
-        """Every peer's vector and scalars by id, each relayed N−1 times; `length` as in `Expected`."""
+        """Return every peer's vector and scalars by id, each relayed N−1 times. length: as in `Expected`."""
         relay = AllGather(self._network, around.ring, self._call("all_gather", name, scalars))
         self._network.audit.record_scalars(self._round, name, len(scalars))
         return await relay.run(vector, [*scalars.values()], length)
 
     async def gather(self, around: Neighbourhood, name: str, record: tuple[float, ...]) -> dict[str, tuple[float, ...]]:
-        """Every peer's float64 record by id, all of one length: each goes round the ring, relayed N−1 times."""
+        """Return every peer's float64 record by id, all of one length; each goes round the ring, relayed N−1 times."""
         relay = AllGather(self._network, around.ring, self._call("gather", name))
         self._network.audit.record_scalars(self._round, name, len(record))
         return {id: found.scalars for id, found in (await relay.run(empty(0), [*record], 0)).items()}
 
     async def pass_token(self, around: Neighbourhood, name: str, vector: Tensor, numbers: Sequence[float] = ()) -> None:
-        """Send to the right neighbour."""
+        """Send a token to the right neighbour."""
         call = Call(self._round, FIRST_TOKEN_STEP + self._passed, "token", name)
         self._passed += 1
         self._network.audit.record_scalars(self._round, name, len(numbers))
@@ -356,7 +356,7 @@ class Collectives:
         await self._network.open_message([right], call, vector.nbytes, numbers).write_gradually(vector)
 
     async def receive_token(self, around: Neighbourhood, name: str, length: int | None, numbers: int = 0) -> Arrived:
-        """What the left neighbour passed: so many bytes of that vector, or, if None, as many as it likes."""
+        """Return the token of the left neighbour. length: bytes of its vector; None: any."""
         call = Call(self._round, FIRST_TOKEN_STEP + self._taken, "token", name)
         self._taken += 1
         left = RingCall(self._network, around.ring, call).left
@@ -364,7 +364,7 @@ class Collectives:
 
 
 def _by_vector(receivers: Collection[str], vectors: Mapping[str, Tensor]) -> list[tuple[list[str], Tensor | None]]:
-    """Receivers that get the same tensor together: it is encoded once for all of them."""
+    """Group receivers that get the same tensor, so that it is encoded once for all of them."""
     groups: dict[int, tuple[list[str], Tensor | None]] = {}
     for receiver in receivers:
         vector = vectors.get(receiver)

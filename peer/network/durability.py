@@ -1,12 +1,12 @@
-"""Which rounds each peer has on disk, as far as is known here, and how far ahead a peer may go (rules R3 and R6).
+"""Which rounds each peer has on disk, as far as this peer knows, and how far ahead a peer may go (rules R3 and R6).
 
-A *first-hand report* is what a peer has said of itself, over its own stream: on that rests what is released (R4),
-forgotten (R7), announced (R3) and remembered. A *relayed report* is what a neighbour says of others: it may hold this
-peer back (R6), and nothing else. Where members change and have certificates, each signs what it announces, and only
-that is relayed: a member that claims that another has a later state cannot do away with one to which all may have to
-go back.
+A *first-hand report* is what a peer has said about itself, over its own stream: release (R4), forgetting (R7),
+announcing (R3) and checkpoints rest on these. A *relayed report* is what a neighbour says about others: it can hold
+this peer back (R6), and nothing else. If members change and have certificates, each signs what it announces, and only
+that is relayed: so no member can claim that another has a later state, and thereby make peers drop a state that all may
+have to go back to.
 
-Peers of one process read on a board what relayed reports would tell, and relay nothing (`SharedDurability`).
+Peers of one process read on a board what relayed reports would say, and relay nothing (`SharedDurability`).
 """
 
 import asyncio
@@ -23,7 +23,7 @@ NOTHING = -1
 
 
 class ImpossibleError(Exception):
-    """Something that no honest peer says; the text says what."""
+    """Raised for a report that no honest peer makes; the text says what it is."""
 
 
 class Durability:
@@ -33,22 +33,23 @@ class Durability:
         self._id, self._edges, self._rounds = id, edges, rounds
         self._keyring, self._view = keyring, view
         self.first_hand = {id: NOTHING}
-        """This peer's own, and what its present and former neighbours have said of themselves."""
+        """The durable rounds of this peer and, by their own reports, of its present and former neighbours."""
         self._relayed: dict[str, int] = {}
+        """The durable rounds of others by relayed reports."""
         self._announced: dict[str, Signed[Announcement]] = {}
-        """The last announcement of each, this peer's own too, where they are signed."""
+        """The last announcement of each peer, this one included, if announcements are signed."""
         self._granted: dict[str, int] = {}
-        """What others have by a view that was decided."""
+        """The rounds that others have on disk by a decided view."""
         self._incarnations: dict[str, int] = {}
-        """By peer, of its last handshake: `life` of the message."""
+        """The incarnation of each peer in its last handshake (`life` of the message)."""
         self.ends = False
-        """It is known after which round all peers end here."""
+        """Whether the last round of this view or of the run is settled."""
         self.version = 0
-        """Grows with every change."""
+        """A counter that grows with every change."""
         self._changed = asyncio.Event()
 
     def of(self, peer: str) -> int:
-        """By the peer's first-hand report; NOTHING if there is none."""
+        """The durable round of a peer by its first-hand report; NOTHING if there is none."""
         return self.first_hand.get(peer, NOTHING)
 
     @property
@@ -56,16 +57,16 @@ class Durability:
         return self.first_hand[self._id]
 
     def announce(self, round: int) -> None:
-        """Rounds up to this one are on this peer's disk (R3)."""
+        """Announce that rounds up to this one are on this peer's disk (R3)."""
         if self._keyring.signs and (self._id not in self._announced or round > self.own):
             self._announced[self._id] = self._keyring.sign(Announcement(self._view, max(round, self.own)))
         self.record_first_hand(self._id, round)
 
     def record_first_hand(self, peer: str, round: int) -> None:
-        """What a peer reports of itself; raises ImpossibleError if that cannot be.
+        """Take a peer's report about itself; ImpossibleError if it cannot be true.
 
-        No peer is more than W rounds past what its neighbours have on disk (R6): until this peer is further, a report
-        counts no more than that. A peer that claims too much only loses what it may ask for in so many rounds.
+        No peer is more than W rounds past what its neighbours have on disk (R6), so no report counts for more until
+        this peer is further. A peer that claims too much only loses what it could still ask for within that bound.
         """
         self._check(peer, round)
         if peer != self._id:
@@ -75,21 +76,21 @@ class Durability:
             self.notify_changed()
 
     def grant(self, durable: Mapping[str, int]) -> None:
-        """What the members of a view have on disk because the view was decided."""
+        """Take what the members of a view have on disk because the view was decided."""
         self._granted |= durable
         self.remember(durable)
 
     def remember(self, first_hand: Mapping[str, int]) -> None:
-        """First-hand reports from before a restart, or from an earlier view."""
+        """Take first-hand reports from before a restart, or from an earlier view."""
         self.first_hand |= {peer: round for peer, round in first_hand.items() if round > self.of(peer)}
         self.notify_changed()
 
     def lost(self, peer: str, said: Hello | Welcome) -> str | None:
-        """A sentence if a peer's handshake shows that it has lost rounds it had on disk; None if it has not.
+        """A sentence if a peer's handshake shows that it has lost rounds that it had on disk; None if it has not.
 
         Their messages are released everywhere. A peer whose newest checkpoint was damaged is a round further back than
-        it was, but not behind what it has announced. While a process lives it loses nothing: what it says on one
-        stream may come after what it says later on another.
+        before, but not behind what it has announced. A live process loses nothing: it only seems so when an older
+        message of one stream arrives after a newer one of another.
         """
         had = self.of(peer)
         if self._incarnations.get(peer) == said.life or not said.durable < had >= said.round:
@@ -101,7 +102,7 @@ class Durability:
         )
 
     def record_relayed(self, teller: str, others: Mapping[str, int]) -> None:
-        """What a neighbour says of others; raises ImpossibleError, and believes none of it, if any cannot be."""
+        """Take a neighbour's reports about others; ImpossibleError, and none of them counts, if one cannot be true."""
         for peer, round in others.items():
             if peer in (teller, self._id) or not self._edges.is_member(peer):
                 raise ImpossibleError(f"it reported durable rounds of `{peer}`")
@@ -112,9 +113,9 @@ class Durability:
             self.notify_changed()
 
     def record_signed(self, peer: str, round: int, signature: str, certificate: str) -> None:
-        """What a peer has announced and signed, from any source; raises ImpossibleError for what it has not, or cannot.
+        """Take a peer's signed announcement, from any source; ImpossibleError if it is not signed or cannot be true.
 
-        certificate: empty where it is the one it has shown before.
+        certificate: empty if it is the one that the peer has shown before.
         """
         known = self._announced.get(peer)
         if not self._edges.is_member(peer) or not self._keyring.signs:
@@ -131,7 +132,7 @@ class Durability:
         self.notify_changed()
 
     def announcements(self) -> Mapping[str, Signed[Announcement]]:
-        """What each has announced, to be held against what it promises; where nothing is signed, of neighbours."""
+        """The announcement of each peer, to compare with its promise; if nothing is signed, only of neighbours."""
         if self._keyring.signs:
             return self._announced
         return {peer: Signed(peer, Announcement(self._view, at)) for peer, at in self.first_hand.items()}
@@ -142,24 +143,25 @@ class Durability:
         self._changed.set()
 
     def relayed_for(self, listener: str) -> dict[str, int]:
-        """What this peer can relay to a neighbour."""
+        """The durable rounds of other peers that this peer can relay to a neighbour."""
         neighbours = self._edges.current()
         others = [peer for peer in self._edges.members if peer not in (self._id, listener)]
         return {peer: at for peer in others if (at := self._latest(peer, neighbours)) is not None}
 
     def _latest(self, peer: str, neighbours: Collection[str]) -> int | None:
-        """The latest report on a peer; of this one and of present neighbours only first-hand ones count."""
+        """The latest report on a peer; on this peer and on present neighbours only first-hand ones count."""
         sources = (self.first_hand,) if peer in neighbours or peer == self._id else (self.first_hand, self._relayed)
         return max((known[peer] for known in sources if peer in known), default=None)
 
     def _bounding(self) -> dict[str, int]:
-        """The peers that may hold this one back. Others without a report do not: they may have finished and left.
+        """The durable rounds of the peers that may hold this one back. Peers without a report do not, unless they are
+        neighbours: they may have finished and left.
 
-        Where members sign what they announce, a report counts no more than that: a member that did not sign it could
-        promise less when the next view is decided on, and all would go back as far.
+        If members sign announcements, a report counts for no more than these: a member could promise less than it has
+        signed for when the next view is decided on, and all would go back that far.
         """
         neighbours, found = self._edges.current(), dict[str, int]()
-        # Those in a later view announce nothing any more in this one. Believed once this peer knows of a later one.
+        # Peers in a later view announce nothing in this one. They are believed once this peer knows of a later view.
         gone = [one.id for one in self._edges.neighbours.values() if self.ends and one.progress.in_later_view]
         for peer in self._edges.members:
             if (at := self._latest(peer, neighbours)) is not None:
@@ -169,14 +171,14 @@ class Durability:
 
     @property
     def low_watermark(self) -> int:
-        """The least durable round of all, as far as is known; at most that of present neighbours and this peer."""
+        """The smallest durable round of the peers that bound this one, present neighbours and itself included."""
         return min(self._bounding().values())
 
     @property
     def least(self) -> int:
-        """The least durable round of all members: NOTHING if there is no report on one.
+        """The smallest durable round of all members: NOTHING if there is no report on one.
 
-        Where members sign what they announce, only that counts, and what a decided view says that they have.
+        If members sign announcements, only these count, and what a decided view says that they have.
         """
         if self._keyring.signs:
             return min(self._signed_round(peer) for peer in self._edges.members)
@@ -202,7 +204,7 @@ class Durability:
             await self._changed.wait()
 
     def behind(self, round: int) -> dict[str, int]:
-        """The peers that are more than W rounds behind `round` (R6), and the round that each has on disk."""
+        """The peers that are more than W rounds behind `round` (R6), each with its durable round."""
         return {peer: at for peer, at in self._bounding().items() if at < round - STALENESS_BOUND}
 
     async def wait_within_bound(self, round: int) -> None:
@@ -216,7 +218,7 @@ class Durability:
 
 
 class SharedDurability(Durability):
-    """Reads on a board what would be relayed, and relays nothing. First-hand reports still come over streams only."""
+    """Reads from a board what would be relayed, and relays nothing. First-hand reports still come over streams."""
 
     def __init__(self, id: str, edges: Edges, rounds: int, board: DurabilityBoard) -> None:
         super().__init__(id, edges, rounds)

@@ -1,6 +1,6 @@
 """All bounds of the network: its timeouts, how much other parties can make it keep, and how often something may happen.
 
-One object each, passed in. SECURITY.md has its table from here.
+Each kind is one object, which is passed in. The list in SECURITY.md is generated from here.
 """
 
 import asyncio
@@ -10,55 +10,55 @@ from math import inf
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Seconds. Without `on_loss: bypass` none of them changes what a run computes."""
+    """Timeouts and intervals in seconds. Without `on_loss: bypass` none of them changes what a run computes."""
 
     hello: float = 10.0
-    """For a caller's hello."""
+    """The time in which a caller must say hello."""
     newcomer_timeout: float = 2.0
-    """How long a member that is no neighbour may wait to become one."""
+    """The time for which a member that is not a neighbour may wait to become one."""
     answer: float = 20.0
-    """How long a handshake may take on a connection that stands."""
+    """The time that a handshake may take on an established connection."""
     read: float = 10.0
-    """How long the other end of a stream may take to read an answer or a sign of life; frames may take longer."""
+    """The time in which the other end of a stream must read an answer or a sign of life; frames may take longer."""
     retry: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4)
-    """Before the next attempts to connect; the last one is repeated."""
+    """The pauses before the next attempts to connect; the last one is repeated."""
     retry_refused: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4, 1.0, 2.0, 5.0)
-    """Before the next attempts after refusals; the last one is repeated."""
+    """The pauses before the next attempts after refusals; the last one is repeated."""
     retry_other_view: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4, 1.0)
-    """The same after refusals by one that lives in another view: each is a sign of life, too."""
+    """The pauses after refusals by a peer in another view, which are signs of life as well."""
     stable_after: float = 5.0
-    """How long a stream must stand to count as one that works: until then its end is one more failed attempt."""
+    """How long a stream must last to count as working; if it ends earlier, it counts as a failed attempt."""
     takeover_interval: float = 5.0
-    """Between two streams of one caller that take the place of one in use, where there have been many."""
+    """The time between two streams of one caller that replace the one in use, after many replacements."""
     report_interval: float = 10.0
-    """Between two reports about one neighbour's link, or why there is none, where it has changed often."""
+    """The time between two reports on one neighbour's link, or on why there is none, after many changes."""
     heartbeat_interval: float = 0.5
-    """Between two heartbeats without news."""
+    """The time between two heartbeats without news."""
     poll: float = 0.1
-    """Between two scans for silent neighbours."""
+    """The time between two scans for silent neighbours."""
     suspect_after: float = 1.8
-    """Silence after which a neighbour is suspected; with two scans to spare, so that it is shown within 2 s."""
+    """The silence after which a neighbour is suspected; with two scans to spare, so that it is shown within 2 s."""
     delivery_timeout: float = 15.0
-    """Without an arriving frame, while some are on their way; a full one takes 8.4 s at 1 Mbit/s."""
+    """The longest time without an arriving frame while some are on their way; one takes up to 8.4 s at 1 Mbit/s."""
     probe: float = 1.0
-    """For an attempt to connect to a silent neighbour; a lost packet of it is sent again after a second."""
+    """The time for an attempt to connect to a silent neighbour; a lost packet of it is sent again after a second."""
     reconnect_after: float = 10.0
-    """Silence of a neighbour that can be reached, after which all connections to it are made anew, each time."""
+    """The silence of a reachable neighbour after which all connections to it are replaced, each time."""
     resources: float = 5.0
-    """Between two reports of resources; infinite, none is made."""
+    """The time between two reports of resources; infinite: there are none."""
     view_rpc_timeout: float = 2.0
-    """For the answer to a question about views."""
+    """The time for the answer to a question about views."""
     decision_timeout: float = 4.0
-    """For a decision on the next view, after which another member tries."""
+    """The time for a decision on the next view, after which another member tries."""
     proposal_backoff: tuple[float, float] = (0.1, 0.6)
-    """Between two attempts to have a view decided; drawn at random, so that two proposers do not preempt each other."""
+    """The time between two attempts to have a view decided; random, so that two proposers do not preempt each other."""
     liveness_poll: float = 1.0
-    """Between two questions whether a view was decided, while a neighbour is away."""
+    """The time between two questions whether a view was decided, while a neighbour is away."""
     farewell_timeout: float = 5.0
-    """For a finished peer's farewell to a neighbour, which may be paused, or gone for good."""
+    """The time for a finished peer's farewell to a neighbour, which may be paused or gone for good."""
 
     def stretched(self, factor: float) -> "Timeouts":
-        """The same with so many times fewer heartbeats and scans, and with no reports of resources."""
+        """Timeouts with `factor` times fewer heartbeats and scans, and without reports of resources."""
         signs = (
             "read",
             "heartbeat_interval",
@@ -74,68 +74,68 @@ class Timeouts:
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds memory, log and frames."""
+    """Bounds on memory, log and frames."""
 
     frame: int = 1 << 20
     """Bytes of a vector per frame."""
     message: int = 2048
     """Bytes of a message besides its values (1,470 measured)."""
     control: int = 4096
-    """Bytes of a message other than a frame, besides what it says of each member."""
+    """Bytes of a message other than a frame, besides what it says about each member."""
     member: int = 192
     """Bytes of such a message per member; ids have up to 64 characters."""
     announcement: int = 3072
     """Further bytes of a heartbeat for each member: what it has announced, signed by RSA-4096."""
     views: int = 1 << 20
-    """Bytes of a question about views or its answer; .9 kB per member with P-256 keys."""
+    """Bytes of a question about views or its answer; 0.9 kB per member with P-256 keys."""
     facts: int = 20_000
-    """What a refusal lists, such as the columns of a table, kept."""
+    """Items of a refusal that are kept, such as the columns of a table."""
     characters: int = 300
-    """Of a text from another party, kept."""
+    """Characters of a text from another party that are kept."""
     rates: int = 16
-    """Rates of a neighbour's own links, kept."""
+    """Rates of a neighbour's own links that are kept."""
     causes: int = 64
-    """Refusals of one neighbour, and of all unknown callers together, that are reported."""
+    """Different refusals of one neighbour, or of all unknown callers together, that are reported."""
     sayings: int = 8
-    """Reasons for one neighbour's refusals, one after the other, that are reported at once."""
+    """Changes of the reason for one neighbour's refusals that are reported at once."""
     accidents: int = 3
     """Frames in a row that a neighbour calls damaged before that is reported."""
     belated: int = 4
-    """Calls from a former neighbour that are not reported: it may not know it yet."""
+    """Calls from a former neighbour that are not reported, as it may not know yet that it is none."""
     candidates: int = 4
-    """Streams of one caller beside the active one."""
+    """Streams of one caller besides the active one."""
     successions: int = 8
-    """Takeovers by streams of one caller at once."""
+    """Takeovers by streams of one caller that may follow each other at once."""
     news: int = 20
     """Changes of one neighbour's link that are reported at once."""
 
 
 @dataclass(frozen=True)
 class UnknownCallerLimits:
-    """What all unidentified callers together may take: any party that can connect, until its hello is accepted.
+    """What all unidentified callers together may use: any party that can connect, until its hello is accepted.
 
-    Of connections, calls that wait and messages there are two more for each neighbour, which may all come at once from
-    one address.
+    For each neighbour there are two more connections, waiting calls and messages, as all neighbours may come at once
+    from one address.
     """
 
     connections: int = 64
-    """At once, besides those of neighbours and as many of other members. One takes 12 kB, with TLS 60 kB."""
+    """Connections besides those of neighbours and as many of other members. One takes 12 kB, with TLS 60 kB."""
     of_one_origin: int = 32
-    """Of these, per address."""
+    """Such connections from one address."""
     of_one_member: int = 4
-    """Per member, with certificates from its first call on, without from its accepted hello."""
+    """Connections of one member, from its first call with certificates, otherwise from its accepted hello."""
     streams: int = 4
-    """Per connection, at once."""
+    """Streams per connection, at once."""
     calls: int = 50
-    """Of one connection, from one scan to the next."""
+    """Calls on one connection between two scans."""
     received: int = 1 << 18
     """Bytes that a connection may bring before it is identified."""
     waiting: int = 64
-    """Unhandled calls per method; gRPC keeps 22 kB of each. More are partly refused, beyond twice as many all."""
+    """Unhandled calls per method, 22 kB of each in gRPC. Some beyond that are refused, beyond twice as many all."""
     messages: int = 16
-    """Being read, each up to the largest frame."""
+    """First messages that are read at a time, each of up to the largest frame."""
     messages_of_one_origin: int = 8
-    """Of these, from one address."""
+    """Such messages from one address."""
     hello: int = 16_384
     """Bytes of a first message."""
     request: int = 4096
@@ -145,35 +145,35 @@ class UnknownCallerLimits:
     handshake: float = 10.0
     """Seconds for TLS, and until HTTP/2 has begun."""
     idle: float = 10.0
-    """Seconds of a connection without a stream."""
+    """Seconds that a connection may have no stream."""
     answer: float = 5.0
-    """Seconds of a call that is not a stream between peers."""
+    """Seconds that a call may take that is not a stream between peers."""
     look: float = 0.05
     """Seconds from one scan of the connections to the next, while there is an unidentified one."""
     look_around: float = 0.25
-    """The same while there is none."""
+    """Seconds from one scan to the next while there is none."""
     resolve: float = 30.0
     """Seconds for which the addresses of a host name are remembered."""
     own_files: int = 128
     """Descriptors reserved for files, libraries, event loop, probes."""
 
     def beside(self, neighbours: int) -> "UnknownCallerLimits":
-        """The same, with room for so many neighbours until they are known."""
+        """Limits with room for so many neighbours until they are identified."""
         grown = ("connections", "of_one_origin", "waiting", "messages", "messages_of_one_origin")
         return replace(self, **{name: getattr(self, name) + 2 * neighbours for name in grown})
 
 
 class RateLimiter:
-    """`burst` times at once, and once more every so many seconds."""
+    """Allows something `burst` times at once, and then once more every `seconds`."""
 
     def __init__(self, burst: int, seconds: float) -> None:
         self._ahead, self._seconds = (burst - 1) * seconds, seconds
         self._clock = asyncio.get_running_loop().time
         self._spent_until = self._clock()
-        """When all that has happened would have, if it had come evenly."""
+        """The time at which all that has happened would be over at an even pace."""
 
     def try_acquire(self) -> bool:
-        """Whether it may happen now; then it counts as done."""
+        """Return whether it may happen now; if so, it counts as done."""
         if self.wait > 0:
             return False
         self._spent_until = max(self._spent_until, self._clock()) + self._seconds
@@ -181,6 +181,6 @@ class RateLimiter:
 
     @property
     def wait(self) -> float:
-        """Seconds until it may happen again. After exactly that wait it may, whatever is rounded: tokens that are added
-        up could stay just below 1, and the waits be too short for a clock to tell."""
+        """Seconds until it may happen again. After exactly that wait it may, despite rounding: a sum of tokens could
+        stay just below 1, with waits too short for the clock to measure."""
         return max(0.0, self._spent_until - self._ahead - self._clock())

@@ -1,12 +1,12 @@
-"""Which peers this one may exchange messages with, in which rounds (`Edges`, rule R7), and what is known of each.
+"""Which peers this one may exchange messages with, in which rounds (`Edges`, rule R7), and what it knows about each.
 
 When the ring is reordered, an edge stays open for repeats until both of its ends have a later round on disk than
-the last one in which it was used. Which of the two forgets it first, and how the other learns of it, is told at
-`Edges.retire`. Membership itself is decided in `peer/views/`, not here.
+the last one in which it was used. `Edges.retire` says which of the two forgets it first, and how the other learns of
+it. Membership itself is decided in `peer/views/`, not here.
 
-A `Neighbour` has four parts, each changed by other events: whether the two reach each other (`Reach`: dialling,
-handshakes), whether it lives (`SignsOfLife`: heartbeats), whether it takes what is sent to it (`Delivery`: the tensor
-stream), and how far it is with the rounds of this peer (`Progress`).
+A `Neighbour` has four parts, which change on different events: whether the two reach each other (`Reach`: dialling,
+handshakes), whether it is alive (`SignsOfLife`: heartbeats), whether it accepts what is sent to it (`Delivery`: the
+tensor stream), and how far it is in the rounds that it shares with this peer (`Progress`).
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from peer.network.transport import FORBIDDEN, NO_ROUTE, REFUSED, TIMED_OUT
 from peer.network.wire.messages import Obstacle, Resources
 
 CLOSED_PORT_REASONS = (REFUSED, TIMED_OUT, NO_ROUTE, FORBIDDEN)
-"""Why an address that may be right does not answer."""
+"""Reasons for which an address that may be correct does not answer."""
 Direction = Literal["send", "receive"]
 LinkState = Literal["joining", "up", "suspected", "down", "left"]
 UNTRIED = "not yet connected"
@@ -35,11 +35,11 @@ def _now() -> float:
 
 @dataclass
 class Problem:
-    """Something wrong with a neighbour; it is false while nothing is."""
+    """Something that is wrong with a neighbour; false while nothing is."""
 
     reason: str = ""
     since: float = 0.0
-    """By the loop's clock; another reason does not change it."""
+    """The loop's time when it began; a change of the reason does not change it."""
 
     def __bool__(self) -> bool:
         return bool(self.reason)
@@ -59,57 +59,57 @@ class Reach:
     outbound: Problem = field(default_factory=Problem)
     """Why this peer's last attempt to reach it failed."""
     inbound: Problem = field(default_factory=Problem)
-    """Why it cannot reach this peer, as it says itself, in a sentence."""
+    """Why it cannot reach this peer, by its own account, in a sentence."""
     refusal: str | None = None
-    """Why one of the two turned the other away when they last spoke."""
+    """Why one of the two refused the other when they last spoke."""
     handshaken: set[Direction] = field(default_factory=set)
-    """In which directions a handshake has been made."""
+    """The directions in which there was a handshake."""
 
 
 @dataclass
 class SignsOfLife:
-    """What its heartbeats say."""
+    """What a neighbour's heartbeats say."""
 
     last_heartbeat: float = field(default_factory=_now)
-    """When the last one came, or it became a neighbour, by the loop's clock."""
+    """The loop's time when the last one came, or when it became a neighbour."""
     alive: bool = False
-    """They come."""
+    """Whether heartbeats are arriving."""
     activity: str = ""
-    """What it does, such as "training in round 3"."""
+    """What the neighbour is doing, such as "training in round 3"."""
     resources: Resources | None = None
 
 
 @dataclass
 class Delivery:
-    """Whether it takes what is sent to it."""
+    """Whether a neighbour accepts what is sent to it."""
 
     connected_since: float | None = None
-    """Since when a stream of tensors to it stands, by the loop's clock; None while there is none."""
+    """The loop's time when the present tensor stream to it began; None while there is none."""
     is_stalled: bool = False
-    """It gives signs of life, and what is sent to it does not arrive."""
+    """Whether it gives signs of life, but what is sent to it does not arrive."""
     rejection: Problem = field(default_factory=Problem)
-    """Why it takes nothing of it."""
+    """Why it accepts nothing of what is sent to it."""
     knows_lost_rounds: bool = False
-    """It knows of rounds on this peer's disk that this peer has not got any more."""
+    """Whether it knows of rounds that this peer had on disk and has lost."""
 
     def accepted(self) -> None:
-        """It takes what is sent to it."""
+        """Note that it accepts what is sent to it."""
         self.rejection.clear()
         self.knows_lost_rounds = False
 
 
 @dataclass
 class Progress:
-    """How far it is with the rounds that it shares with this peer."""
+    """How far a neighbour is in the rounds that it shares with this peer."""
 
     acked_durable: int = -1
     """The last of this peer's durable rounds that it has heard of."""
     released: bool = False
-    """It has said that this peer is no longer its neighbour."""
+    """Whether it has said that this peer is no longer its neighbour."""
     in_later_view: bool = False
-    """It has all that it wanted in this view and is in a later one."""
+    """Whether it is in a later view, and so has all that it needed in this one."""
     regressed: bool = False
-    """It has lost rounds, by its last word: no link with it comes about."""
+    """Whether its last handshake shows that it has lost rounds, so that no link to it is possible."""
 
 
 @dataclass
@@ -118,7 +118,7 @@ class Neighbour:
 
     id: str
     address: str | None
-    """Where it is dialled; None for one that dials out."""
+    """The address at which it is dialled; None if it only dials out."""
     state: LinkState = "joining"
     reason: str = ""
     """Why it is in this state."""
@@ -136,33 +136,33 @@ class Neighbour:
 
     @property
     def place(self) -> str:
-        """Id and address, for a sentence."""
+        """Id and address, in words."""
         return f"{self.id} at {self.address}" if self.address else self.id
 
     @property
     def is_unreachable(self) -> bool:
-        """This peer's last attempt to reach it got no answer."""
+        """Whether this peer's last attempt to reach it got no answer."""
         return bool(self.address and self.reach.outbound and not self.reach.refusal)
 
     def mark_refused(self, reason: str) -> None:
-        """One of the two has turned the other away."""
+        """Note that one of the two has refused the other."""
         self.reach.refusal = reason
         self._fail(reason)
 
     def mark_unreachable(self, reason: str) -> None:
-        """It does not answer now; what was said before that tells more."""
+        """Note that it does not answer now; a refusal before that is kept in the reason, as it says more."""
         refusal = self.reach.refusal
         self._fail(reason if refusal in (None, reason) else f"{reason} (before that: {refusal})")
 
     def mark_reachable(self) -> None:
-        """It has answered, be it with a refusal."""
+        """Note that it has answered, even if with a refusal."""
         if self.reach.refusal:
             self.reach.outbound.set(self.reach.refusal)
         else:
             self.reach.outbound.clear()
 
     def reactivate(self) -> None:
-        """It is a neighbour, perhaps again."""
+        """Note that it is a neighbour, perhaps again."""
         self.progress.released = False
         if self.state == "left":
             self.state, self.reason, self.signs.last_heartbeat = "joining", self.untried, _now()
@@ -173,7 +173,7 @@ class Neighbour:
             self.reason = reason
 
     def missing_handshake_reason(self, lacking: Collection[Direction]) -> str:
-        """Why there was no handshake in these directions."""
+        """Return why there was no handshake in these directions."""
         there = self.signs.alive or "send" in self.reach.handshaken
         if self.reach.refusal or not there:
             return self.reach.outbound.reason or self.untried
@@ -182,7 +182,7 @@ class Neighbour:
         return self.reach.inbound.reason or ONE_WAY
 
     def problem(self, before: float) -> str:
-        """What is wrong with a neighbour that gives signs of life, if it began before that time; else empty."""
+        """Return what is wrong with a neighbour that gives signs of life, if it began before that time; else empty."""
         if self.delivery.rejection:
             return self.delivery.rejection.reason
         if self.is_unreachable and self.reach.outbound.since < before:
@@ -190,7 +190,7 @@ class Neighbour:
         return self.reach.inbound.reason if self.reach.inbound.since < before else ""
 
     def on_complaint(self, complaint: Obstacle | None) -> None:
-        """It says why it cannot reach this peer, or, with None, that it can."""
+        """Take its account of why it cannot reach this peer; None: it can."""
         if complaint is None:
             self.reach.inbound.clear()
         else:
@@ -206,7 +206,7 @@ class Neighbour:
 
 
 def _address_hint(address: str, why: str, where: str) -> str:
-    """What to do about an address that does not answer."""
+    """A hint what to do about an address that does not answer."""
     port = address.rpartition(":")[2]
     return (
         f"open port {port} {where}, or {CORRECT_ADDRESS_HINT}" if why in CLOSED_PORT_REASONS else CORRECT_ADDRESS_HINT
@@ -232,12 +232,12 @@ class Edges:
         self._spans: dict[tuple[Direction, str], EdgeRounds] = {}
         self.neighbours: dict[str, Neighbour] = {}
         self.former: dict[str, int] = {}
-        """Peers that were neighbours, and how often each has been told since then that it is none any more."""
+        """Former neighbours, and how often each has been told since then that it is none any more."""
         self.changed = asyncio.Event()
-        """Set by every change: of an edge, or of what is known about one."""
+        """Set on every change of an edge or of what is known about one."""
 
     def use(self, round: int, receivers: Collection[str], senders: Collection[str]) -> None:
-        """From `round` on the edges are these; others of that round stay until it is over."""
+        """Use these edges from `round` on; other edges of that round stay open until it is over."""
         current: list[tuple[Direction, str]] = [("send", peer) for peer in receivers]
         current += [("receive", peer) for peer in senders]
         for edge in current:
@@ -259,11 +259,10 @@ class Edges:
         self.changed.set()
 
     def retire(self, durable: Mapping[str, int], own: int) -> list[str]:
-        """Forget edges of which both ends have a later round on disk (R7); return the neighbours that have none left.
+        """Forget edges of which both ends have a later round on disk (R7); return neighbours without any edge left.
 
-        durable: by first-hand words; own: this peer's round. Were an edge forgotten with its last round itself, it
-        would go in the moment in which an end has the news of that round to pass on; but an end that has forgotten it
-        has heard them.
+        durable: by first-hand reports. own: this peer's durable round. It must be a later round: an edge that went
+        with its last round would go just when one end has the news of that round to pass on over it.
         """
         for edge, span in [*self._spans.items()]:
             if span.last is not None and own > span.last and self._past(edge[1], span.last, durable):
@@ -277,13 +276,13 @@ class Edges:
 
     def _past(self, peer: str, last: int, durable: Mapping[str, int]) -> bool:
         at, neighbour = durable.get(peer, -1), self.neighbours[peer]
-        # The end that forgets the edge first tells the other so when that calls. One that cannot be called must have
-        # acknowledged this peer's last round before.
+        # The end that forgets the edge first tells the other when that one calls. A peer that cannot be called must
+        # have acknowledged this peer's last round before.
         knows = neighbour.progress.acked_durable >= last or neighbour.state == "left"
         return (at >= last and neighbour.progress.released) or (at > last and knows)
 
     def last(self, peer: str, rounds: int) -> int:
-        """The last round, of so many, of which that neighbour may still ask for messages."""
+        """The last round whose messages that neighbour may still ask for. rounds: the last one of the run."""
         lasts = [
             rounds if span.last is None else span.last for (_, other), span in self._spans.items() if other == peer
         ]
@@ -303,7 +302,7 @@ class Edges:
         return self._addresses.keys()
 
     def is_member(self, peer: str) -> bool:
-        """Whether that is a member of the federation, neighbour or not."""
+        """Return whether that peer is a member of the federation, neighbour or not."""
         return peer in self._addresses
 
     def can_be_dialled(self, peer: str) -> bool:
@@ -316,13 +315,13 @@ class Edges:
         return [peer for way, peer in self._spans if way == direction]
 
     def current(self) -> set[str]:
-        """The peers with which messages are exchanged now; older neighbours only wait for a repeat."""
+        """The peers with which messages are exchanged now; older neighbours may only ask for repeats."""
         return {peer for (_, peer), span in self._spans.items() if span.last is None}
 
     def missing(self) -> list[tuple[Neighbour, str]]:
-        """Neighbours without a handshake in every direction that is used, and why.
+        """The neighbours that lack a handshake in a direction that is used, each with the reason.
 
-        An edge that is only kept for what may be asked for again is not waited for: its other end may be past it.
+        Edges that are only kept for repeats do not count, as their other ends may be past them.
         """
         lacking: dict[str, list[Direction]] = {}
         for (direction, peer), span in self._spans.items():

@@ -38,12 +38,12 @@ class MessageShape(NamedTuple):
     """What every peer sends in a call."""
 
     length: int | None
-    """Bytes; None: of any length."""
+    """Bytes of the vector; None: any number."""
     scalars: int = 0
     offset: int = 0
-    """Where in the vector they begin, in bytes."""
+    """Where in the vector the message begins, in bytes."""
     may_be_empty: bool = False
-    """An empty message is right, too."""
+    """Whether the message may also be empty."""
 
     def __str__(self) -> str:
         start = f" from byte {self.offset} on" if self.offset else ""
@@ -51,7 +51,7 @@ class MessageShape(NamedTuple):
 
 
 class Network:
-    """What the collectives stand on: frames to neighbours, messages from them, all keyed by round and step."""
+    """The base of the collectives: frames to neighbours and messages from them, keyed by round and step."""
 
     def __init__(self, state: NetworkState, manifest: Manifest, callbacks: NetworkCallbacks) -> None:
         self._state, self.identity, self.manifest, self.limits = state, state.identity, manifest, state.limits
@@ -60,29 +60,29 @@ class Network:
         self.resources = callbacks.resources
         self.links: dict[str, OutgoingLink] = {}
         self.serials = count()
-        """Numbers of the frames that are written."""
+        """The serial numbers of the frames that this peer writes."""
         self.transport = state.transport
         self._tasks: asyncio.TaskGroup | None = None
-        """While it runs; before, streams are declared and not opened."""
+        """The tasks while the network runs; None before that, when streams are declared but not opened."""
         self._streams: dict[tuple[str, Service], asyncio.Task[None]] = {}
-        """Those that this peer keeps open, by neighbour."""
+        """The streams that this peer keeps open, by (neighbour, service)."""
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """What was wrong with this peer itself when it served an incoming stream."""
+        """Fails with an error of this peer's own state that came up while it served an incoming stream."""
         self._receiver = Receiver(state, manifest, self.audit, callbacks.report, callbacks.memory)
         self._heartbeats = Heartbeats(state, callbacks)
         self._fetching = StreamTakeover(state.limits, state.timeouts)
-        """Streams of neighbours without an address."""
+        """The streams that neighbours without an address have opened to fetch tensors."""
         self._report, self._questions = callbacks.report, callbacks.questions
 
     async def listen(self) -> None:
-        """Open the server; InputError when the address is in use."""
+        """Open the server; InputError if the address is in use."""
         await self.transport.listen(self._accept)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run links and heartbeats for as long as the block; all is closed after it.
+        """Run links and heartbeats during the block, and close everything after it.
 
-        What goes wrong for good in any of them ends the block, and is raised.
+        A fatal error in any of them ends the block, and is raised.
         """
         try:
             async with background() as self._tasks:
@@ -100,9 +100,9 @@ class Network:
             await self.transport.close()
 
     def set_edges(self, round: int, receivers: Sequence[str], senders: Sequence[str]) -> None:
-        """From this round on, messages go to `receivers` and come from `senders`."""
+        """Exchange messages with these receivers and senders from that round on."""
         me = self.identity.id
-        # A protocol may put the ring in another order, and in which could not be checked beforehand.
+        # A protocol may reorder the ring, which could not be checked beforehand.
         apart = [other for other in (*receivers, *senders) if not self.edges.can_be_dialled(other)]
         if apart and not self.edges.can_be_dialled(me):
             raise FailedError(unreachable_pair_problem((me, apart[0])))
@@ -111,7 +111,7 @@ class Network:
         self._open_streams()
 
     def _open_streams(self) -> None:
-        """A stream of tensors to each receiver; of heartbeats one per pair, opened by either."""
+        """Open a stream of tensors to each receiver, and one of heartbeats per pair, which either end may open."""
         dials_only = not self.edges.can_be_dialled(self.identity.id)
         for peer, neighbour in self.edges.neighbours.items():
             if self.edges.has("send", peer) and peer not in self.links:
@@ -130,7 +130,7 @@ class Network:
     def open_message(
         self, to: Sequence[str], call: Call, length: int, scalars: Sequence[float] = (), offset: int = 0
     ) -> MessageWriter:
-        """Begin a message of `length` bytes, which lie `offset` bytes into the vector that the call names."""
+        """Begin a message of `length` bytes, which begin `offset` bytes into the vector of the call."""
         for peer in to:
             if not self.edges.permits("send", peer, call.round):
                 raise NotDeclaredError(f"`{peer}` is no receiver of `{self.identity.id}` in round {call.round}")
@@ -150,9 +150,9 @@ class Network:
         return self._receiver.inbox(sender)
 
     async def message(self, sender: str, call: Call, shape: MessageShape, count: int | None = None) -> IncomingMessage:
-        """What a sender sends in that call, once its first `count` bytes are here, or all of them if None.
+        """Wait for a sender's message of that call until its first `count` bytes have arrived; None: all of them.
 
-        Raises FailedError unless it is what every peer sends in that call.
+        FailedError if it is not what every peer sends in that call.
         """
         longest = self.manifest.largest if count is None else count
         message = await self.inbox(sender).message(self.key(call), longest)
@@ -177,7 +177,7 @@ class Network:
         return message
 
     async def receive(self, sender: str, call: Call, shape: MessageShape) -> tuple[Tensor, tuple[float, ...]]:
-        """The values and scalars of a whole message, handed over."""
+        """Take the values and scalars of a whole message."""
         return self.inbox(sender).consume(await self.message(sender, call, shape))
 
     def expect_empty(self, sender: str, call: Call) -> None:
@@ -185,14 +185,14 @@ class Network:
         self._receiver.expect_empty(sender, self.key(call))
 
     def stalled_messages(self) -> Iterator[tuple[Neighbour, Key, int]]:
-        """Neighbours that keep this peer waiting now, for which message, and how many of its frames are here."""
+        """Yield the neighbours that keep this peer waiting, with the message's key and how many frames have arrived."""
         for sender, inbox in self._receiver.inboxes.items():
             if inbox.awaited and (neighbour := self.edges.neighbours.get(sender)):
                 message = inbox.messages.get(inbox.awaited)
                 yield neighbour, inbox.awaited, message.next if message else 0
 
     def state_dict(self) -> dict[str, Any]:
-        """What this peer must know of the others after a restart, and what it has counted; plain JSON."""
+        """What this peer must know about the others after a restart, and what it has counted, as plain JSON."""
         return {
             "edges": self.edges.dump(),
             "durable": {peer: at for peer, at in self.durability.first_hand.items() if peer != self.identity.id},
@@ -202,17 +202,17 @@ class Network:
         }
 
     def load_state_dict(self, round: int, state: Mapping[str, Any]) -> None:
-        """Go on after `round` from what `state_dict` gave then."""
+        """Go on after `round` from the result of `state_dict`."""
         self._begin_after(round, state)
         self.edges.load(state["edges"])
         self._open_streams()
-        # Peers that have finished and left cannot be asked any more how far they are.
+        # Peers that have finished and left can no longer be asked how far they are.
         self.durability.remember(state["durable"])
 
     def outgoing_frames(self, round: int) -> list[tuple[list[str], KeptFrame]]:
-        """What neighbours may still ask for of that round, with its receivers (R2): each frame once.
+        """The frames of that round that neighbours may still ask for, each once, with its receivers (R2).
 
-        In the order of writing: in another one, a neighbour that replays could have no room for what it waits for.
+        They are in the order of writing: in another order, a replaying neighbour might have no room for what it needs.
         """
         receivers: dict[int, list[str]] = {}
         frames: dict[int, KeptFrame] = {}
@@ -223,9 +223,9 @@ class Network:
         return [(receivers[serial], frames[serial]) for serial in sorted(frames)]
 
     def begin_view(self, first: int, state: Mapping[str, Any], durable: Mapping[str, int]) -> None:
-        """Go on in a view from its round `first` on; `durable`: what others are known to have on disk then.
+        """Go on in a view that begins with round `first`. durable: the rounds that others are known to have on disk.
 
-        Of `state`, given by `state_dict` in an earlier view, only what was counted is still of use.
+        state: from `state_dict` in an earlier view; only its counts are still of use.
         """
         self._begin_after(first - 1, state)
         self.durability.grant(durable)
@@ -237,7 +237,7 @@ class Network:
         self.traffic.received.update(state["received"])
 
     def load_frames(self, frames: KeptFrames) -> list[KeptFrame]:
-        """Put a round's frames back, after those of the rounds before it (R2); return them as they are in outboxes."""
+        """Restore a round's frames, after those of earlier rounds (R2); return them as they are in the outboxes."""
         loaded = []
         for receivers, data in frames:
             frame = decode(data)
@@ -248,12 +248,12 @@ class Network:
         return loaded
 
     def receivers_without(self, round: int, state: Mapping[str, Any]) -> list[str]:
-        """Receivers that, by what `state_dict` gave, may not have that round's messages on disk (R2)."""
+        """The receivers that, by `state` of `state_dict`, may not have that round's messages on disk (R2)."""
         receivers = [peer for way, peer, first, _ in state["edges"] if way == "send" and first <= round]
         return [peer for peer in receivers if state["durable"].get(peer, NOTHING) < round]
 
     def rounds_still_needed(self) -> set[int]:
-        """The rounds of which neighbours may still ask for messages."""
+        """The rounds whose messages neighbours may still ask for."""
         return {round for link in self.links.values() for round in link.outbox.rounds}
 
     def key(self, call: Call) -> Key:
@@ -261,16 +261,16 @@ class Network:
 
     @property
     def last_round(self) -> int:
-        """After which all peers end, as far as is known."""
+        """The round after which all peers end, as far as this peer knows."""
         return self._state.last_round
 
     def set_last_round(self, round: int) -> None:
-        """All peers have agreed to end after that round, be it the run or their view."""
+        """End after that round, as all peers have agreed, whether it is the run that ends or their view."""
         self.durability.ends = True
         self._state.last_round = round
 
     def announce(self, durable: int) -> None:
-        """Rounds up to `durable` are on this peer's disk (rule R3)."""
+        """Announce that rounds up to `durable` are on this peer's disk (rule R3)."""
         self.durability.announce(durable)
 
     async def close_gracefully(self) -> None:
@@ -282,10 +282,10 @@ class Network:
     async def _accept(self, service: Service, pipe: Pipe) -> None:
         """Serve an incoming stream, in a task of the transport's.
 
-        Its caller can end the stream, never this peer. DisconnectedError is its end. BreachError is what the caller
-        has done, and an unforeseen error is a flaw in this program that the caller has found: both are counted and
-        reported as the caller's. Only what is wrong with this peer's own state, by `Surprises.explain`, is handed over
-        to the peer, which ends.
+        A caller can end its stream, never this peer. DisconnectedError ends the stream. BreachError is the caller's
+        fault, and an unforeseen error is a flaw in this program that the caller has found: both are counted and
+        reported as the caller's. Only an error of this peer's own state, by `Surprises.explain`, is passed on and ends
+        the peer.
         """
         try:
             if service == "Tensors":
@@ -316,7 +316,7 @@ class Network:
         await self._failed
 
     async def _accept_fetching(self, pipe: Pipe) -> None:
-        """Send tensors on the stream that a neighbour without an address has opened for them."""
+        """Send tensors on the stream that a neighbour without an address has opened for this."""
         admitted = await self._receiver.admit(pipe, ("send",))
         if admitted is None:
             return
@@ -332,9 +332,8 @@ class Network:
             self._fetching.remove(admitted)
 
     def _welcomed(self, peer: str, welcome: Welcome) -> None:
-        """Take note of a welcome; raises DisconnectedError if the neighbour has lost rounds or says what cannot be.
-
-        It may also have taken its time to answer, and be no neighbour any more.
+        """Take note of a welcome; DisconnectedError if the neighbour has lost rounds, or its report cannot be true, or
+        it took so long to answer that it is no neighbour any more.
         """
         if not self.edges.has("send", peer):
             raise DisconnectedError("it is no neighbour any more")
@@ -353,7 +352,7 @@ class Network:
         self.edges.on_handshake("send", peer)
 
     async def _watch_durability(self, tasks: asyncio.TaskGroup) -> None:
-        """Release what is durable elsewhere (R4) and forget edges that both ends are past (R7): by first-hand words."""
+        """Release what is durable elsewhere (R4), forget edges that both ends are past (R7); by first-hand reports."""
         while True:
             version = self.durability.version
             for peer, link in self.links.items():
@@ -366,8 +365,8 @@ class Network:
             await self.durability.wait_changed(version)
 
     async def _part_with(self, peer: str, kept: Mapping[Service, asyncio.Task[None]]) -> None:
-        """End all streams with a former neighbour (R7), those that it would open again only once it has forgotten the
-        edge, too: otherwise it would wait for repeats on that edge, and dial."""
+        """End all streams with a former neighbour (R7). Those that it could open again end last, once it has forgotten
+        the edge, too: otherwise it would wait for repeats on that edge, and dial."""
         for service, stream in kept.items():
             if service != "Heartbeat":
                 stream.cancel()

@@ -1,7 +1,7 @@
-"""What an operator asks of peers: what each does (the Status RPC), and that a member leave or be expelled.
+"""An operator's requests to peers: for their status (the Status RPC), and that a member leave or be expelled.
 
-Status and watch, the dashboard and the check before a start ask the first; `dfl-launch leave` and `expel` send the
-second to one member, with that member's own certificate.
+Status and watch, the dashboard and the check before a start ask for the status; `dfl-launch leave` and `expel` send the
+others to one member, with that member's own certificate.
 """
 
 import asyncio
@@ -30,19 +30,19 @@ STATUS_METHOD = f"/{SERVICE}/Status"
 ANSWER_TIMEOUT_S = 5.0
 """Seconds for an answer, the connection included."""
 MAX_CONCURRENT_QUESTIONS = 64
-"""Peers that are asked at the same time."""
+"""How many peers are asked at a time."""
 BYTES_PER_MEMBER = 8192
-"""Bytes that an answer may have for each member of the federation: its name, address, reason and resources."""
+"""Bytes that an answer may have for each member of the federation: name, address, reason and resources."""
 MAX_STATE_CHARACTERS = 32
-"""Characters of a state that are kept."""
+"""Characters of a peer's state that are kept."""
 MAX_ID_CHARACTERS = 64
 MAX_WAIT_S = 1e9
-"""Seconds that can be believed."""
+"""The longest wait that is believed, in seconds."""
 
 
 @dataclass(frozen=True)
 class LinkStatus:
-    """What a peer says of one neighbour. durable: rounds up to this one the neighbour has on its own disk; -1: none."""
+    """A peer's report on one neighbour. durable: the neighbour's durable round; -1: none."""
 
     id: str
     address: str
@@ -53,7 +53,7 @@ class LinkStatus:
 
 @dataclass(frozen=True)
 class PeerStatus:
-    """What a peer says of itself: its state and round, the task's headline figure, accuracy in 0..1 where the task has
+    """A peer's report on itself: its state and round, the task's headline figure, accuracy in 0..1 if the task has
     classes, bytes of all rounds, links and resources."""
 
     id: str
@@ -67,12 +67,12 @@ class PeerStatus:
     resources: dict[str, Any]
     figure: float | None = None
     view: int = 0
-    """The number of the view in which it lives; `first` is that view's first round."""
+    """The number of the view that it is in; `first` is that view's first round."""
     first: int = 0
     outside: tuple[str, ...] = ()
-    """Members of the spec that are not in that view."""
+    """Peers of the spec that are not in that view."""
     shortage: Shortage | None = None
-    """Where a decision on the next view waits for members; `awaited`: for which."""
+    """How many members a decision on the next view waits for; `awaited` says which."""
     awaited: tuple[Awaited, ...] = ()
 
     @classmethod
@@ -103,13 +103,13 @@ class PeerStatus:
 if TYPE_CHECKING:
     Question = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
 StatusAnswer = PeerStatus | str
-"""What a peer says, or why it does not answer."""
+"""A peer's status, or why it does not answer."""
 
 
 class StatusClient:
     """Asks the members of one federation, each over a connection that stays open.
 
-    members: address by id, None for a peer without one. bundle: certificates of any member, None where there are none.
+    members: address by id, None for a peer without one. bundle: certificates of any member, None if there are none.
     """
 
     def __init__(
@@ -126,17 +126,17 @@ class StatusClient:
 
     @property
     def secure(self) -> bool:
-        """Whether it asks with certificates."""
+        """Whether the client uses certificates."""
         return self._bundle is not None
 
     async def ask_all(self, ids: Iterable[str] | None = None) -> dict[str, StatusAnswer]:
-        """The answers of all peers, or of these, by id."""
+        """Return the answers of all peers, or of these, by id."""
         ids = [*(self._members if ids is None else ids)]
         answers = await asyncio.gather(*map(self._answer, ids))
         return dict(zip(ids, answers, strict=True))
 
     async def ask(self, id: str) -> PeerStatus:
-        """DisconnectedError says in a few words why there is no answer, or none of this peer."""
+        """Return a peer's status; DisconnectedError, with the reason, if there is no answer or not from this peer."""
         if (address := self._members[id]) is None:
             raise DisconnectedError("it only dials out, so it cannot be asked")
         if id not in self._channels:
@@ -145,7 +145,7 @@ class StatusClient:
             question: Question = self._channels[id].unary_unary(STATUS_METHOD)
             return self._read(id, await question(b"", timeout=self._timeout_s))
         except grpc.aio.AioRpcError as error:
-            await self._hang_up(id)  # the next question finds its own way, without waiting for this one's next attempt
+            await self._hang_up(id)  # the next question dials anew, instead of waiting for gRPC's next attempt
             why = self._why(error)
             if self._bundle and why in CERTIFICATE_REASONS:
                 why = await self._bundle.compared(why, address, id)
@@ -154,7 +154,7 @@ class StatusClient:
             raise DisconnectedError(str(error)) from None
 
     async def look(self, id: str) -> tuple[str, bool | None]:
-        """Whether that peer can be reached, in words; and whether that is right, None where it cannot be told."""
+        """Return in words whether that peer can be reached, and whether that is right; None: it cannot be told."""
         if (address := self._members[id]) is None:
             return "it dials out, so it is the one that calls", True
         met = await check_tcp(address)
@@ -216,7 +216,7 @@ def _shortage(said: StatusReply.Shortage) -> Shortage:
 
 
 def _resources_as_json(resources: Resources) -> dict[str, Any]:
-    """By the names of the protocol's file."""
+    """The resources by their names in the .proto file."""
     values = {field.name: getattr(resources, field.name) for field in resources.DESCRIPTOR.fields}
     return values | {"bytes_per_second": dict(resources.bytes_per_second)}
 
@@ -225,7 +225,7 @@ Ask: TypeAlias = Callable[[Request], Awaitable[Reply]]
 
 
 class UnansweredError(Exception):
-    """The member has not answered, and why, in a few words."""
+    """Raised when the member has not answered; the text says why."""
 
 
 @asynccontextmanager
@@ -236,9 +236,9 @@ async def connect(
     digests: Mapping[str, str],
     certificates: CertificatePaths | None,
 ) -> AsyncIterator[Ask]:
-    """Ask that member for as long as the block lasts; UnansweredError where there is no answer.
+    """A function that asks that member, during the block; UnansweredError if there is no answer.
 
-    addresses: of all members. agreement: what all members agree on, as plain JSON; digests: of each of its keys.
+    addresses: those of all members. agreement: what all members agree on, as plain JSON. digests: one for each key.
     """
     known = {member: at for member, at in addresses.items() if at}
     names = {at: member for member, at in known.items()}

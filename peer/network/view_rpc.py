@@ -1,6 +1,6 @@
 """One request about views and its reply, on a stream of its own, between any two members of the spec.
 
-`peer/views/` decides and parses what is said about views; here it is only carried, and its sender identified.
+`peer/views/` parses and decides; this module only carries the messages and identifies their senders.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from peer.network.wire.messages import VERSION, Answer, Question, Refusal, Untru
 from peer.views.statements import Enter, Expel, InvalidError, Leave, Reply, Request, read_reply, read_request, written
 
 RequestHandler = Callable[[str, Request], Awaitable[Reply]]
-"""Answers a request of the member with that id."""
+"""Answers a request by the member with that id."""
 
 
 class ViewRpc:
@@ -31,7 +31,7 @@ class ViewRpc:
         self._decoder = UntrustedDecoder(limits, len(addresses))
 
     async def ask(self, transport: Transport, member: str, asked: Request) -> Reply:
-        """Send a request; raises DisconnectedError or RefusedError without a reply, InvalidError for a bad one."""
+        """Send a request; DisconnectedError or RefusedError if there is no reply, InvalidError for a bad one."""
         question = Question(version=VERSION, id=self._identity.id, to=member, spec=self._identity.spec)
         text = written(asked)
         pipe = await transport.dial(self.addresses[member], "Views")
@@ -51,7 +51,7 @@ class ViewRpc:
             pipe.abort()
 
     async def answer(self, pipe: Pipe, hear: RequestHandler) -> None:
-        """Serve an incoming stream to its end; raises BreachError for what no member sends."""
+        """Serve an incoming stream to its end; BreachError for what no member sends."""
         try:
             async with asyncio.timeout(self.timeouts.hello):
                 question = self._decoder.question(await pipe.receive())
@@ -69,13 +69,13 @@ class ViewRpc:
         else:
             try:
                 answer = Answer(reply=written(await hear(question.id, request)))
-            except TimeoutError:  # this peer itself does not know yet how it stands
+            except TimeoutError:  # this peer does not know its own progress yet
                 raise DisconnectedError("there is no answer yet") from None
         await pipe.tell(answer.SerializeToString(), self.timeouts.read)
 
 
 def _check_asker(request: Request, question: Question) -> None:
-    """An operator's request comes with the certificate of the asked peer itself; an entrant asks for itself."""
+    """Raise InvalidError unless an operator uses the asked peer's own certificate, and an entrant asks for itself."""
     own = {Leave: question.to, Expel: question.to, Enter: request.entry.signer if isinstance(request, Enter) else ""}
     if own.get(type(request), question.id) != question.id:
         raise InvalidError("it asked in the name of another")

@@ -45,7 +45,7 @@ def _sha256(tensor: Tensor) -> str:
 
 T = TypeVar("T")
 ResourceSource = Literal["measured", "pinned", "replay"]
-"""Where `peer.resources()` gets its figures from: this machine, the settings, or the record of an earlier run."""
+"""The source of `peer.resources()`: this machine, the settings, or the record of an earlier run."""
 MODEL_VIEWS = ("model", "extractor", "head")
 
 
@@ -432,14 +432,14 @@ class Protocol(Settings):
         return self.local()
 
     async def start(self, peer: Peer, init: Init) -> None:
-        """Before round 1; `init` says whether the peers' weights are still the same."""
+        """Called before round 1; `init` says whether the peers' weights are still the same."""
 
     def begin_late(self, peer: Peer) -> None:
         """In place of `start`, at a peer that is admitted during a run with nothing but its data: puts what the peer
         keeps for itself into `peer.state`. It sends nothing."""
 
     async def begin_view(self, peer: Peer) -> None:
-        """Before the first round of a later view, once admitted members have what they are given."""
+        """Called before the first round of a later view, once admitted members have what they are given."""
 
     @abstractmethod
     async def round(self, peer: Peer) -> None:

@@ -12,8 +12,8 @@ from peer.learning.model.layout import PARTS, ModelPart
 from peer.learning.model.model import Model
 
 MAX_NUMBERS = 4096
-"""Of one record, or beside one vector: as many as a frame takes (`MAX_DOUBLES` of `peer.network.wire.frames`, which a
-protocol's file must not need)."""
+"""The most numbers in a record, or with a vector: as many as fit into a frame (`MAX_DOUBLES` of
+`peer.network.wire.frames`, which protocols must not import)."""
 
 
 @dataclass(frozen=True)
@@ -23,21 +23,21 @@ class Share:
     vector: str
     """`extractor`, `head` or `model`, or a name of the protocol's own."""
     scalars: int = 0
-    """How many float64 numbers travel beside it. The weight of a mean travels besides and need not be counted."""
+    """How many float64 numbers travel with it, not counting the weight of a mean."""
     rounds: range | None = None
-    """None: in every round."""
+    """The rounds in which it may leave; None: all."""
     size: int | None = None
-    """Of one of the protocol's own, how long it may be: float32 values, or bytes. None: as long as the model."""
+    """The most float32 values, or bytes, of a vector of the protocol's own. None: as many values as the model."""
     bytes: bool = False
-    """Of one of the protocol's own: an opaque uint8 tensor (ciphertext, half precision, sparse)."""
+    """Whether a vector of the protocol's own is an opaque uint8 tensor (ciphertext, half precision, sparse)."""
     like: ModelPart | None = None
-    """Of one of the protocol's own: laid out as this part of the model, so that a head's bytes in it can be counted.
-    None: it cannot be known whether a head is in it."""
+    """The part of the model as which a vector of the protocol's own is laid out, so that a head's bytes in it can be
+    counted. None: it is unknown whether it contains a head."""
     update: bool = False
-    """Of one of the protocol's own that is laid out like a part: a difference, such as a gradient, of which what is
-    not sent now can follow later. With `wire: top-k` only its largest values leave, and the others count as 0."""
+    """Whether a vector of the protocol's own, laid out like a part, is a difference, such as a gradient, so that what
+    is not sent now can follow later. With `wire: top-k` only its largest values leave, and the others count as 0."""
     whole: bool = False
-    """Of use only as a whole, such as a model that takes the place of another: then `wire: top-k` is refused."""
+    """Whether it is useful only as a whole, such as a model that replaces another: then `wire: top-k` is refused."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.vector, str) or not self.vector:
@@ -57,12 +57,12 @@ class Share:
 
     @property
     def own(self) -> bool:
-        """Whether it is a vector of the protocol's own, and no part of the model."""
+        """Whether it is a vector of the protocol's own, rather than a part of the model."""
         return self.vector not in PARTS
 
     @property
     def part(self) -> ModelPart | None:
-        """The part of the model as which it is laid out, by its name or its declaration."""
+        """The part of the model as which it is laid out, by its name or its declaration; None: neither says."""
         return next((part for part in PARTS if part == self.vector), self.like)
 
     @property
@@ -83,11 +83,11 @@ class Share:
 
 @dataclass(frozen=True)
 class Record:
-    """A few float64 numbers that every peer tells all others by `gather`."""
+    """A few float64 numbers that every peer sends to all others by `gather`."""
 
     name: str
     size: int | Literal["classes", "kinds", "peers"] = 1
-    """How many numbers, no fewer and no more; "kinds": as many as `peer.proportions` has."""
+    """The exact number of numbers; "kinds": as many as `peer.proportions` has."""
 
     def length(self, model: Model, peers: int) -> int:
         match self.size:
@@ -104,7 +104,7 @@ class Declarations:
     """All that a protocol declares to send in a run, and whether a vector keeps to it."""
 
     def __init__(self, protocol: str, shares: Sequence[Share], records: Sequence[Record]) -> None:
-        """Raise ValueError where two declarations contradict each other."""
+        """Raises ValueError if two declarations contradict each other."""
         self.protocol, self.shares, self.records = protocol, tuple(shares), tuple(records)
         for number, share in enumerate(self.shares):
             if any(share.overlaps(other) for other in self.shares[:number]):

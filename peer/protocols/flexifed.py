@@ -35,7 +35,7 @@ class Capacity:
 
 
 def standing_links(peers: Mapping[str, Capacity], alpha: float) -> dict[str, list[str]]:
-    """Of each peer its neighbours, in the order given; a link stands if either of its ends keeps it.
+    """The neighbours of each peer, in the order given; a link stands if either of its ends keeps it.
 
     A function of its arguments alone, without a sum whose order could differ: all peers get the same.
     """

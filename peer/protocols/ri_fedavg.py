@@ -108,5 +108,5 @@ class RIFedAvg(WholeModelSGD, GlobalModel):
 
 
 def exact(values: Tensor) -> Tensor:
-    """In float64, unless they are numbers of classes or tokens."""
+    """Values in float64, unless they are numbers of classes or tokens."""
     return values.double() if values.is_floating_point() else values

@@ -62,15 +62,15 @@ class Solo(Protocol):
 
     @property
     def init(self) -> Init:  # type: ignore[override]
-        """That of the compared protocol: the gain over training alone must not be one of another start."""
+        """The compared protocol's start, so that the gain over training alone does not come from another start."""
         return self._compared.init
 
     def why_optimiser_is_fixed(self) -> str | None:
-        """That of the compared protocol: alone it would be trained otherwise."""
+        """The compared protocol's reason, as training alone must use the same optimiser."""
         return self._compared.why_optimiser_is_fixed()
 
     def why_steps_are_fixed(self) -> str | None:
-        """Likewise."""
+        """The compared protocol's reason, as training alone must take the same steps."""
         return self._compared.why_steps_are_fixed()
 
     def shares(self, rounds: int) -> tuple[Share, ...]:

@@ -1,4 +1,4 @@
-"""`dfl-peer --check`: whether a peer could start here now. It creates nothing, and leaves no port open."""
+"""`dfl-peer --check`: checks whether a peer could start here now. It creates no files and leaves no port open."""
 
 import asyncio
 import shutil
@@ -28,16 +28,16 @@ from peer.telemetry.telemetry import load_tracker, writer_class
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One line: what was checked, and that it is right, or what is wrong and what to do."""
+    """One line of the output: what was checked, and that it is right, or what is wrong and what to do."""
 
     subject: str
     message: str
     ok: bool | None = True
-    """None: it cannot be checked before something else is right."""
+    """Whether it is right; None: it cannot be checked before something else is right."""
 
 
 def check(path: Path) -> Iterator[CheckResult]:
-    """Everything that a start needs, whatever of it is wrong."""
+    """Check everything that a start needs, even after something was found to be wrong."""
     try:
         config, spec = read_peer(path)
     except InputError as error:
@@ -51,7 +51,7 @@ def check(path: Path) -> Iterator[CheckResult]:
 
 
 async def _neighbours(config: PeerConfig, spec: Spec, chain: CertificateBundle | None) -> list[CheckResult]:
-    """The neighbours on the ring as it is written, all called at once."""
+    """Check the neighbours on the ring of the spec, calling all of them at once."""
     around = spec.neighbours(config.id)
     async with aclosing(StatusClient(spec.name, spec.addresses, chain, timeout_s=TCP_CHECK_TIMEOUT_S)) as peers:
         met = await asyncio.gather(*map(peers.look, around))
@@ -59,7 +59,7 @@ async def _neighbours(config: PeerConfig, spec: Spec, chain: CertificateBundle |
 
 
 class PeerCheck:
-    """What a peer needs on this machine. Some checks need what earlier ones found: device, data, model."""
+    """Checks what a peer needs on this machine. Some checks use what earlier ones found: device, data, model."""
 
     def __init__(self, config: PeerConfig, spec: Spec) -> None:
         self.config, self.spec = config, spec

@@ -1,14 +1,14 @@
 """What survives a crash of a peer: its checkpoints and its journal, and how it resumes from them.
 
-A round's end on disk: all state, and every message a neighbour may still ask for (rules R2, R3 and R6).
+Checkpoints hold the end of a round: all state, and every message a neighbour may still ask for (rules R2, R3 and R6).
 
 - checkpoint/round-0003.safetensors: the state after round 3
 - checkpoint/messages-0003.safetensors: the frames sent in round 3, with their receivers
-- checkpoint/round-0003.json: written last, with the checksums of both, by which an intact checkpoint is known
+- checkpoint/round-0003.json: the seal, written last; its checksums of both tell whether the checkpoint is intact
 - checkpoint/kept-*.safetensors: each a tensor that never changes, written once and named by its checksum
 - checkpoint/.spare-*: files that are no longer needed; the next ones are written over them
 
-And what is drawn, measured or encrypted once: on disk before anything that depends on it leaves (rule R1).
+The journal holds what is drawn, measured or encrypted once, on disk before anything that depends on it leaves (R1).
 
 - journal/round-0003-0.safetensors: the first value of round 3; a replay of the round reads it again
 
@@ -16,11 +16,11 @@ And what is drawn, measured or encrypted once: on disk before anything that depe
 checkpoint while the next round trains. A round is announced as durable when the next one is on disk, too, and the last
 one once it has been read back.
 
-A resume, in order: what a killed process left half written is removed; the newest intact checkpoint is looked for; if
-what this peer may have announced is damaged it cannot go on, as the neighbours have dropped their messages of that
-time; what lies after that checkpoint is dropped; state, links and messages are put back; and the others hear up to
-which round this peer's are on disk. A checkpoint of an earlier view only gives the state with which the present one
-is entered.
+A resume takes these steps: what a killed process left half written is removed; the newest intact checkpoint is looked
+for; if a round that this peer may have announced is damaged, it cannot go on, as the neighbours have dropped their
+messages of that round; what lies after that checkpoint is dropped; state, links and messages are restored; and the
+others hear up to which round this peer has its rounds on disk. A checkpoint of an earlier view only provides the state
+with which the present view is entered.
 """
 
 import asyncio
@@ -60,13 +60,13 @@ if TYPE_CHECKING:
 
 
 class Journal:
-    """The values of one peer. Reading and writing block; they run in a thread."""
+    """The values that a peer has made once. Reading and writing block; they run in a thread."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def recall(self, round: int, number: int) -> Tensor | None:
-        """The value that was written; None if none was. FailedError where it is damaged: another must not be drawn."""
+        """Read a value; None if none was written. FailedError if it is damaged, as it must not be drawn anew."""
         path = self._path(round, number)
         if not path.exists():
             return None
@@ -84,7 +84,7 @@ class Journal:
         return value
 
     def write(self, round: int, number: int, value: Tensor) -> Tensor:
-        """Keep a value; it is on disk when this returns. What is returned is what a replay will read."""
+        """Write a value, which is on disk when this returns; return it as a replay will read it."""
         kept = copy(value)
         if not self.directory.is_dir():
             self.directory.mkdir(parents=True)
@@ -95,13 +95,13 @@ class Journal:
         return kept
 
     def prune(self, before: int) -> None:
-        """Remove the values of earlier rounds: no checkpoint is left from which they could be replayed."""
+        """Remove the values of rounds before `before`: no checkpoint is left from which those could be replayed."""
         for path, round in self._values():
             if round < before:
                 path.unlink()
 
     def drop_after(self, round: int) -> None:
-        """Remove the values of later rounds: they are void, and are played again among other members."""
+        """Remove the values of rounds after `round`, which are void and will be played again with other members."""
         for path, at in self._values():
             if at > round:
                 path.unlink()
@@ -109,7 +109,7 @@ class Journal:
             sync(self.directory)
 
     def _values(self) -> list[tuple[Path, int]]:
-        """The files that are this journal's, and the round of each."""
+        """The files of this journal, each with its round."""
         found = (
             (path, re.fullmatch(r"round-(\d{4,})-\d+", path.stem)) for path in self.directory.glob("*.safetensors")
         )
@@ -120,9 +120,10 @@ class Journal:
 
 
 def tensor_digest(value: Tensor) -> str:
-    """SHA-256, in hex, of the type, shape and content of a tensor on the CPU.
+    """The SHA-256 (hex) of dtype, shape and content of a tensor on the CPU.
 
-    It names files whose content may come from neighbours, so nobody may be able to make two of one name.
+    It names files that can hold what neighbours sent, so it must be collision-proof: no neighbour may be able to find
+    other content for the same name.
     """
     digest = hashlib.sha256(f"{value.dtype} {tuple(value.shape)} ".encode())
     digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
@@ -130,7 +131,7 @@ def tensor_digest(value: Tensor) -> str:
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those of a checkpoint whose names begin so, without that prefix."""
+    """The tensors whose names begin with `prefix`, under the rest of their names."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
@@ -146,11 +147,11 @@ SAFETENSORS_DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""As safetensors names them, the largest first: so every tensor in a file is aligned."""
+"""The dtypes' names in safetensors, the widest first, so that every tensor in a file is aligned."""
 
 
 def tensor_file(tensors: Mapping[str, Tensor]) -> list[Buffer]:
-    """A safetensors file of tensors on the CPU, as buffers: what the library's `save` joins by copying it all twice."""
+    """A safetensors file of CPU tensors as a list of buffers, which spares the two copies that the library makes."""
     if not all(tensor.dtype in SAFETENSORS_DTYPES for tensor in tensors.values()):
         return [safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})]
     kinds = [*SAFETENSORS_DTYPES]
@@ -167,7 +168,7 @@ def tensor_file(tensors: Mapping[str, Tensor]) -> list[Buffer]:
 
 
 def pack_frames(frames: KeptFrames) -> list[Buffer]:
-    """A safetensors file, too: a frame a tensor, in order, and in its metadata who is to have which."""
+    """A safetensors file with one uint8 tensor per frame, in order, and the receivers in its metadata."""
     parts = ((f"{number:08d}", "U8", [len(data)], data) for number, (_, data) in enumerate(frames))
     return _safetensors(parts, {"receivers": json.dumps([to for to, _ in frames])})
 
@@ -175,7 +176,7 @@ def pack_frames(frames: KeptFrames) -> list[Buffer]:
 def _safetensors(
     parts: Iterable[tuple[str, str, list[int], Buffer]], metadata: Mapping[str, str] | None = None
 ) -> list[Buffer]:
-    """By tensor its name, type, shape and content: the length of the header, the header, and all content in order."""
+    """The buffers of a safetensors file: header length, header, and all content. parts: name, dtype, shape, content."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     contents, end = list[Buffer](), 0
     for name, dtype, shape, content in parts:
@@ -187,7 +188,7 @@ def _safetensors(
 
 
 def unpack_frames(content: bytes) -> KeptFrames:
-    """ValueError or KeyError where that is no such file."""
+    """The frames in a file of `pack_frames`; ValueError or KeyError if it is no such file."""
     try:
         tensors = safetensors.numpy.load(content)
         size = int.from_bytes(content[:8], "little")
@@ -198,23 +199,23 @@ def unpack_frames(content: bytes) -> KeptFrames:
 
 
 def check_frames(content: bytes) -> None:
-    """By the frames' own checksums: BadFrameError, ValueError or KeyError where they are damaged."""
+    """Check frames by their own checksums; BadFrameError, ValueError or KeyError if one is damaged."""
     for _, data in unpack_frames(content):
         decode(data)
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything a peer needs to go on after `round`."""
+    """Everything that a peer needs to go on after `round`."""
 
     round: int
     tensors: Mapping[str, Tensor]
     facts: Mapping[str, Any]
-    """Plain JSON."""
+    """All other state, as plain JSON."""
     unchanging: Mapping[str, str] = field(default_factory=dict)
-    """By name, the checksums of tensors that are the same in every later checkpoint."""
+    """The checksums, by name, of tensors that stay the same in all later checkpoints."""
     new: Mapping[str, Tensor] = field(default_factory=dict)
-    """By checksum, those of them that no earlier checkpoint of this process has."""
+    """The tensors, by checksum, of those that are in no earlier checkpoint of this process."""
 
 
 class Checkpoints:
@@ -224,15 +225,15 @@ class Checkpoints:
         self.directory = directory
 
     def write_messages(self, round: int, frames: KeptFrames) -> str:
-        """Write the messages of a round; return the checksum with which `save` makes them part of a checkpoint."""
+        """Write the messages of a round; return the checksum that `save` takes to make them part of a checkpoint."""
         self.directory.mkdir(parents=True, exist_ok=True)
         messages = pack_frames(frames)
         self._write("messages", round, "safetensors", messages)
         return _content_digest(messages)
 
     def save(self, snapshot: Snapshot, messages: KeptFrames | str) -> None:
-        """Write a checkpoint, last its seal, with the messages of its round, or the checksum of those that are written;
-        all are on disk when this returns."""
+        """Write a checkpoint, its seal last. messages: those of its round, or the checksum of those already written.
+        All of it is on disk when this returns."""
         if not isinstance(messages, str):
             messages = self.write_messages(snapshot.round, messages)
         state = tensor_file(snapshot.tensors)
@@ -248,17 +249,17 @@ class Checkpoints:
         sync(self.directory)
 
     def rounds(self) -> list[int]:
-        """Rounds of which a checkpoint was sealed, oldest first, intact or not."""
+        """The rounds with a sealed checkpoint, intact or not, in ascending order."""
         return self._numbers("round", "json")
 
     def newest_whole(self) -> int:
-        """The newest round whose checkpoint is intact; -1 if none is."""
+        """The newest round with an intact checkpoint; -1 if there is none."""
         return next((round for round in reversed(self.rounds()) if self.verify(round) is None), -1)
 
     def verify(self, round: int) -> str | None:
-        """What is wrong with a checkpoint and the messages of its round; None if it is intact.
+        """Say what is wrong with a checkpoint or the messages of its round; None if it is intact.
 
-        What never changes is part of every checkpoint that has it.
+        Unchanging tensors are part of every checkpoint that lists them.
         """
         try:
             seal = self._seal(round)
@@ -276,12 +277,12 @@ class Checkpoints:
             return f"it cannot be read ({type(error).__name__})"
 
     def verify_messages(self, before: int) -> dict[int, str]:
-        """Earlier rounds whose kept messages are damaged, and how: a checkpoint stands on them as well."""
+        """The rounds before `before` whose kept messages are damaged, and how: a checkpoint needs them, too."""
         found = {at: self._verify_messages(at) for at in self._message_rounds() if at < before}
         return {at: why for at, why in found.items() if why}
 
     def load(self, round: int) -> tuple[Snapshot, dict[int, KeptFrames]]:
-        """A checkpoint that is intact, and all messages up to its round that are still kept and intact."""
+        """Read an intact checkpoint, and all messages up to its round that are still kept and intact."""
         seal = self._seal(round)
         tensors = safetensors.torch.load(read(self._path("round", round, "safetensors")))
         damaged = self.verify_messages(round)
@@ -295,7 +296,7 @@ class Checkpoints:
         return Snapshot(round, tensors, seal["facts"], unchanging), kept
 
     def frame(self, round: int, number: int) -> bytes:
-        """One of the frames of a round's messages; FailedError if it is damaged or not there any more."""
+        """Read one frame of a round's messages; FailedError if it is damaged or gone."""
         path = self._path("messages", round, "safetensors")
         try:
             with retry_without_descriptors(path.open, "rb") as file:
@@ -313,7 +314,7 @@ class Checkpoints:
     def recover(self) -> None:
         """Clean up after a process that was killed.
 
-        Its renames are put on disk, as they will be announced; what it had not sealed or only half written is removed.
+        Its renames are synced, as they will be announced; what it had not sealed, or only half written, is removed.
         """
         if not self.directory.is_dir():
             return
@@ -327,13 +328,13 @@ class Checkpoints:
                 self._path("round", at, "safetensors").unlink()
 
     def drop_after(self, round: int) -> None:
-        """Remove what lies after a round that is gone back to."""
+        """Remove all that lies after `round`, to which the peer goes back."""
         if beyond := [at for at in {*self.rounds(), *self._message_rounds()} if at > round]:
             self._drop(beyond)
         self._drop_unsealed()
 
     def _drop(self, beyond: Collection[int]) -> None:
-        # A power cut must not leave a seal over files that are gone: pruned messages look the same.
+        # A power cut must not leave a seal whose files are gone: missing messages would count as pruned.
         for at in beyond:
             self._path("round", at, "json").unlink(missing_ok=True)
         sync(self.directory)
@@ -342,7 +343,7 @@ class Checkpoints:
                 self._path(kind, at, "safetensors").unlink(missing_ok=True)
 
     def _drop_unsealed(self) -> None:
-        """Of what never changes, that which no checkpoint has: it is written once more when its round is replayed."""
+        """Remove unchanging tensors that are in no checkpoint: they are written again when their round is replayed."""
         try:
             sealed = {digest for at in self.rounds() for digest in self._seal(at)["unchanging"].values()}
         except (OSError, ValueError, KeyError):
@@ -352,9 +353,9 @@ class Checkpoints:
                 path.unlink()
 
     def prune(self, low_watermark: int, wanted: Collection[int]) -> None:
-        """Set aside what no neighbour will ask for: messages, but of `wanted` rounds, and older checkpoints but two.
+        """Set aside what nobody will need: messages except those of `wanted` rounds, and all but two checkpoints.
 
-        The newest of those up to `low_watermark` stays, too: that may be the last round to which all can go back.
+        The newest checkpoint up to `low_watermark` stays, too: it may be the last one that all can go back to.
         """
         for at in self._message_rounds():
             if at not in wanted:
@@ -365,14 +366,14 @@ class Checkpoints:
             if at < last_resort:
                 self._set_aside("round", at, "json")  # the seal first
                 self._set_aside("round", at, "safetensors")
-        # Before they are written over: a power cut must not bring an old name back with other content.
+        # Sync before they are written over: a power cut must not bring an old name back with other content.
         sync(self.directory)
 
     def _write(self, kind: str, round: int, suffix: str, content: Buffer | Sequence[Buffer]) -> None:
         write_atomically(self._path(kind, round, suffix), content, self._spare(kind, suffix))
 
     def _set_aside(self, kind: str, round: int, suffix: str) -> None:
-        """Remove a file, but keep the newest so removed of each kind: the next one is written over it."""
+        """Remove a file; the newest one removed of each kind is kept as a spare, to be written over by the next."""
         with suppress(FileNotFoundError):
             self._path(kind, round, suffix).replace(self._spare(kind, suffix))
 
@@ -380,7 +381,7 @@ class Checkpoints:
         return self.directory / f".spare-{kind}.{suffix}"
 
     def _verify_messages(self, round: int) -> str | None:
-        """By the round's seal, or by the frames' own checksums where the seal is what is damaged."""
+        """Say what is wrong with a round's messages, by its seal or, if that is damaged, by the frames' checksums."""
         try:
             content = read(self._path("messages", round, "safetensors"))
             try:
@@ -395,7 +396,7 @@ class Checkpoints:
         return None
 
     def _seal(self, round: int) -> dict[str, Any]:
-        """What was sealed; ValueError or KeyError when that is damaged itself."""
+        """The content of a round's seal; ValueError or KeyError if the seal itself is damaged."""
         try:
             seal = json.loads(read(self._path("round", round, "json")))
             content: dict[str, Any] = seal["content"]
@@ -406,7 +407,7 @@ class Checkpoints:
         return {"unchanging": {}} | content
 
     def _read_kept(self, digest: str) -> Tensor:
-        """A tensor that never changes, intact or not; ValueError or KeyError where the file is none such."""
+        """Read an unchanging tensor, intact or not; ValueError or KeyError if the file holds none."""
         try:
             return safetensors.torch.load(read(self._kept_path(digest)))["value"]
         except SafetensorError as error:
@@ -419,7 +420,7 @@ class Checkpoints:
         return self._numbers("messages", "safetensors")
 
     def _numbers(self, kind: str, suffix: str) -> list[int]:
-        """The rounds of the files that `_path` could have named; anything else there is not this peer's."""
+        """The rounds of the files that `_path` could have named; other files are not this peer's."""
         try:
             with os.scandir(self.directory) as entries:
                 files = {entry.name for entry in entries if entry.is_file()}
@@ -451,7 +452,7 @@ class Checkpointer:
     def __init__(
         self, files: Checkpoints, participant: "Participant", progress: "RunProgress", tasks: asyncio.TaskGroup
     ) -> None:
-        """tasks: in which checkpoints are written."""
+        """tasks: the group in which checkpoints are written."""
         self._files, self._participant, self._progress, self._tasks = files, participant, progress, tasks
         self._network, self._journal = participant.network, participant.journal
         self._gate, self._view = participant.setup.gate, participant.setup.view
@@ -463,16 +464,16 @@ class Checkpointer:
     async def running(
         cls, files: Checkpoints, participant: "Participant", progress: "RunProgress"
     ) -> AsyncIterator["Checkpointer"]:
-        """One for as long as the block; a checkpoint under way at its end is written to its end."""
+        """A checkpointer for the block; when the block ends, a checkpoint under way is still written."""
         async with background() as tasks:
             yield cls(files, participant, progress, tasks)
 
     async def save(self, round: int) -> None:
-        """Take the state as it is now and write it in the background, after the checkpoint before it."""
+        """Take the state as it is now and write it in the background, once the checkpoint before is written."""
         await self._wait_idle()
         kept = self._network.outgoing_frames(round)
         messages: KeptFrames | asyncio.Task[str] = [(to, await frame.content()) for to, frame in kept]
-        if sum(len(data) for _, data in messages) >= LARGE_BYTES:  # they make room for the copy of the state
+        if sum(len(data) for _, data in messages) >= LARGE_BYTES:  # to make room for the copy of the state
             frames = [frame for _, frame in kept]
             messages = self._tasks.create_task(shielded(self._move_to_disk, round, frames, messages))
         unchanging, new = await self._participant.unchanging()
@@ -603,7 +604,7 @@ class Checkpointer:
         return before
 
     async def _check_kept_messages(self, snapshot: Snapshot) -> None:
-        """Older messages that are damaged do no harm if every receiver has them on disk, and end the run if not."""
+        """Report damaged older messages that every receiver has on disk; CheckpointLostError if one does not."""
         for at, why in (await asyncio.to_thread(self._files.verify_messages, snapshot.round)).items():
             asking = self._network.receivers_without(at, snapshot.facts["network"])
             if asking:
@@ -611,7 +612,7 @@ class Checkpointer:
             self._report(CheckpointDamaged(round=at, reason=f"{why}; every neighbour has them"))
 
     def _lost(self, what: str) -> CheckpointLostError:
-        """What no replay brings back; nothing is deleted, so that a copy can be put in its place."""
+        """The error for what no replay brings back; nothing is deleted, so that a copy can be put in its place."""
         return CheckpointLostError(
             f"{self._files.directory}: {what}, so this peer cannot go on; put a copy of its files there, or "
             "begin the federation again (`dfl-launch run --fresh`)"

@@ -1,4 +1,4 @@
-"""How a peer shows itself to others: its identity, what it may send, and the addresses of its view's members."""
+"""How a peer presents itself to others: its identity, what it may send, and the addresses of its view's members."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ MakeTransport = Callable[[StatusHandler], Transport]
 
 
 def open_network(setup: Setup, transport: Transport, limits: RuntimeLimits, lifecycle: Lifecycle) -> Network:
-    """The network of one peer in one view; it listens when it is told to."""
+    """The network of one peer in one view, which does not listen yet."""
     spec, gate, manifest, agreement = setup.spec, setup.gate, travelling_manifest(setup), setup.agreement
     identity = Identity(
         setup.config.id,
@@ -30,7 +30,7 @@ def open_network(setup: Setup, transport: Transport, limits: RuntimeLimits, life
         settings=agreement.content,
         keyring=gate.keyring,
     )
-    # Without edges no peer waits for another: then only its own address counts.
+    # Without edges no peer waits for another, so only this peer's own address matters.
     known = [setup.config.id] if spec.protocol.graph == "none" else setup.view.members
     addresses = {id: spec.addresses[id] for id in known}
 

@@ -1,7 +1,7 @@
-"""A peer's data and the model that learns from them; InputError where they do not go together.
+"""A peer's data and the model that learns from them; InputError if they do not fit together.
 
-What the peers of one process hold once for all of them is in `SharedData`. A peer that the spec lets flip labels does
-so here, where its data are loaded.
+`SharedData` holds what the peers of one process have in common. If the spec makes a peer flip labels, that happens
+here, where its data are loaded.
 """
 
 from dataclasses import replace
@@ -29,7 +29,7 @@ from peer.spec.peer import PeerConfig
 
 
 class SharedData:
-    """The federation's data, and room for gradients."""
+    """The federation's data and a gradient buffer, shared by all peers of one process."""
 
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
@@ -37,11 +37,11 @@ class SharedData:
 
     @cached_property
     def data(self) -> CommonData:
-        """Read when a peer without data of its own wants them; InputError when they are no use."""
+        """The data, read when a peer without data of its own first needs them; InputError if they cannot be used."""
         return CommonData(self._spec.data, self._spec.ids, self._spec.task)
 
     def gradient(self, vector: Tensor) -> Tensor:
-        """One of that vector's size: the peers train one after the other, and none keeps anything there."""
+        """The gradient buffer for such a vector: one for all peers, which train in turn and keep nothing in it."""
         size = len(vector)
         if size not in self._gradients:
             self._gradients[size] = torch.zeros_like(vector)
@@ -49,7 +49,7 @@ class SharedData:
 
 
 def load_shard(config: PeerConfig, spec: Spec, round: int, common: SharedData | None = None) -> Shard:
-    """The data as this peer has them in a round; InputError when they are no use in any round."""
+    """This peer's data in a round; InputError if they are unusable in any round."""
     data = spec.data
     if config.data and (why := next(cannot_transform(spec.protocol, config.data), None)):
         raise InputError(why)
@@ -72,7 +72,7 @@ def load_shard(config: PeerConfig, spec: Spec, round: int, common: SharedData | 
 
 
 def local_shard(config: PeerConfig, spec: Spec) -> Shard | None:
-    """The data of round 1, as they lie here; None where the start would download them first."""
+    """The data of round 1, if they are on this machine; None if the start would download them first."""
     try:
         here = config.model_copy(update={"data": config.data and _without_download(config.data)})
         return load_shard(here, spec.model_copy(update={"data": _without_download(spec.data)}), 1)
@@ -89,7 +89,7 @@ def _without_download(source: Source) -> Source:
 def fitting_model(
     config: PeerConfig, spec: Spec, shard: Shard, device: torch.device, gradient: Gradient = torch.zeros_like
 ) -> Model:
-    """The model as the peer begins with it; InputError when it cannot learn from the data."""
+    """The model that the peer begins with; InputError if it cannot learn from the data."""
     stream = config.id if spec.init == "independent" else "shared"
     example = Example.from_samples(shard.train, shard.classes, shard.task, shard.test)
     model = build(spec.model, example, spec.seed, stream, device, gradient)
@@ -105,7 +105,7 @@ def fitting_model(
 
 
 def check_room(config: PeerConfig, spec: Spec, shard: Shard, model: Model) -> int:
-    """The bytes on disk that the run needs at most; InputError when there are not as many."""
+    """The bytes on disk that the run needs at most; InputError if there is less room."""
     proportions = dict.fromkeys(spec.ids, torch.from_numpy(shard.proportions))
     few = shard.train.first(DRY_RUN_SAMPLES)
     given = DryRunInput(model, few, proportions, spec.rounds, spec.seed, shard.validation, spec.wire)

@@ -1,8 +1,8 @@
-"""What a protocol would send, and what its peers would need on disk, counted by letting it run on nothing.
+"""Dry runs: they count what a protocol would send, and what its peers would need on disk.
 
-The protocol's own rounds run against a `Peer` with the true model that trains nothing, has no clock, hears its own
-vectors from every neighbour and counts the bytes of what it would send: no protocol has to say its traffic twice, and
-a wrong call shows itself before anything is started. From what it counts follows how much disk a peer needs at most
+The protocol's own rounds run against a `Peer` with the real model that trains nothing, has no clock, receives its own
+vectors from every neighbour and counts the bytes that it would send: no protocol has to state its traffic separately,
+and a wrong call shows before anything is started. From these counts follows how much disk a peer needs at most
 (`disk_needed`), so that it can say so before it starts rather than when the disk is full.
 """
 
@@ -37,22 +37,22 @@ from peer.views.view import STALENESS_BOUND
 
 T = TypeVar("T")
 DRY_RUN_SAMPLES = 32
-"""Of a peer's samples, for protocols that look at them."""
+"""How many of a peer's samples a dry run has, for protocols that look at them."""
 NUDGE = 1e-3
-"""How far a dry run's training moves each weight at most: differences of zero would make divisions by zero."""
+"""How far a dry run's training moves each weight at most; not 0, as protocols may divide by differences."""
 FLOAT64_BYTES = 8
 KNOWN_RECORDS = ("proportions", "order")
-"""Records of which a dry run knows the other peers' numbers; in all others it sees its own from every peer."""
+"""Records for which a dry run knows the other peers' numbers; for all others it gets its own from every peer."""
 
 
 @dataclass(frozen=True)
 class DryRunInput:
-    """What a dry run stands on: the model, some of a peer's samples, and the whole federation's proportions."""
+    """The input of a dry run: the model, some of a peer's samples, and the proportions of the whole federation."""
 
     model: Model
     data: Samples
     proportions: Mapping[str, Tensor]
-    """Every peer's q_i, float64 (classes,), by id in the ring's order."""
+    """Every peer's q_i, float64 (classes,), by id, in the ring's order."""
     rounds: int
     seed: int
     validation: Samples | None = None
@@ -60,11 +60,11 @@ class DryRunInput:
 
 
 class DryRun(CheckedPeer):
-    """One peer that only counts.
+    """A peer that only counts.
 
     `sent` is what it has sent so far, in bytes of tensors and numbers; `journalled` what it has drawn by `once`, in
-    bytes. `calls` are the (round, collective, vector or record, names of numbers) in which all peers take part, so they
-    are the same at each.
+    bytes. `calls` lists the calls in which all peers take part, as (round, collective, vector or record, names of
+    numbers); they are the same at every peer.
     """
 
     rehearsal = True
@@ -87,13 +87,13 @@ class DryRun(CheckedPeer):
         super().__init__(protocol, rehearsal.rounds, model, new_encoding(rehearsal.wire, model.sizes))
 
     async def set_up(self, init: Init) -> int:
-        """Bytes sent before round 1."""
+        """Play round 0; return the bytes sent."""
         first_rows(self._protocol, self.state, len(self.members))
         await self._protocol.start(self, init)
         return self.sent
 
     async def count(self, round: int) -> int:
-        """Bytes sent in a round; rounds are counted in ascending order, some may be left out."""
+        """Play a round; return the bytes sent. Rounds must ascend; some may be left out."""
         before, self.round, own = self.sent, round, {*vars(self)}
         await self._protocol.round(self)
         for name in {*vars(self)} - own:
@@ -101,7 +101,7 @@ class DryRun(CheckedPeer):
                 f"`{self._protocol.name}` sets `peer.{name}`, which a crash would lose; write peer.state[{name!r}] "
                 "= ..., or a variable of the round's own"
             )
-        self._made = [one for one in self._made if not was_awaited(one[1])]  # the others hold what they brought
+        self._made = [one for one in self._made if not was_awaited(one[1])]  # those would hold their results
         self._protocol.state_contract.check(self)
         return self.sent - before
 
@@ -113,7 +113,7 @@ class DryRun(CheckedPeer):
         return [name for name, _ in forgotten]
 
     def __getattribute__(self, name: str) -> Any:
-        """A call counts when it is made, not when it is awaited: one that never is would do nothing, without a word."""
+        """Record calls when they are made: one that is never awaited would do nothing, without a word."""
         found = super().__getattribute__(name)
         return partial(self._call, name, found) if name in Peer.__abstractmethods__ else found
 
@@ -221,26 +221,26 @@ def was_awaited(work: Coroutine[Any, Any, Any]) -> bool:
 
 FLOAT32_BYTES = 4
 MAX_COUNTED_PEERS = 64
-"""Peers of a larger federation that are counted: ordering a ring of thousands takes seconds. With N times as many
-peers, a peer sends at most N times as much."""
+"""How many peers of a larger federation are counted, as ordering a ring of thousands takes seconds. With N times as
+many peers, a peer sends at most N times as much."""
 
 
 class DryRunFigures(NamedTuple):
-    """What a dry run finds of one peer, in bytes."""
+    """What a dry run finds about one peer, in bytes."""
 
     busiest: int
-    """Sent in a round."""
+    """Bytes sent in the busiest round."""
     unchanging: int
-    """Kept in `peer.state` and written once."""
+    """Bytes in `peer.state` that never change and are written once."""
     journalled: int = 0
-    """Drawn by `once` in the rounds that may be replayed."""
+    """Bytes drawn by `once` in the rounds that may be replayed."""
 
 
 def disk_needed(spec: Spec, model_floats: int, rehearsed: DryRunFigures) -> int:
-    """Bytes on disk that a peer needs at most, by estimate.
+    """Estimate how many bytes on disk a peer needs at most.
 
-    The checkpoints that the staleness bound keeps, each with the model, two moments for every parameter and the
-    messages of a round, and what an encoding keeps of each vector; what never changes; the final model; with `trace`,
+    These are the checkpoints that the staleness bound keeps, each with the model, two moments per parameter, the
+    messages of a round and what an encoding keeps of each vector; what never changes; the final model; with `trace`,
     every round's start, before, after and passes; with `hold_back`, the best model; and the journal.
     """
     model = FLOAT32_BYTES * model_floats
@@ -253,9 +253,9 @@ def disk_needed(spec: Spec, model_floats: int, rehearsed: DryRunFigures) -> int:
 
 
 def dry_run_figures(spec: Spec, id: str, rehearsal: DryRunInput) -> DryRunFigures:
-    """What a peer sends in its busiest round and keeps unchanged, by estimate."""
+    """Estimate what a peer sends in its busiest round, keeps unchanged and writes to its journal."""
     if spec.protocol.name not in PROTOCOLS:
-        # A user's protocol may ask for what a rehearsal lacks: its messages are taken to be one model a round.
+        # A user's protocol may need what a dry run lacks, so it is assumed to send one model a round.
         return DryRunFigures(rehearsal.model.vector.nbytes, 0)
     among = dict([(id, rehearsal.proportions[id]), *rehearsal.proportions.items()][: MAX_COUNTED_PEERS + 1])
     dry_run = DryRun(id, spec.protocol, replace(rehearsal, proportions=among))
@@ -273,7 +273,7 @@ def dry_run_figures(spec: Spec, id: str, rehearsal: DryRunInput) -> DryRunFigure
 
 
 def check_disk(out: Path, needed: int) -> None:
-    """InputError when the disk under `out` has less room than a run takes beside what it has written there already."""
+    """Raise InputError if the disk under `out` has less room than a run needs beyond what it has written there."""
     free = shutil.disk_usage(next(path for path in (out, *out.parents) if path.exists())).free
     held = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     if free + held < needed:
@@ -284,7 +284,7 @@ def check_disk(out: Path, needed: int) -> None:
 
 
 def _run_to_end(counting: Coroutine[None, None, int]) -> int:
-    """What a dry run's coroutine returns: it never waits for anything, so it needs no event loop."""
+    """The result of a dry run's coroutine, which never waits for anything and so needs no event loop."""
     try:
         counting.send(None)
     except StopIteration as end:

@@ -1,7 +1,7 @@
-"""A whole federation in one process: the same links, keys and checkpoints, only the bytes go through memory.
+"""A whole federation in one process: the same links, keys and checkpoints, but the bytes go through memory.
 
-For tests, and for studies with hundreds of peers. Training runs in one thread, peer after peer. `federate` does it
-from a federation's file to what it left: for tests of code of one's own.
+It serves tests, and studies with hundreds of peers. Training runs in one thread, peer after peer. `federate` goes from
+a federation's file to the files that its peers leave, and is meant for tests of user code.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ from peer.telemetry.telemetry import Telemetry
 async def run_in_process(
     spec: Spec, out: Path, bounds: RuntimeLimits = RuntimeLimits(), own: Mapping[str, Source] | None = None
 ) -> dict[str, Runtime]:
-    """Run every peer of `spec` to its end, each writing into `out`/<id>; the finished runtimes by id.
+    """Run every peer of `spec` to its end, each writing into `out`/<id>; return the finished runtimes by id.
 
-    own: data of a peer's own, by id, in place of its part of the federation's.
+    own: data of individual peers, by id, in place of their part of the federation's data.
     """
     torch.set_num_threads(1)
     raise_open_files()
     return_memory()
-    # If views change, so do the peers whose word counts.
+    # A board has the rounds of all peers; if views change, not all of them count.
     board = None if spec.on_loss == "bypass" else DurabilityBoard()
     network, runners = MemoryNetwork(board), dict[str, ViewRunner]()
     bounds = bounds.in_one_process(len(spec.ring), spec.patience)
@@ -73,20 +73,20 @@ class Federated:
     ids: tuple[str, ...]
 
     def trace(self, peer: str, round: int) -> dict[str, NDArray[np.float32]]:
-        """The shared vector, float32 (n,), at the round's `start`, `before` it was communicated, and `after`."""
+        """The shared vector, float32 (n,), at the round's `start`, and `before` and `after` it was communicated."""
         return load_file(self.out / peer / traced(round))
 
     def result(self, peer: str) -> dict[str, Any]:
-        """Its `result.json`: figures, and what it noted in each round."""
+        """A peer's `result.json`: figures, and what it noted in each round."""
         content: dict[str, Any] = json.loads((self.out / peer / "result.json").read_text())
         return content
 
 
 def federate(federation: Path, out: Path, *, peers: int | None = None, overrides: Sequence[str] = ()) -> Federated:
-    """Run what the file `federation` says, every peer of it within this process, and leave all of it in `out`.
+    """Run the federation of the file `federation`, with all its peers in this process, and leave its files in `out`.
 
-    `peers` and `overrides` are as `--peers` and `--set` of `dfl-launch run`. InputError where something is wrong; an
-    ExceptionGroup of what ended the peers, where they failed.
+    `peers` and `overrides` correspond to `--peers` and `--set` of `dfl-launch run`. InputError if the settings are
+    wrong; an ExceptionGroup of the peers' errors if they fail.
     """
     spec = load_spec(federation, peers=peers, overrides=["trace=true", *overrides])
     asyncio.run(run_in_process(spec, out))

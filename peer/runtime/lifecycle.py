@@ -4,13 +4,13 @@
 
 - its neighbours at the start (`wait_for_neighbours`),
 - the staleness bound before each round (`await_staleness_bound`, rule R6),
-- its neighbours at the end (`drain`, rule R8): until they have on disk all that they may still ask for,
-- and, if the members of the run may change, the membership (`MembershipGate`): all that the rounds must know of it. If
+- its neighbours at the end (`drain`, rule R8), until they have on disk all that they may still ask for,
+- and, if the members of the run may change, the `MembershipGate`: it is all that the rounds know of the membership. If
   members stay the same the gate is always open; `peer.runtime.membership.gate` has the other one.
 
-What bounds a peer's waits and stores is one object, passed in (`RuntimeLimits`). `ReportIntervals` says when a peer
-reports a wait; none of them ends one. Watchers look at the neighbours for as long as a peer runs: an unresponsive one
-is reported every minute, or ends the run; one that sends heartbeats and nothing else is reported, too.
+The bounds of a peer's waits and stores are in one object, which is passed in (`RuntimeLimits`). `ReportIntervals` says
+when a peer reports a wait; none of them ends one. Watchers look at the neighbours for as long as a peer runs: an
+unresponsive one is reported every minute, or ends the run; one that sends only heartbeats is reported, too.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ MEANING: dict[State, str] = {
 
 
 class CheckpointLostError(FailedError):
-    """What this peer had on disk is gone, and no replay brings it back."""
+    """Raised when what this peer had on disk is lost, and no replay can bring it back."""
 
 
 @dataclass
@@ -80,14 +80,14 @@ class Lifecycle:
 
     def __init__(self, report: Report) -> None:
         self.report = report
-        """Where this peer's events go."""
+        """The function that takes this peer's events."""
         self.state: State = "joining"
         self.round = 0
         self.times = PhaseTimes()
-        """Of the whole run; checkpoints have them."""
+        """The times of the whole run; they are part of checkpoints."""
 
     def become(self, state: State) -> None:
-        """Enter a state, unless it is the present one; a step that the table lacks is a programming error."""
+        """Enter a state, unless it is the present one; RuntimeError for a step that is not in `TRANSITIONS`."""
         if state == self.state:
             return
         if state not in TRANSITIONS[self.state]:
@@ -95,7 +95,7 @@ class Lifecycle:
         self._enter(state)
 
     def fail(self) -> None:
-        """Enter the last state, from whatever state it is."""
+        """Enter the state `failed`, from any other."""
         self._enter("failed")
 
     def _enter(self, state: State) -> None:
@@ -104,7 +104,7 @@ class Lifecycle:
 
     @contextmanager
     def timed(self, phase: Literal["train", "communicate", "evaluate"]) -> Iterator[None]:
-        """Count the time of the block; not where it raises, as a checkpoint must have the same time after a replay."""
+        """Count the time of the block, unless it raises: a checkpoint must hold the same time after a replay."""
         began = time.perf_counter()
         yield
         setattr(self.times, phase, getattr(self.times, phase) + time.perf_counter() - began)
@@ -112,36 +112,37 @@ class Lifecycle:
 
 @dataclass(frozen=True)
 class ReportIntervals:
-    """Seconds until a peer that waits says so. None of them ends a wait."""
+    """Seconds until a waiting peer says so. None of them ends a wait."""
 
     look: float = 1.0
-    """Between two looks at the neighbours that keep it waiting."""
+    """The time between two looks at the neighbours that keep a peer waiting."""
     behind: float = 2.0
-    """At the staleness bound; also the least from one report of it to the next."""
+    """The wait at the staleness bound until it is reported, and the least time from one such report to the next."""
     stalled: float = 30.0
-    """For a message that makes no progress, from a neighbour that sends heartbeats."""
+    """The wait for a message that makes no progress, from a neighbour that sends heartbeats, until it is reported."""
     stalled_again: float = 600.0
-    """From one report of the same wait to the next."""
+    """The time from one report of the same stalled message to the next."""
     lost_again: float = 60.0
-    """From one report of an unresponsive neighbour to the next."""
+    """The time from one report of an unresponsive neighbour to the next."""
     members_again: float = 60.0
-    """From the first report of a wait for members to the second; to each later one it is twice as long as before."""
+    """The time from the first report of a wait for members to the second; it doubles with each further report."""
     members_longest: float = 3600.0
-    """The longest of these."""
+    """The longest time between two reports of a wait for members."""
 
 
 @dataclass(frozen=True)
 class RuntimeLimits:
-    """Of the network, and of the runtime above it."""
+    """Timeouts and limits of the network, and report intervals of the runtime above it."""
 
     timeouts: Timeouts = field(default_factory=Timeouts)
     limits: Limits = field(default_factory=Limits)
     reminders: ReportIntervals = field(default_factory=ReportIntervals)
 
     def in_one_process(self, peers: int, patience: float) -> "RuntimeLimits":
-        """The same for so many peers with one event loop: if one is silent, so are all; none is asked for its status.
+        """Limits for so many peers in one event loop: if one is silent, so are all; none is asked for its status.
 
-        More than 20 peers together send no more heartbeats than 20 do, but each still sends several within `patience`.
+        More than 20 peers together send no more heartbeats than 20 do, but each still sends several within `patience`
+        (seconds).
         """
         least = patience / (4 * self.timeouts.heartbeat_interval)
         factor = max(1.0, min(peers / 20, least))
@@ -150,21 +151,21 @@ class RuntimeLimits:
 
 
 async def wait_for_neighbours(edges: Edges, report: Report, patience: float) -> None:
-    """Wait for a handshake with every neighbour; FailedError after `patience` seconds names those that did not come."""
+    """Wait for a handshake with every neighbour; FailedError after `patience` seconds names those still missing."""
     try:
         async with asyncio.timeout(None if patience == inf else patience), background() as group:
             group.create_task(_report_missing(edges, report))
             await edges.wait_complete()
     except TimeoutError:
         if not (missing := edges.missing()):
-            return  # the last one came in the same moment
+            return  # the last one came at the same moment
         who = "; ".join(f"{neighbour.place}: {why}" for neighbour, why in missing)
         raise FailedError(f"gave up after {patience:g} s of waiting for {who}{_hint(missing)}") from None
     report(_waiting_to_join([]))
 
 
 def _hint(missing: list[tuple[Neighbour, str]]) -> str:
-    """What to do, unless the reasons say so themselves."""
+    """A hint what to do; empty if the reasons say so themselves."""
     reasons = [why for _, why in missing]
     if not all(
         "refused:" in why or "certificate" in why or why.endswith((ONE_WAY, CORRECT_ADDRESS_HINT)) for why in reasons
@@ -176,10 +177,10 @@ def _hint(missing: list[tuple[Neighbour, str]]) -> str:
 
 
 async def await_staleness_bound(durability: Durability, spec: Spec, round: int, report: Report, seconds: float) -> None:
-    """Wait until no peer is more than W rounds behind `round` (rule R6); report which are whenever that has changed.
+    """Wait until no peer is more than W rounds behind `round` (rule R6); report which ones are, whenever that changes.
 
-    Waits shorter than so many seconds are not reported. A peer that is behind need not be a neighbour: then no link is
-    down here, and nothing else would show it.
+    seconds: shorter waits are not reported. A peer that is behind need not be a neighbour: then no link is down here,
+    and nothing else would show it.
     """
     said = None
     while True:
@@ -187,7 +188,7 @@ async def await_staleness_bound(durability: Durability, spec: Spec, round: int, 
             async with asyncio.timeout(seconds):
                 await durability.wait_within_bound(round)
         except TimeoutError:
-            behind = durability.behind(round)  # none, if the news came in the same moment
+            behind = durability.behind(round)  # empty if the news came at the same moment
             if behind and (waiting := _behind_bound(behind, spec, round)) != said:
                 report(waiting)
                 said = waiting
@@ -199,7 +200,7 @@ async def await_staleness_bound(durability: Durability, spec: Spec, round: int, 
 
 
 async def drain(network: Network, patience: float = inf, required: Callable[[], Collection[str]] = tuple) -> list[str]:
-    """Wait until the neighbours have all on disk that they may ask for (rule R8); those that did not say so.
+    """Wait until the neighbours have all on disk that they may ask for (rule R8); return those that have not said so.
 
     The wait ends when those that are behind have sent no heartbeat for `patience` seconds, and none of them is one of
     the `required` peers.
@@ -231,7 +232,7 @@ async def _report_missing(edges: Edges, report: Report) -> None:
 
 
 def _behind_bound(behind: dict[str, int], spec: Spec, round: int) -> Waiting:
-    """The peers that are furthest behind, at most MAX_NAMED, and how many there are besides."""
+    """The peers that are furthest behind, at most MAX_NAMED, and the number of the others."""
     addresses = spec.addresses
     first = sorted(behind, key=lambda id: behind[id])[:MAX_NAMED]
     who = tuple(Awaited(id, addresses[id], _on_disk(behind[id], round)) for id in first)
@@ -253,48 +254,48 @@ def _waiting_to_join(missing: list[tuple[Neighbour, str]]) -> Waiting:
 
 
 class MembershipGate:
-    """Between rounds and membership; this one where members stay the same: always open.
+    """The gate between rounds and membership. This one, for members that stay the same, is always open.
 
     Its other forms (`membership/gate.py`, `membership/replay.py`) differ in three verbs: before a round
     (`wait_to_start`), at the end of a view or of the run (`wait_to_end`), and when a round is on disk (`announce`).
-    The rest is what the network and the checkpoints ask them: how long a join may take, which states are still
-    needed, and what to answer about views.
+    The rest answers the network and the checkpoints: how long a join may take, which states are still needed, and what
+    to reply to requests about views.
     """
 
     can_be_excluded = False
-    """Whether the others may continue without this peer: then it can be admitted again whatever it has lost."""
+    """Whether the others may continue without this peer; if so, it can be admitted again whatever it has lost."""
 
     def __init__(self, view: View, patience: float) -> None:
         """patience: seconds."""
         self.view, self._patience = view, patience
         self.keyring: Keyring = UNSIGNED
         self.waiting: Waiting | None = None
-        """Set while too few members are here to decide on the next view."""
+        """The wait for members, while too few are here to decide on the next view."""
         self.last_rounds: Mapping[int, int] = {}
-        """By the number of an earlier view, the round that all members have on disk that came from it to this one."""
+        """For the number of an earlier view, the round that all its members that are in this view have on disk."""
 
     def join_timeout(self, done: int) -> float:
         """Return the seconds to wait for neighbours after round `done`."""
         return self._patience
 
     def attach(self, network: Network, done: int) -> None:
-        """The peer has found on its disk what it had after round `done`, and takes part in the view from now on."""
+        """Take part in the view from now on: the peer has resumed after round `done` (-1: from the beginning)."""
 
     async def wait_to_start(self, round: int) -> None:
-        """Wait until this peer may begin that round: not while a view is being decided on (rule V1)."""
+        """Wait until this peer may begin that round, which it may not while a view is being decided on (rule V1)."""
 
     async def wait_to_end(self, network: Network, finished: bool) -> None:
-        """Wait until this peer may go on to the next view: until all neighbours have this view's last round on disk
-        (rule R8). finished: the run is over, and the neighbours have it; wait until no other member needs this peer."""
+        """Wait until all neighbours have this view's last round on disk (rule R8), so that this peer may go on to the
+        next view. finished: the run is over, and they have it; wait until no other member needs this peer."""
         if not finished:
             await drain(network)
 
     def announce(self, network: Network, durable: int) -> None:
-        """Tell the others that the rounds up to this one are on disk, as far as they may know now."""
+        """Announce to the others that the rounds up to this one are on disk, as far as they may know yet."""
         network.announce(durable)
 
     def oldest_needed_round(self, durability: Durability) -> int:
-        """Return the oldest round to which this peer may have to go back."""
+        """Return the oldest round that this peer may have to go back to."""
         return durability.low_watermark
 
     async def answer(self, pipe: Pipe) -> None:
@@ -310,9 +311,9 @@ async def watch_unresponsive(
     report: Report,
     reminders: ReportIntervals,
 ) -> None:
-    """Report a neighbour that is silent, or takes nothing, for longer than `patience`; fail with `on_loss: stop`.
+    """Report a neighbour that is silent, or accepts nothing, for longer than `patience`; fail with `on_loss: stop`.
 
-    If members change, a silent one is excluded, or waited for with all others that are away.
+    If members may change, silent ones are not reported here: they are excluded, or waited for together.
     """
     clock = asyncio.get_running_loop().time
     said: dict[str, float] = {}
@@ -339,7 +340,8 @@ async def watch_unresponsive(
 async def watch_own_regression(edges: Edges, lifecycle: Lifecycle, faulty: int = 0) -> None:
     """Raise CheckpointLostError if all receivers refuse this peer because it is behind what it had announced.
 
-    The word of so many as may lie is not enough: if it is true, the others continue without this peer by themselves.
+    As many receivers as may lie (`faulty`) are not enough: if they tell the truth, the others go on without this peer
+    anyway.
     """
     while True:
         await asyncio.sleep(1)
@@ -353,10 +355,10 @@ async def watch_own_regression(edges: Edges, lifecycle: Lifecycle, faulty: int =
 
 
 async def watch_stalled(network: Network, report: Report, reminders: ReportIntervals) -> None:
-    """Report a neighbour that sends heartbeats, but not the message that is waited for.
+    """Report a neighbour that sends heartbeats, but not the message that this peer waits for.
 
-    It may have more to train, or its own neighbour keeps it waiting; then this ends. It may also run other code, or
-    lie: then nothing else would show it. No deadline could tell the one from the other.
+    It may have more to train, or wait for its own neighbour; then the wait ends. It may also run other code, or lie:
+    then nothing else would show it. No deadline can tell the two cases apart.
     """
     clock = asyncio.get_running_loop().time
     since: dict[str, tuple[Key, int, float]] = {}
@@ -383,7 +385,7 @@ async def watch_stalled(network: Network, report: Report, reminders: ReportInter
 
 
 def _waiting_for_stalled(stalled: list[Awaited], back: list[str]) -> Waiting:
-    """All that are stalled now, and those that have made progress again."""
+    """The report of neighbours that stall, and of those that have made progress again."""
     news = [f"{id} sends again" for id in back]
     if stalled:
         news.append(f"{'still ' if back else ''}waiting for {', '.join(map(str, stalled))}")

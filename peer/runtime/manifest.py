@@ -1,7 +1,7 @@
 """From a protocol's declarations to the manifest that the wire enforces.
 
-Every vector and record that may leave a peer is in it, with its size and its rounds as it travels, and what its data
-is like; if a view admits members, also what these are given: as it is, in the view's first round only.
+It lists every vector and record that may leave a peer, with the size and rounds in which it travels, and describes the
+peer's data. If a view admits members, it also lists what they are given: unencoded, in the view's first round only.
 """
 
 from dataclasses import replace
@@ -21,14 +21,14 @@ from peer.views.view import View
 
 
 def build_manifest(declared: Declarations, model: Model, rounds: int, peers: int, names: Names) -> Manifest:
-    """Every vector and record that may leave a peer, with its size and its rounds; what its data is like."""
+    """The manifest before encoding: every vector and record that may leave a peer, and what its data is like."""
     shares = [_share_payload(share, model, rounds) for share in declared.shares]
     records = [_record_payload(record, model, rounds, peers) for record in declared.records]
     return Manifest((*shares, *records), _data_facts(model, names))
 
 
 def travelling_manifest(setup: Setup) -> Manifest:
-    """All that may leave a peer in its view, as it travels."""
+    """The manifest of a peer in its view: all that may leave it, as encoded for the wire."""
     spec, view, declared = setup.spec, setup.view, setup.spec.declarations()
     plain = build_manifest(declared, setup.model, spec.rounds, len(view.members), setup.shard.names)
     encoding, shares = new_encoding(spec.wire, setup.model.sizes), len(declared.shares)
@@ -40,7 +40,7 @@ def travelling_manifest(setup: Setup) -> Manifest:
 
 
 def _admission_payloads(plain: Manifest, protocol: Protocol, view: View, ids: int) -> list[PayloadSpec]:
-    """What admitted peers are given. plain: as it is before it is encoded; ids: members and all that are not."""
+    """What admitted peers are given. plain: the manifest before encoding; ids: the number of all peers, also absent."""
     if not view.entrants:
         return []
     numbers = [PayloadSpec(name, size=0, doubles=ids, first_round=0, last_round=0) for name in protocol.by_peer]
@@ -53,7 +53,7 @@ def _admission_payloads(plain: Manifest, protocol: Protocol, view: View, ids: in
 
 
 def _standard_payloads(columns: int, view: View) -> list[PayloadSpec]:
-    """What the federation's means and deviations are made of, and what admitted peers get of them: as it is."""
+    """The vectors from which the federation's means and deviations are computed, and those given to admitted peers."""
     vector = PayloadSpec(name=MEANS, size=2 * columns, doubles=1, first_round=0, last_round=0)
     payloads = [vector, replace(vector, name=VARIANCES)]
     if view.entrants:
@@ -62,9 +62,9 @@ def _standard_payloads(columns: int, view: View) -> list[PayloadSpec]:
 
 
 def _data_facts(model: Model, names: Names) -> tuple[str, ...]:
-    """Inputs, targets and fixed weights in words, one fact each, as peers must have them alike.
+    """Inputs, targets and fixed weights in words, one fact each: all that must be the same at every peer.
 
-    Columns in another order fit every model and are learnt wrongly; so are features of other frozen weights.
+    Columns in another order fit every model, but it learns nonsense; so do features of other frozen weights.
     """
     columns = [f"column {number} `{name}`" for number, name in enumerate(names.columns, 1)]
     classes = [f"class {number} `{name}`" for number, name in enumerate(names.classes)]
@@ -73,7 +73,7 @@ def _data_facts(model: Model, names: Names) -> tuple[str, ...]:
 
 
 def _share_payload(share: Share, model: Model, rounds: int) -> PayloadSpec:
-    part = None if share.bytes else share.part  # where in bytes a tensor lies is not known
+    part = None if share.bytes else share.part  # where a tensor lies within bytes is not known
     where = model.part(part or "model")
     size = share.size or where.stop - where.start
     at = range(rounds + 1) if share.rounds is None else share.rounds
@@ -94,7 +94,7 @@ def _share_payload(share: Share, model: Model, rounds: int) -> PayloadSpec:
 
 
 def _head_place(share: Share, model: Model, begin: int, size: int) -> tuple[int, int]:
-    """Where in a vector of `size` values that begins at `begin` of the model the head lies; all of it, in bytes."""
+    """The head's range [start, stop) in a vector of `size` values from `begin` of the model; all of it, for bytes."""
     if share.bytes:
         return 0, size
     head = model.part("head")

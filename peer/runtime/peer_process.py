@@ -1,4 +1,4 @@
-"""One peer as a process of its own: its sockets and certificates, and what it does when it is sent a signal."""
+"""One peer as a process of its own: its sockets, its certificates and how it handles signals."""
 
 import asyncio
 import signal
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def operator_log(path: Path, config: PeerConfig, spec: Spec) -> OperatorLog:
-    """The log for a person who has started the peer by hand with the settings in `path`."""
+    """The log for a person who starts the peer by hand, with the settings in `path`."""
     about = Identification(
         config.id,
         spec.name,
@@ -45,13 +45,13 @@ def operator_log(path: Path, config: PeerConfig, spec: Spec) -> OperatorLog:
 async def run_peer(
     setup: Setup, telemetry: Telemetry, watching: Sequence[Subscriber], operator: OperatorLog | None
 ) -> int:
-    """Run to the end, or until SIGTERM or SIGINT; the exit code. `watching` and `operator` are told of its events."""
+    """Run to the end, or until SIGTERM or SIGINT; return the exit code. `watching` and `operator` get its events."""
     async with operator.shown() if operator else nullcontext(), subscribed(telemetry, watching):
         return await _run(setup, telemetry)
 
 
 async def _run(setup: Setup, telemetry: Telemetry) -> int:
-    """With `on_stop: leave` the first SIGTERM has the others go on without this peer, if that can be."""
+    """Run; with `on_stop: leave`, the first SIGTERM asks the others to go on without this peer, if possible."""
     caught: list[signal.Signals] = []
     task = asyncio.current_task()
     assert task
@@ -76,7 +76,7 @@ async def _run(setup: Setup, telemetry: Telemetry) -> int:
         except asyncio.CancelledError:
             if not caught:
                 raise
-            while task.uncancel():  # what was asked is done: whoever waits for this task may end in order
+            while task.uncancel():  # the cancellation is dealt with: whoever waits for this task may end in order
                 pass
             telemetry.emit(Stopped(signal=caught[0].name))
             return 128 + caught[0]

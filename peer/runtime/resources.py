@@ -1,8 +1,8 @@
-"""What this machine, or the container's limits, can give right now.
+"""The resources that this machine has free right now, within the limits of a container.
 
-Control groups allow a process less than its machine has: those of a container, a service, a batch job or a pod.
-Sources: cgroups(7), proc_pid_mountinfo(5), and cgroup-v1/memory.rst and cgroup-v2.rst of the Linux kernel. How busy a
-GPU is, is read from NVML, through the package `nvidia-ml-py` (the extra `gpu`).
+The control groups of a container, a service, a batch job or a pod may allow a process less than its machine has.
+Sources: cgroups(7), proc_pid_mountinfo(5), and cgroup-v1/memory.rst and cgroup-v2.rst of the Linux kernel. The load of
+a GPU is read from NVML, through the package `nvidia-ml-py` (the extra `gpu`).
 """
 
 import os
@@ -21,21 +21,21 @@ PROC = Path("/proc/self")
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """Of one group, in bytes."""
+    """The memory limit of one control group, in bytes."""
 
     limit: int
     free: int
-    """Below the limit, page cache counted as free: the kernel drops it before it kills a process."""
+    """Bytes left below the limit; page cache counts as free, as the kernel drops it before it kills a process."""
 
 
 def cpu_quota(proc: Path = PROC) -> float | None:
-    """Cores, by the least quota of the process's group and of those above it; None where there is no quota."""
+    """The cores by the least CPU quota of the process's group and those above it; None without any quota."""
     quotas = [found for group, version in _groups("cpu", proc) if (found := _quota(group, version)) is not None]
     return min(quotas, default=None)
 
 
 def memory_limits(proc: Path = PROC) -> list[MemoryLimit]:
-    """Of the process's group and of those above it, as far as they have a limit; all of them hold."""
+    """The limits of the process's group and those above it that have one; all of them apply."""
     return [found for group, version in _groups("memory", proc) if (found := _memory_limit(group, version)) is not None]
 
 
@@ -44,7 +44,7 @@ def _quota(group: Path, version: int) -> float | None:
         words = _words(group / "cpu.max")
     else:
         words = _words(group / "cpu.cfs_quota_us") + _words(group / "cpu.cfs_period_us")
-    limited = len(words) == 2 and words[0].isdigit() and int(words[1]) > 0  # not so: `max`, or -1
+    limited = len(words) == 2 and words[0].isdigit() and int(words[1]) > 0  # not if it is `max` or -1
     return int(words[0]) / int(words[1]) if limited else None
 
 
@@ -52,7 +52,7 @@ def _memory_limit(group: Path, version: int) -> MemoryLimit | None:
     if version == 2:
         limit, used, prefix = "memory.max", "memory.current", ""
     else:
-        limit, used, prefix = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"  # with those below
+        limit, used, prefix = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"  # includes the groups below
     most = _words(group / limit)
     if not most or not most[0].isdigit():
         return None
@@ -63,9 +63,9 @@ def _memory_limit(group: Path, version: int) -> MemoryLimit | None:
 
 
 def _groups(controller: str, proc: Path) -> Iterator[tuple[Path, int]]:
-    """The directory of the process's group under that controller, then those above it, each with the version 1 or 2.
+    """The directory of the process's group under that controller, then those above it, each with its version, 1 or 2.
 
-    A controller is in one version's hierarchy only, whatever else is mounted.
+    A controller belongs to the hierarchy of one version only, whatever else is mounted.
     """
     for line in _lines(proc / "cgroup"):
         number, controllers, path = line.split(":", 2)
@@ -78,12 +78,12 @@ def _groups(controller: str, proc: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _upwards(path: PurePosixPath, mounts: list[tuple[PurePosixPath, Path]], version: int) -> Iterator[tuple[Path, int]]:
-    """From the group up to the highest that can be seen, by the mount that shows most of them."""
+    """Go from the group up to the highest visible one, using the mount that shows the most of them."""
     for root, mounted in sorted(mounts, key=lambda mount: len(mount[0].parts)):
         if path.is_relative_to(root):
             group = mounted / path.relative_to(root)
             break
-    else:  # of another namespace: what is mounted is the group of the container
+    else:  # the path is of another namespace: what is mounted is the container's group
         if not mounts:
             return
         group = mounted = mounts[-1][1]
@@ -94,7 +94,7 @@ def _upwards(path: PurePosixPath, mounts: list[tuple[PurePosixPath, Path]], vers
 
 
 def _mounts(proc: Path, kind: str, controller: str | None = None) -> list[tuple[PurePosixPath, Path]]:
-    """Which group each file system of that kind shows at its top, and where it is mounted."""
+    """The group that each file system of that kind shows at its top, and where it is mounted."""
     found = []
     for line in _lines(proc / "mountinfo"):
         place, _, system = line.partition(" - ")
@@ -106,7 +106,7 @@ def _mounts(proc: Path, kind: str, controller: str | None = None) -> list[tuple[
 
 
 def _unescaped(field: str) -> str:
-    """A space in a path is `\\040`."""
+    """Decode octal escapes, such as `\\040` for a space in a path."""
     return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), field)
 
 
@@ -118,20 +118,20 @@ def _lines(path: Path) -> list[str]:
 
 
 def _words(path: Path) -> list[str]:
-    """None where the file is not: the topmost group has no limits."""
+    """The words of a file; empty if there is none: the topmost group has no limits."""
     return " ".join(_lines(path)).split()
 
 
 def gpu_utilisation(device: torch.device) -> float | None:
-    """The share of the last moments in which a CUDA device worked, for whichever process, from 0 to 1.
+    """The share of the recent past in which a CUDA device was busy, with any process, from 0 to 1.
 
-    None without the package, with a PyTorch before 2.5, or where the driver does not tell: on a part of a GPU (MIG).
+    None without the package, with PyTorch before 2.5, or if the driver does not tell, as for a part of a GPU (MIG).
     """
     try:
         import pynvml
     except ModuleNotFoundError:
         return None
-    # By its own number: NVML knows nothing of CUDA_VISIBLE_DEVICES, and may count in another order.
+    # Look it up by UUID: NVML ignores CUDA_VISIBLE_DEVICES and may number devices in another order.
     number = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     try:
         pynvml.nvmlInit()
@@ -142,12 +142,12 @@ def gpu_utilisation(device: torch.device) -> float | None:
 
 
 def measure(device: torch.device, samples: int, throughput: dict[str, float]) -> Resources:
-    """CPU in cores, memory in bytes; `throughput` is bytes a second on each outgoing link."""
+    """Measure the resources: CPU in cores, memory in bytes. throughput: bytes per second on each outgoing link."""
     cpus, load = cpu_limit(), os.getloadavg()[0]
     total, free = memory()
     found = Resources(
         cpus=whole_cores(),
-        # The load is the whole machine's, also in a container.
+        # The load is the whole machine's, even in a container.
         free_cpus=min(cpus, max(0.0, (os.cpu_count() or 1) - load)),
         memory_bytes=total,
         free_memory_bytes=free,
@@ -164,20 +164,20 @@ def measure(device: torch.device, samples: int, throughput: dict[str, float]) ->
 
 
 def cpu_limit() -> float:
-    """Cores this process may use: those of its affinity, which a cpuset narrows, or the quota where that is less."""
+    """The cores that this process may use: those of its affinity, which a cpuset narrows, or its quota if less."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cpu_quota()
     return float(affinity) if quota is None else min(float(affinity), quota)
 
 
 def whole_cores() -> int:
-    """As many threads as can work at a time without one being held up by the quota, at least one."""
+    """The number of threads that can work at a time without being held up by the quota; at least 1."""
     return max(1, int(cpu_limit()))
 
 
 def memory() -> tuple[int, int]:
-    """All that this process may take, and what of it is free, in bytes: the machine's, or less by a limit."""
+    """The memory that this process may use, and how much of it is free, in bytes: the machine's, or less by a limit."""
     machine = psutil.virtual_memory()
-    limits = [one for one in memory_limits() if one.limit < machine.total]  # a larger one is none
+    limits = [one for one in memory_limits() if one.limit < machine.total]  # a larger limit does not matter
     total = min([machine.total, *(one.limit for one in limits)])
     return total, min([machine.available, *(one.free for one in limits)])

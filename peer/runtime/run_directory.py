@@ -1,4 +1,4 @@
-"""The directory of one peer of one run: `run.json` says which peer and run, and no other process works in it."""
+"""A peer's directory for one run: `run.json` says which peer and run it belongs to, and only one process uses it."""
 
 import os
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from peer.telemetry.results import RESULT
 
 
 def check_directory(config: PeerConfig, spec: Spec) -> None:
-    """Refuse a directory that cannot be written, or that holds the files of another run."""
+    """Raise InputError for a directory that cannot be written, or that holds the files of another run."""
     if why := unwritable_reason(out := config.directory):
         raise InputError(f"{why}; give another `out`")
     if out.exists():
@@ -39,7 +39,7 @@ def check_directory(config: PeerConfig, spec: Spec) -> None:
 
 @contextmanager
 def own_directory(config: PeerConfig, spec: Spec) -> Iterator[None]:
-    """Create the directory, say in it which peer's it is, and keep every other process out of it inside the block."""
+    """Create the directory, note in it whose it is, and keep every other process out of it inside the block."""
     make_private(out := config.directory)
     with sole_use(out):
         _forget_other_result(out, spec)
@@ -49,7 +49,7 @@ def own_directory(config: PeerConfig, spec: Spec) -> Iterator[None]:
 
 
 def _forget_other_result(out: Path, spec: Spec) -> None:
-    """Remove a result that was fine-tuned by other settings, or by none, before run.json says that it was by these."""
+    """Remove a result made with other fine-tuning settings, or none, before run.json claims it for these."""
     try:
         theirs = RunIdentity.read(out).digests.get("finetune")
     except (OSError, ValueError):

@@ -33,11 +33,11 @@ from peer.telemetry.events import Done, EndedUnacknowledged, Failed, StateChange
 from peer.telemetry.telemetry import Telemetry
 
 STATUS_WATCH_S = 2.0
-"""Seconds for which a client that has asked for this peer's status is taken to go on asking."""
+"""Seconds for which a client that has asked for this peer's status is expected to ask again."""
 
 
 class Runtime:
-    """One peer. `run` is its whole run of a view; everything it needs was checked before."""
+    """One peer in one view, from start to end (`run`); all that it needs was checked before."""
 
     def __init__(
         self,
@@ -56,16 +56,16 @@ class Runtime:
         self._evaluator = Evaluator(self.participant)
         self._complete = self._out / "complete"
         self._asked = float("-inf")
-        """When the status was asked for last, by the monotonic clock."""
+        """When the status was last asked for, by the monotonic clock."""
         self._seen_serving = asyncio.Event()
 
     @property
     def peer(self) -> LocalPeer:
-        """As the protocol sees it."""
+        """The peer as its protocol sees it."""
         return self.participant.face
 
     async def run(self) -> bool:
-        """Run until all rounds are over, or this view is; whether it is the rounds.
+        """Run until all rounds or this view are over; return True if it is the rounds.
 
         FailedError: the run cannot go on; asyncio.CancelledError: stopped in good order.
         """
@@ -93,7 +93,7 @@ class Runtime:
             self.telemetry.close()
 
     def _sender_hint(self) -> str:
-        """Values out of all proportion that a neighbour sent end as one's own."""
+        """Name the senders as possible culprits: excessive values that a neighbour sends make this model diverge."""
         if not (senders := self.network.edges.peers("receive")):
             return ""
         return (
@@ -106,7 +106,7 @@ class Runtime:
         return FailedError(message)
 
     async def _run_locked(self) -> bool:
-        """In a directory of its own, watching its neighbours."""
+        """Run in the peer's own directory, which is locked, and watch the neighbours meanwhile."""
         network, emit, files = self.network, self.telemetry.emit, Checkpoints(self._out / "checkpoint")
         with own_directory(self.setup.config, self._spec):
             async with (
@@ -175,12 +175,12 @@ class Runtime:
                 self.telemetry.emit(EndedUnacknowledged(sentence=f"ended without hearing that {who} finished; {hint}"))
             else:
                 await self._gate.wait_to_end(self.network, finished=True)
-                self._complete.touch()  # started once more, this peer has nothing to wait for but a farewell
+                self._complete.touch()  # if started again, this peer has only its farewell to wait for
         await self.network.close_gracefully()
         await self._let_watchers_see_end()
 
     async def _let_watchers_see_end(self) -> None:
-        """A client that polls the status shall see the end, too: a peer that is gone could be in any state."""
+        """Let a client that polls the status see the end, too: once the peer is gone, it could be in any state."""
         if time.monotonic() - self._asked < STATUS_WATCH_S:
             with suppress(TimeoutError):
                 async with asyncio.timeout(STATUS_WATCH_S):

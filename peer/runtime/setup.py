@@ -27,7 +27,8 @@ from peer.views.view import View
 
 @dataclass
 class Setup:
-    """What a peer brings along. Only `shard` is ever replaced: by that of a later round, when the data drift."""
+    """What a peer brings along. In a running view only `shard` changes, when the data drift; each view gets a copy with
+    its own `later_gate`."""
 
     config: PeerConfig
     spec: Spec
@@ -36,11 +37,11 @@ class Setup:
     pinned_resources: Callable[[int], Resources] | None = None
     """This peer's resources by round; None if they are to be measured."""
     recorded: tuple[Decision, ...] | None = None
-    """The views of the run that is replayed, after that of all; None if they are to be decided."""
+    """The recorded views to replay, without view 0; None if views are to be decided."""
     later_gate: MembershipGate | None = None
-    """The gate where members may change or views are replayed; None: members stay the same."""
+    """The gate of a view whose members may change, or that is replayed; None: the members stay the same."""
     common: SharedData | None = None
-    """What all peers of this process hold together; None where each is a process of its own."""
+    """What all peers of this process share; None if each peer has its own process."""
 
     @cached_property
     def gate(self) -> MembershipGate:
@@ -48,19 +49,19 @@ class Setup:
 
     @cached_property
     def own_code(self) -> list[str]:
-        """Each `module:Name` of a user's own that has a say in what this peer sends."""
+        """Every `module:Name` of user code that affects what this peer sends."""
         own = user_code(self.config.model_dump(mode="json", include={"data"}))
         return list(dict.fromkeys([*self.spec.computing_code, *own]))
 
     @property
     def agreement(self) -> Agreement:
-        """What the two ends of a link must agree on: peers that replay views, on all of them."""
+        """What the two ends of a link must agree on; if views are replayed, that includes the views."""
         views = {"views": [one.view.as_json() for one in self.recorded]} if self.recorded is not None else {}
         return Agreement({**self.spec.link_agreement.content, **views})
 
     @property
     def view(self) -> View:
-        """The view that it takes part in."""
+        """The view that this peer takes part in."""
         return self.gate.view
 
     @property
@@ -69,7 +70,7 @@ class Setup:
 
 
 def prepare(config: PeerConfig, spec: Spec, common: SharedData | None = None) -> Setup:
-    """Load the data and build the model; InputError when they do not go together. Creates nothing."""
+    """Load the data and build the model; InputError if they do not fit together. Creates no files."""
     device = choose_device(config.device)
     limit_memory(device, config.gpu_memory)
     check_directory(config, spec)

@@ -1,4 +1,4 @@
-"""Subscribers to a peer's events, besides its files: as its own settings have it, or else the federation's."""
+"""Subscribers to a peer's events besides its files, as set for the peer itself or else for the federation."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -12,11 +12,11 @@ from peer.telemetry.metrics import Metrics
 from peer.telemetry.telemetry import Subscriber, SubscriberThread, Telemetry, TensorBoard, Tracker
 
 TENSORBOARD = "tensorboard"
-"""The directory in a peer's own."""
+"""The name of the TensorBoard directory within a peer's own."""
 
 
 def subscribers(setup: Setup, report: Report) -> list[Subscriber]:
-    """All that are wanted. InputError where a package, a port or the user's code is missing. Creates no file."""
+    """All subscribers in the settings; InputError if a package, port or user code is missing. Creates no files."""
     watched, found = subscriber_settings(setup.config, setup.spec), list[Subscriber]()
     if watched.tracker:
         found.append(Tracker(watched.tracker))
@@ -31,7 +31,7 @@ def subscribers(setup: Setup, report: Report) -> list[Subscriber]:
 
 @asynccontextmanager
 async def subscribed(telemetry: Telemetry, found: Sequence[Subscriber]) -> AsyncIterator[None]:
-    """Publish every event to them inside the block; at its end they are given time for the last ones."""
+    """Publish every event to these subscribers inside the block; at its end, let them finish the last ones."""
     listeners = [SubscriberThread(one, telemetry.emit) for one in found]
     for one in listeners:
         telemetry.subscribe(one.publish)

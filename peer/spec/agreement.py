@@ -40,33 +40,33 @@ class Agreement:
 
     @property
     def digests(self) -> dict[str, str]:
-        """sha256 of the JSON of every key."""
+        """The SHA-256 of each key's JSON."""
         return {key: sha256(value) for key, value in self.content.items()}
 
     @property
     def digest(self) -> str:
-        """Of all together."""
+        """The SHA-256 of all keys together."""
         return sha256(self.content)
 
     @property
     def lasting_digest(self) -> str:
-        """Of what stays the same as long as a run lasts, however it is continued or replayed."""
+        """The digest of what stays the same for a whole run, however it is continued or replayed."""
         return lasting_digest(self.digests)
 
 
 def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-    """The keys of which two agreements have different digests."""
+    """The keys whose digests differ between two agreements."""
     return sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
 
 
 def lasting_digest(digests: Mapping[str, str]) -> str:
-    """By the digest of each key, as a peer's run.json has them: what members sign is about this federation."""
+    """The digest of the lasting keys, by the digests in a peer's run.json; it names the federation in signatures."""
     changing = ("rounds", "finetune", "views")
     return sha256({key: digest for key, digest in digests.items() if key not in changing})
 
 
 def sha256(value: Any) -> str:
-    """In hex, of its JSON."""
+    """The SHA-256 (hex) of a value's JSON."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -205,7 +205,7 @@ AnyBehaviour = Annotated[
 
 
 def describe_behaviours(behaviours: Mapping[str, Behaviour]) -> dict[str, str]:
-    """For people, by id: `label-flip, rate 0.5`."""
+    """Behaviours in words, by id, such as `label-flip, rate 0.5`."""
     return {id: ", ".join(_behaviour_words(behaviour)) for id, behaviour in behaviours.items()}
 
 

@@ -311,7 +311,7 @@ def _never_read(kind: type[Protocol]) -> str | None:
 
 
 def _files_beside(classes: list[type[Protocol]]) -> Iterator[Path]:
-    """Of all imported modules those of the classes' own packages, and those of the user's that lie beside them."""
+    """The files of imported modules in the classes' packages, and of modules not installed that lie beside them."""
     packages = {one.__module__.partition(".")[0] for one in classes}
     homes = {Path(file).parent for one in classes if (file := getattr(sys.modules[one.__module__], "__file__", None))}
     for name, module in [*sys.modules.items()]:

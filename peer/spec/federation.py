@@ -50,7 +50,7 @@ class Spec(Settings):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=100)] = "federation"
     """Names the federation and its directory under runs/."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 42
-    """Of initial weights, batch order and shared draws; splits use `data.seed`."""
+    """Seeds initial weights, batch order and shared draws; splits use `data.seed`."""
     rounds: Annotated[int, Field(ge=1, le=1_000_000)] = 10
     """Communication rounds."""
     protocol: AnyProtocol
@@ -147,12 +147,12 @@ class Spec(Settings):
         return {member.id: member.address for member in self.ring}
 
     def neighbours(self, id: str) -> tuple[str, ...]:
-        """With which that peer is connected at the start, in either direction."""
+        """The peers with which that peer has edges at the start, in either direction."""
         return neighbours(self.protocol.graph, self.ids, id)
 
     @property
     def metrics_addresses(self) -> dict[str, str]:
-        """Where Prometheus reads each peer's figures, by id; empty without `metrics`."""
+        """The addresses of the peers' figures for Prometheus, by id; empty without `metrics`."""
         return ports_of(self.metrics, self.ids) if self.metrics else {}
 
     def tolerated(self, certificates: bool) -> int:
@@ -173,12 +173,12 @@ class Spec(Settings):
 
     @property
     def own_code(self) -> list[str]:
-        """Every `module:Name` in it: user code."""
+        """Every `module:Name` in the spec: user code."""
         return user_code(self.model_dump(mode="json"))
 
     @property
     def computing_code(self) -> list[str]:
-        """The same without a tracker, which receives events and has no influence on what a peer sends."""
+        """All user code except a tracker, which receives events and has no influence on what a peer sends."""
         return user_code(self.model_dump(mode="json", exclude={"tracker"}))
 
     def evaluates(self, round: int) -> bool:
@@ -200,8 +200,8 @@ class Spec(Settings):
 
     @property
     def link_agreement(self) -> Agreement:
-        """The same for the two ends of a link. Which peers only dial out may change from one start of a run to the
-        next."""
+        """What the two ends of a link must agree on: also which peers only dial out, which may change from one start of
+        a run to the next."""
         more = {"dials_out": [*self.dial_out]} if self.dial_out else {}
         return Agreement({**self.agreement.content, **more})
 

@@ -51,7 +51,7 @@ def resolve(
     seed: int | None = None,
     overrides: Sequence[str] = (),
 ) -> Spec:
-    """The same for a document that has been read."""
+    """A document, already read, with the command line's changes, resolved; InputError says what is wrong and where."""
     path, content = document.path, dict(document.content)
     if "federation" in content and "protocol" not in content:
         raise InputError(
@@ -133,7 +133,7 @@ def _with_own_data(ring: Any, common: dict[str, Any], document: Document) -> tup
 
 
 def _relative_to(base: Path, spec: Spec) -> Spec:
-    """Where data and weights lie, taken from the folder `base`."""
+    """The spec with the paths of data and weights taken from the folder `base`."""
     ring = [member.model_copy(update={"data": member.data and member.data.relative_to(base)}) for member in spec.ring]
     changes = {"data": spec.data.relative_to(base), "model": spec.model.relative_to(base), "ring": tuple(ring)}
     return spec.model_copy(update=changes)
@@ -147,7 +147,7 @@ def load_peer(path: Path) -> tuple[PeerConfig, Spec]:
 
 
 def read_peer(path: Path) -> tuple[PeerConfig, Spec]:
-    """The same, without the check for plaintext."""
+    """Read peer3.yaml and the spec it names, like `load_peer`, but without the check for plaintext."""
     document = Document.read(path)
     content, base = dict(document.content), path.parent.resolve()
     if "federation" not in content and content.keys() & {"protocol", "ring"}:

@@ -66,9 +66,9 @@ class PeerConfig(Settings):
     metrics: Port | None = None
     """host:port, or a port of 127.0.0.1, for [Prometheus](monitoring.md)."""
     tensorboard: bool | None = None
-    """As in the federation's spec."""
+    """Replaces the federation's `tensorboard`."""
     tracker: TrackerName | None = None
-    """As in the federation's spec."""
+    """Replaces the federation's `tracker`."""
     machine: Machine | None = None
     """For `resources: pinned`."""
     data: AnySource | None = None
@@ -76,7 +76,7 @@ class PeerConfig(Settings):
 
     @property
     def directory(self) -> Path:
-        """For this peer's files."""
+        """The directory of this peer's files."""
         return self.out or Path(self.id)
 
 
@@ -110,7 +110,7 @@ def refuse_plaintext(spec: Spec, problem: str, option: str = "") -> None:
 
 
 def in_plaintext(spec: Spec) -> Spec:
-    """The same, allowed to go without certificates: in a network of its own, which no other process reaches."""
+    """Return the spec with `plaintext` set, for a private network that no other process can reach."""
     allowed = "trusted" if spec.on_loss == "bypass" else True
     return spec if _allows_plaintext(spec) else spec.model_copy(update={"plaintext": allowed})
 

@@ -37,7 +37,7 @@ MAX_RUN_BYTES = 16 << 20
 
 
 class RunIdentity(BaseModel):
-    """Of which run a peer's directory is. spec: as resolved, in plain keys; None in one of an earlier version."""
+    """The run that a peer's directory belongs to. spec: resolved, as plain JSON; None in files of earlier versions."""
 
     version: int = 1
     id: str
@@ -222,7 +222,7 @@ def _of_round(recorded: Mapping[int, Resources], round: int, id: str) -> Resourc
 
 
 def as_noted(resources: Resources) -> list[float]:
-    """In the order in which `_resources` reads them."""
+    """Resources as numbers, in the order in which `_resources` reads them."""
     return [resources.cpus, resources.memory, *resources.rates.values()]
 
 

@@ -1,9 +1,9 @@
 """What a peer reports: each kind of event with its fields, its name, its level and its sentence.
 
-An event becomes a JSON line of events.jsonl, for programs, and, where a person cares, a line of the log. Launcher,
-reports, metrics, TensorBoard and a user's tracker all go by these events; docs/events.md is made of this file, in its
-order: a peer's own life; what it learns, on which data, and what that costs; what it knows of its neighbours; and the
-membership. At the end an event is read from a line.
+An event becomes a JSON line of events.jsonl, for programs, and, if it concerns people, a line of the log. Launcher,
+reports, metrics, TensorBoard and a user's tracker all use these events. docs/events.md is generated from this file, in
+its order: a peer's own life; what it learns, on which data, and what that costs; its neighbours; and the membership.
+The functions that read events follow at the end.
 """
 
 import json
@@ -17,41 +17,41 @@ from pydantic import AfterValidator, Field, FiniteFloat, TypeAdapter, Validation
 from peer.text import number
 
 SCHEMA = 1
-"""Which version of these events a peer writes; the event `started` has it. It grows when an event or a field goes, or
-means something else, and not when one is added: a reader passes over names that it does not know."""
+"""The version of these events, which the event `started` states. It grows when an event or a field is removed or
+changes its meaning, and not when one is added: readers ignore names that they do not know."""
 Note = float | list[float | None] | None
-"""What a protocol notes of a round; what is not finite is None."""
+"""A protocol's note about a round; None stands for a number that is not finite."""
 Ratio = Annotated[float, Field(ge=0, le=1 + 1e-6, allow_inf_nan=False)]
-"""An accuracy; a weighted mean may come to a little more than 1."""
+"""An accuracy; a weighted mean may slightly exceed 1."""
 LARGEST_FIGURE = 1e100
-"""So many of them may be added up and squared."""
+"""The largest figure, small enough for many to be added up and squared."""
 FigureValue = Annotated[float, Field(ge=-LARGEST_FIGURE, le=LARGEST_FIGURE)] | None
-"""One of a task's figures; None where it is not finite."""
+"""One of a task's figures; None if it is not finite."""
 
 
 def bounded(value: float | None) -> float | None:
-    """None in place of what is no finite number, or is larger than any figure."""
+    """Return the value, or None if it is not finite, or beyond LARGEST_FIGURE."""
     return value if value is not None and abs(value) <= LARGEST_FIGURE else None
 
 
 Loss = Annotated[float | None, AfterValidator(bounded)]
-"""A model may diverge, and its round counts all the same for all readers: then its loss is None."""
+"""A loss; None if it is not finite, as the round of a model that diverges must still be readable."""
 Number = Annotated[int, Field(ge=-1, le=10_000_000)]
-"""Of a round or of a view. Bounded, as readers count up to it."""
+"""The number of a round or of a view, bounded as readers count up to it."""
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """`str(event)` is its sentence."""
+    """An event; `str(event)` is its sentence."""
 
     name: ClassVar[str]
     level: ClassVar[int] = logging.INFO
     time: float = 0.0
-    """When it happened, in unix seconds; 0 before it is emitted."""
+    """The time of the event, in Unix seconds; 0 before it is emitted."""
 
     def as_json(self) -> dict[str, Any]:
-        """Name and fields as they stand in events.jsonl, without the time."""
+        """Return name and fields as in events.jsonl, without the time."""
         fields = adapter(type(self)).dump_python(self, by_alias=True, exclude={"time"}, warnings=False)
         return {"event": self.name, **fields}
 
@@ -61,7 +61,7 @@ class FreeTextEvent(Event):
     """An event whose sentence is made where it happens."""
 
     sentence: str
-    """In the log's words."""
+    """What happened, as in the log."""
 
     def __str__(self) -> str:
         return self.sentence
@@ -70,11 +70,11 @@ class FreeTextEvent(Event):
 Report = Callable[[Event], None]
 
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {}
-"""By an event's name."""
+"""The adapters by event name."""
 
 
 def adapter(kind: type[Event]) -> TypeAdapter[Any]:
-    """Made when the first such event is emitted or read: making all at every start takes a tenth of a second."""
+    """Return a class's adapter, made at first use, as making all of them takes a tenth of a second."""
     if kind.name not in _ADAPTERS:
         _ADAPTERS[kind.name] = TypeAdapter(kind)
     return _ADAPTERS[kind.name]
@@ -89,19 +89,19 @@ class Started(Event):
     schema: int
     """The version of the events that follow."""
     version: str
-    """That of dfl."""
+    """The version of dfl."""
     id: str
-    """The peer's."""
+    """The peer's id."""
     federation: str
-    """Its name."""
+    """The federation's name."""
     protocol: str
-    """Its name."""
+    """The protocol's name."""
     rounds: int
-    """How many the run has, if it does not end early."""
+    """How many rounds the run has, unless it ends early."""
     restarts: int = 0
     """How often this peer has been started before."""
     seconds: Annotated[float, Field(ge=0, le=1e12)] = 0.0
-    """For how long its earlier processes have lived."""
+    """How long its earlier processes ran."""
     view: int = 0
     """The view in which it begins."""
     members: tuple[str, ...] = ()
@@ -127,12 +127,12 @@ class StateChanged(Event):
 
 
 Cause = Literal["join", "staleness", "stalled", "quorum"]
-"""Why a peer waits: for neighbours at the start; for one too many rounds behind; for one that lives and is silent; for
-enough members to decide on the next view."""
+"""Why a peer waits: for neighbours at the start; for a peer too many rounds behind; for one that sends heartbeats but
+no message; for enough members to decide on the next view."""
 MAX_NAMED = 8
-"""In a sentence, of a wait for many."""
+"""How many peers a sentence names at most."""
 LONG_WAIT_S = 10.0
-"""Seconds from which on it is said how long a wait for a quorum has lasted."""
+"""Seconds from which on the length of a wait for a quorum is reported."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Awaited:
 
     id: str
     address: str | None
-    """host:port; null for one that dials out."""
+    """host:port; null for a peer that only dials out."""
     reason: str
     """Why it is not there, as far as is known."""
 
@@ -154,15 +154,15 @@ class Shortage:
     """Too few members are here to decide on the next view."""
 
     here: Count
-    """How many are, the peer itself included."""
+    """How many members are here, the peer itself included."""
     members: Count
-    """How many there are in the present view."""
+    """How many members the present view has."""
     needed: Count
     """How many must be here."""
     tie_breaker: str = ""
-    """The member with which half is enough; empty where it is not, or that member is here."""
+    """The member with which half of all would be enough; empty if there is none, or if it is here."""
     seconds: FiniteFloat = 0.0
-    """For how long it has been so."""
+    """How long this has lasted."""
 
     def __str__(self) -> str:
         half = f" ({self.members // 2} with {self.tie_breaker})" if self.tie_breaker else ""
@@ -175,18 +175,18 @@ class Waiting(FreeTextEvent):
 
     name = "waiting"
     cause: Cause
-    """`join`: neighbours at the start; `staleness`: one too many rounds behind; `stalled`: one that lives and is
-    silent; `quorum`: too few members for a decision."""
+    """`join`: neighbours at the start; `staleness`: a peer too many rounds behind; `stalled`: a neighbour that sends
+    heartbeats but no message; `quorum`: too few members for a decision."""
     awaited: Annotated[tuple[Awaited, ...], Field(alias="for")]
-    """All peers that are waited for now: none, when the wait is over. `{id, address, reason}` each."""
+    """All peers that are waited for now, `{id, address, reason}` each; empty when the wait is over."""
     others: int = 0
-    """How many more there are."""
+    """How many more peers are waited for."""
     shortage: Shortage | None = None
     """With `quorum`: `{here, members, needed, tie_breaker, seconds}`; null when the wait is over."""
 
     @classmethod
     def for_quorum(cls, shortage: Shortage, awaited: tuple[Awaited, ...]) -> Self:
-        """awaited: all peers whose return would help."""
+        """The event of a wait for a quorum. awaited: all peers whose return would help."""
         more = len(awaited) - MAX_NAMED
         named = ", ".join(map(str, awaited[:MAX_NAMED])) + (f" and {more} more" if more > 0 else "")
         so_far = f" after {shortage.seconds:.0f} s still" if shortage.seconds >= LONG_WAIT_S else ""
@@ -200,7 +200,7 @@ class Resumed(Event):
 
     name = "resumed"
     round: Number
-    """The last round in it."""
+    """The last round in the checkpoint."""
 
     def __str__(self) -> str:
         return f"resumed after round {self.round}"
@@ -227,7 +227,7 @@ class Stopped(Event):
 
     name = "stopped"
     signal: str
-    """Its name, such as SIGTERM."""
+    """The signal's name, such as SIGTERM."""
 
     def __str__(self) -> str:
         return f"stopped by {self.signal}"
@@ -264,9 +264,9 @@ class RingOrdered(Event):
     order: Annotated[tuple[str, ...], Field(min_length=1)]
     """All ids, round the ring."""
     cost_before: FiniteFloat
-    """What the protocol makes small by ordering; it has no unit."""
+    """The cost of the old order, which the protocol minimises; it has no unit."""
     cost_after: FiniteFloat
-    """The same in the new order."""
+    """The cost of the new order."""
 
     def __str__(self) -> str:
         return f"ring order {', '.join(self.order)}; cost {self.cost_before:.4f} before, {self.cost_after:.4f} after"
@@ -279,9 +279,9 @@ class DataSummary(Event):
     name = "data"
     level = logging.DEBUG
     round: Number
-    """The first with these data."""
+    """The first round with these data."""
     samples: int
-    """How many it trains on."""
+    """How many samples the peer trains on."""
     classes: dict[str, Ratio] = field(default_factory=dict)
     """Share of each class; empty without classes."""
 
@@ -295,9 +295,9 @@ class DataDrifted(Event):
 
     name = "drift"
     round: Number
-    """The first with the new data."""
+    """The first round with the new data."""
     samples: int
-    """How many it trains on."""
+    """How many samples the peer trains on."""
 
     def __str__(self) -> str:
         return f"the data are others from round {self.round} on: {self.samples} training samples"
@@ -309,7 +309,7 @@ class Misbehaving(Event):
 
     name = "behaviour"
     peers: dict[str, str]
-    """How, by id."""
+    """How each of them misbehaves, by id."""
 
     def __str__(self) -> str:
         said = "; ".join(f"{id} ({how})" for id, how in self.peers.items())
@@ -322,9 +322,9 @@ class RoundDone(Event):
 
     name = "round"
     round: Number
-    """From 1."""
+    """The round's number, from 1."""
     accuracy: dict[str, Ratio | None] = field(default_factory=dict)
-    """By test set (`matched`, `global`, `paper`, `local`); empty without an evaluation."""
+    """Accuracy by test set (`matched`, `global`, `paper`, `local`); empty without an evaluation."""
     figures: dict[str, FigureValue] = field(default_factory=dict)
     """The task's figures on the test set; empty without an evaluation."""
     validation: dict[str, FigureValue] = field(default_factory=dict)
@@ -332,17 +332,17 @@ class RoundDone(Event):
     loss: Loss = None
     """Mean training loss; null without training, or if not finite."""
     test_loss: Loss = None
-    """On the test set; null if not finite."""
+    """Loss on the test set; null if not finite."""
     balanced: Ratio | None = None
     """Mean of the classes' accuracies, from 0 to 1."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Spent in this round, by phase: `train`, `communicate`, `evaluate`."""
+    """Seconds spent in this round, by phase: `train`, `communicate`, `evaluate`."""
     bytes_sent: Count = 0
-    """Handed to gRPC in all rounds so far."""
+    """Bytes handed to gRPC in all rounds so far."""
     bytes_received: Count = 0
-    """Taken from gRPC in all rounds so far."""
+    """Bytes taken from gRPC in all rounds so far."""
     tensor_bytes_sent: Count = 0
-    """Of these, the tensors' own values, in all rounds so far."""
+    """Bytes of tensor values sent in all rounds so far."""
     notes: dict[str, Note] = field(default_factory=dict)
     """The protocol's notes."""
 
@@ -353,7 +353,7 @@ class RoundDone(Event):
 
     @property
     def evaluated(self) -> bool:
-        """Whether the round has figures at all."""
+        """Whether the model was evaluated after this round."""
         return bool(self.accuracy or self.figures)
 
     def __str__(self) -> str:
@@ -374,7 +374,7 @@ class BytesPassed(Event):
     name = "traffic"
     level = logging.DEBUG
     round: Number
-    """The one that is over."""
+    """The round that is over."""
     sent: dict[str, int]
     """Bytes handed to gRPC, by neighbour."""
     received: dict[str, int]
@@ -390,11 +390,11 @@ class StoppedEarly(Event):
 
     name = "stopped_early"
     round: Number
-    """The last one."""
+    """The last round."""
     best_round: Number
-    """That of the best mean of the figure so far."""
+    """The round with the best mean of the figure so far."""
     figure: str
-    """The name of the figure by which they have decided."""
+    """The name of the figure that the decision rests on."""
 
     def __str__(self) -> str:
         return (
@@ -404,15 +404,15 @@ class StoppedEarly(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuned(Event):
-    """The peer has fine-tuned; its figures now."""
+    """The peer has fine-tuned its model."""
 
     name = "finetuned"
     accuracy: dict[str, Ratio | None]
-    """As in `round`."""
+    """Accuracy after fine-tuning, by test set, as in `round`."""
     figures: dict[str, FigureValue]
-    """As in `round`."""
+    """The task's figures on the test set."""
     validation: dict[str, FigureValue] = field(default_factory=dict)
-    """As in `round`; empty where no samples are held back."""
+    """The task's figures on held-back samples; empty without any."""
 
     def __str__(self) -> str:
         named = ", ".join(f"{name} {number(value)}" for name, value in self.figures.items())
@@ -425,11 +425,11 @@ class LinkChanged(Event):
 
     name = "link"
     neighbour: str
-    """Its id."""
+    """The neighbour's id."""
     state: str
-    """`joining`, `up`, `suspected`, `down` or `left`."""
+    """The new state: `joining`, `up`, `suspected`, `down` or `left`."""
     reason: str = ""
-    """Why, as far as is known."""
+    """The reason, as far as it is known."""
 
     def __str__(self) -> str:
         return f"link to {self.neighbour}: {self.state}" + (f" ({self.reason})" if self.reason else "")
@@ -448,24 +448,24 @@ class NeighbourLost(FreeTextEvent):
 
     name = "lost"
     neighbour: str
-    """Its id."""
+    """The neighbour's id."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallerRefused(Event):
-    """A caller was refused, or one of its messages. Each cause is reported once; what unknown callers do is reported
-    again each time that it has come ten times as often."""
+    """A caller was refused, or one of its messages. Each cause is reported once; those of unknown callers are reported
+    again whenever they have become ten times as frequent."""
 
     name = "refused"
     caller: str
     """A neighbour's id, a name that the caller gave itself, or `a stranger`."""
     origin: str = ""
-    """Its address."""
+    """The caller's address."""
     kind: str = "unknown"
     """A word of the [contract](wire.md): `version`, `identity`, `stranger`, `federation`, `manifest`, `damaged`,
     `undeclared`, `lost`, `stream`, `connections`; or `unknown`, `many others`."""
     reason: str
-    """Why; the words may be the caller's."""
+    """The reason; its words may be the caller's."""
 
     def __str__(self) -> str:
         return f"refused {self.caller}" + (f" from {self.origin}" if self.origin else "") + f": {self.reason}"
@@ -477,9 +477,9 @@ class Conflict(Event):
 
     name = "conflict"
     sender: str
-    """Its id."""
+    """The neighbour's id."""
     round: Number
-    """The message's."""
+    """The message's round."""
     step: int
     """The message's place in its round."""
 
@@ -495,7 +495,7 @@ class PeerRegressed(FreeTextEvent):
     name = "regressed"
     level = logging.ERROR
     neighbour: str
-    """Its id."""
+    """The neighbour's id."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -504,9 +504,9 @@ class CheckpointDamaged(Event):
 
     name = "damaged"
     round: Number
-    """The round in it."""
+    """The checkpoint's round."""
     reason: str
-    """What is wrong with it."""
+    """What is wrong with the checkpoint."""
 
     def __str__(self) -> str:
         return f"the checkpoint of round {self.round} is damaged, and this peer does without it ({self.reason})"
@@ -518,19 +518,19 @@ class ViewDecided(Event):
 
     name = "view"
     number: Number
-    """Of the view, from 1."""
+    """The number of the view, from 1."""
     members: tuple[str, ...]
-    """All ids."""
+    """The ids of all members."""
     first: Number
-    """The first round that is played in it."""
+    """The first round that is played in the view."""
     planned: bool
-    """Whether the rounds before are finished; else those from `first` on are void."""
+    """Whether the earlier rounds are finished; if not, those from `first` on are void."""
     entrants: tuple[tuple[str, int], ...]
-    """The admitted peers, each with the round after which its private state stands, -1 for a new one."""
+    """The admitted peers, each with the round of its private state, -1 without one."""
     reason: str
     """Why it was decided, in words."""
     expelled: tuple[str, ...] = ()
-    """The expelled peers, now or before."""
+    """The peers expelled now or before."""
 
     def __str__(self) -> str:
         return f"view {self.number} from round {self.first} on: {', '.join(self.members)} ({self.reason})"
@@ -570,12 +570,12 @@ EVENT_CLASSES = [
     for kind in list(globals().values())
     if isinstance(kind, type) and issubclass(kind, Event) and kind not in (Event, FreeTextEvent)
 ]
-"""All there are, in the order of the source."""
+"""All event classes, in the order of the source."""
 CLASSES_BY_NAME = {kind.name: kind for kind in EVENT_CLASSES}
 
 
 def read_event(line: Mapping[str, Any]) -> Event | None:
-    """Return the event that a JSON object of events.jsonl stands for; None for one that no peer wrote like that."""
+    """Return the event of a JSON object of events.jsonl; None if it is not one that a peer writes."""
     kind = CLASSES_BY_NAME.get(str(line.get("event")))
     if kind is None:
         return None
@@ -587,12 +587,12 @@ def read_event(line: Mapping[str, Any]) -> Event | None:
 
 
 def read_events(lines: Iterable[bytes]) -> Iterator[Event]:
-    """The events among these lines of events.jsonl; what a crash or the disk has spoilt is passed over."""
+    """The events in these lines of events.jsonl; lines that a crash or the disk has spoilt are skipped."""
     return (event for one in objects(lines) if (event := read_event(one)))
 
 
 def objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """The JSON objects among these lines; a line that is none is passed over."""
+    """The JSON objects in these lines; other lines are skipped."""
     for line in lines:
         try:
             value = json.loads(line)

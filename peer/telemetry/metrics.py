@@ -36,7 +36,7 @@ from peer.telemetry.events import (
 from peer.telemetry.telemetry import OwnFaults, Subscriber, ThrottledRefusals
 
 MAX_CONNECTIONS = 16
-"""At once, a thread each: those beyond are closed unheard."""
+"""Connections at once, with a thread each; further ones are closed unheard."""
 CONNECTION_TIMEOUT_S = 10.0
 """Seconds that a connection may last: what Prometheus waits for an answer."""
 CUT_OFF_REPORTED_FROM = 100
@@ -67,7 +67,7 @@ class ScrapeRequest(BaseHTTPRequestHandler):
         self._answer(200, kind, text)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Also called for what is no request at all."""
+        """Send an error as plain text. Also called for input that is not HTTP."""
         what = {421: "asked for by a name that is not this peer's"}.get(
             code, "asked for in a way that is not understood"
         )
@@ -147,7 +147,7 @@ def _cut(connection: socket) -> None:
 
 
 STATES = ("joining", "ready", "training", "communicating", "evaluating", "serving", "done", "failed")
-"""Those of peer.runtime.lifecycle, which is above this."""
+"""The states of peer.runtime.lifecycle, which this layer cannot import."""
 LINK_STATES = ("joining", "up", "suspected", "down", "left")
 Figures = Mapping[str, float | None]
 
@@ -230,7 +230,7 @@ class Metrics(Subscriber):
     def _rendered(self, accept: str) -> tuple[str, bytes]:
         try:
             encoder, kind = self._library.exposition.choose_encoder(accept)
-        except (TypeError, ValueError) as error:  # it compares the numbers of a version with what is none
+        except (TypeError, ValueError) as error:  # it compares a version's numbers with something that is not a number
             raise UnclearError from error
         if not kind.isprintable():  # it repeats the version
             raise UnclearError

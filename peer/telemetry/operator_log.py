@@ -47,7 +47,7 @@ BUSY = ("training", "evaluating", "done", "failed")
 
 @dataclass(frozen=True)
 class Identification:
-    """Which peer of which federation this is, and where its files are. address: None where it only dials out."""
+    """A peer's identity and the paths of its files. address: None if it only dials out."""
 
     id: str
     federation: str
@@ -69,7 +69,7 @@ class Identification:
 
 
 def introduction(id: str, federation: str, protocol: str, address: str | None, peers: int, rounds: int) -> str:
-    """Who it is, in one line of a terminal; address: None where it only dials out."""
+    """Introduce the peer in one line of a terminal. address: None if it only dials out."""
     place = f"at {address}" if address else "which only dials out"
     size = f"{plural(peers, 'peer')}, {plural(rounds, 'round')}"
     return printable(f"{id} of {federation}, {place}: {protocol}, {size}")
@@ -96,7 +96,7 @@ class OperatorLog:
         self._completed, self._reminded = 0, float("-inf")
         self._remaining = Remaining()
         self._waits: dict[str, dict[str, OpenWait]] = {}
-        """By cause, or `LINK` for neighbours without heartbeats, and by id."""
+        """Open waits by cause, or `LINK` for neighbours without heartbeats, and by id."""
 
     def introduce(self, said: str = "") -> None:
         """The first line, unless it was said already."""
@@ -194,7 +194,7 @@ class OperatorLog:
         return grid
 
     def _wait(self, cause: str, peers: Mapping[str, str], now: float) -> None:
-        """For these peers, in words by id, and no others; known waits keep their beginning."""
+        """Take a wait for exactly these peers, in words by id; known waits keep their beginning."""
         before = self._waits.get(cause, {})
         self._waits[cause] = {
             id: OpenWait(peer, before[id].since if id in before else now) for id, peer in peers.items()

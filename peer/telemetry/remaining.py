@@ -8,7 +8,7 @@ ROUNDS_COUNTED = 9
 
 
 class Remaining:
-    """By the median of the last rounds, each measured from the end of the one before.
+    """Estimates by the median of the last rounds, each measured from the end of the one before.
 
     So the start-up counts in no round, and a wait, or a time in which nothing ran, in one at most. All times are
     seconds of one clock.
@@ -25,7 +25,7 @@ class Remaining:
         self._round, self._seen = round, False
 
     def see(self, round: int, now: float) -> None:
-        """So many rounds are over; those that have ended since the last look ended now."""
+        """Note that `round` rounds are over; those that ended since the last look count as ended now."""
         if round < self._round:
             self.begin(round)
         elif ended := round - self._round:
@@ -34,7 +34,7 @@ class Remaining:
             self._round, self._ended, self._seen = round, now, True
 
     def seconds(self, rounds: int, now: float) -> float | None:
-        """Until the last of so many rounds is over; None before there is a round to go by, and when none is left."""
+        """Seconds until the last of so many rounds is over; None while no round is over, and when none is left."""
         if not self._durations or self._round >= rounds:
             return None
         one = median(self._durations)

@@ -71,7 +71,7 @@ class Figures:
     balanced: float | None = None
     test_loss: float | None = None
     model_sha256: str
-    """Of all parameters and buffers, in the order of their names."""
+    """The SHA-256 of all parameters and buffers, in the order of their names."""
     bytes_sent: Count
     bytes_received: Count
     tensor_bytes_sent: Count
@@ -154,7 +154,7 @@ class EarlierProcesses(NamedTuple):
 
 
 def earlier(out: Path) -> EarlierProcesses:
-    """By events.jsonl, each process from its `started` to its last event: the time between two counts for nothing."""
+    """Earlier processes by events.jsonl, each from `started` to its last event; the time between does not count."""
     lines = _event_lines(out)
     named = (at for at, line in enumerate(lines) if Started.name.encode() in line)
     starts = [at for at in named if isinstance(next(read_events([lines[at]]), None), Started)]

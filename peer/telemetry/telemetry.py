@@ -98,14 +98,14 @@ class Subscriber(ABC):
     """What becomes of events: figures to scrape, a file, whatever a user does with them."""
 
     name: str
-    """As the settings have it, in words of a sentence."""
+    """The subscriber's name in the settings, for use in a sentence."""
 
     @abstractmethod
     def on_event(self, event: Event) -> None:
         """Handle one event; what it raises ends this subscription, and not the peer."""
 
     def close(self) -> None:  # noqa: B027 (most have nothing to give back)
-        """There will be no more events."""
+        """Release resources, as there will be no more events."""
 
 
 class SubscriberThread:
@@ -264,7 +264,7 @@ class OwnFaults:
         self._told: set[tuple[str, int | None]] = set()
 
     def report(self, error: BaseException) -> None:
-        """With its traceback, once for each line of code."""
+        """Log an error with its traceback, once for each line of code."""
         where = [(frame.filename, frame.lineno) for frame in extract_tb(error.__traceback__)[-1:]]
         line = where[0] if where else (type(error).__name__, None)
         if line not in self._told:

@@ -1,53 +1,54 @@
-"""How the members decide on the next view, although up to f of them lie and any of them crash.
+"""How the members decide on the next view, even if up to f of them lie and any of them crash.
 
-The protocol is single-decree PBFT with a proposer that gathers the votes, one instance for each number of a view, in
-the form in which Lamport derives it from Paxos (L. Lamport, "Byzantizing Paxos by Refinement", DISC 2011, with a proof
-checked by TLAPS; M. Castro, B. Liskov, "Practical Byzantine Fault Tolerance", OSDI 1999). State by state:
+The protocol is single-decree PBFT with a proposer that gathers the votes, one instance for each view number, in the
+form that Lamport derives from Paxos (L. Lamport, "Byzantizing Paxos by Refinement", DISC 2011, with a proof checked by
+TLAPS; M. Castro, B. Liskov, "Practical Byzantine Fault Tolerance", OSDI 1999). State by state:
 
 | here | Lamport | PBFT | what it does |
 |---|---|---|---|
 | `Prepare` | 1a | new view | a member asks all to accept no lower ballot; the ballot is its own |
 | `Promise` | 1b | view-change | signed; names the lock held, and the member's progress in the training |
 | `Proposal` | 1c | new-view, pre-prepare | a view with a quorum of promises from which every member can compute it |
-| `Vote` "accept" | 2av | prepare | signed, once in a ballot |
+| `Vote` "accept" | 2av | prepare | signed, once per ballot |
 | `Lock` | set of 2av | prepared certificate | a quorum of these: no other value can be decided in this ballot |
 | `Vote` "commit" | 2b | commit | signed, with the lock on disk |
 | `Decision` | chosen | committed-local | a quorum of these: decided, with proof |
 
-A quorum is more than (n + f)/2 of n members (`View.is_quorum`), so any two share an honest member. It follows: in one
-ballot only one value gets a lock, as no honest member votes twice; and a higher ballot can only carry on what was
-decided in a lower one, as among its quorum of promises is an honest member that committed, which names that lock or a
-higher one.
+A quorum is more than (n + f)/2 of n members (`View.is_quorum`), so any two share an honest member. Hence only one
+value gets a lock in a ballot, as no honest member votes twice; and a higher ballot can only carry on what was decided
+in a lower one, as its quorum of promises includes an honest member that committed, which names that lock or a higher
+one.
 
-- **V1 Promise.** A member that has promised starts no round until the number is decided or nothing changes, and
-  announces no later round on its disk than the one to which it has promised to be able to go back. Its answer is on
-  disk before it is sent.
-- **V2 Which view.** The one with the highest lock that the promises name. Without one, what `next_view` makes of them:
-  the members that promise, without those that leave, with those that enter. A member that does not promise can be left
-  out only if each voter has had no answer from it either (the driver's part: `Membership._objection`).
+- **V1 Promise.** A member that has promised starts no round until the view of that number, or no change, is decided,
+  and announces no round as durable beyond the one that it has promised to be able to go back to. Its answer is on disk
+  before it is sent.
+- **V2 Which view.** That of the highest lock that the promises name. If they name none, the one that `next_view`
+  computes from them: the members that promise, without those that leave, with those that enter. A member that does not
+  promise can be left out only if each voter has had no answer from it either (the driver's part:
+  `Membership._objection`).
 - **V3 From which round.** If all promise, the view is *planned*: it begins after the last round that any member has
-  begun. Otherwise what has begun is void, and all go back to the last round to which each that promises can go back. A
-  member that was admitted later than that round is admitted there once more, with the private state it came with,
-  unless that would be void. Where all go back to the beginning, none is admitted: all begin.
+  begun. Otherwise all go back to the last round that every promising member can go back to, and later rounds are void.
+  A member that was admitted after that round is admitted there again, with the private state it brought, unless that
+  is void too. If all go back to the beginning, nobody is admitted: all start from scratch.
 - **V4 Promise against announcement.** A member that promises less than it has announced has lost its disk: it is left
-  out, and none goes back for it. A member that has begun a round cannot be further ahead of the others than rule R6
-  lets it, whatever it says.
+  out, and nobody goes back for its sake. Whatever round a member says it has begun, it counts as no further ahead of
+  the others than rule R6 allows.
 - **V5 Expulsion.** By the signed consent of a quorum, or by two votes of one member that contradict each other.
-- **V6 No change** is a value like any other: only when a quorum has committed to it may rounds begin again. Lower locks
-  are void then, so that no view turns up later that was computed before those rounds began.
+- **V6 No change** is a value like any other: rounds may begin again only when a quorum has committed to it. Lower locks
+  are then void, so that no view computed before those rounds began can turn up later.
 
-`Turns` says whose attempts a member accepts, so that no member blocks the rest for ever, or preempts others again and
-again. Safety never rests on this: a ballot that is passed over is like one that got lost. Progress does, as two that
-preempt each other decide nothing (PBFT has a fixed order of primaries and ever longer timeouts for it).
+`Turns` says whose attempts a member accepts, so that no member can block the rest for ever, or preempt others again
+and again. Safety never rests on this: an ignored ballot is like one that got lost. Progress does, as two members that
+preempt each other decide nothing (PBFT uses a fixed order of primaries and growing timeouts instead).
 
-- **T1** A turn belongs to the member whose new ballot was accepted. While it lasts no other ballot is, nor the next of
-  the same member, as each costs a write to the disk. It lasts as long as a phase may take, from the last phase that was
-  completed.
+- **T1** A turn belongs to the member whose new ballot was accepted. While it lasts, no other ballot is accepted, not
+  even a new one of the same member, as each costs a write to the disk. It lasts as long as a phase may take, counted
+  from the last completed phase.
 - **T2** A member whose attempt fails says so (`Yield`), and its turn is over.
-- **T3** After a turn its member is ignored for a while, which grows exponentially with all the time that its turns have
-  taken since the last view: those end, too, in which several members accept it at different times.
-- **T4** All of that is forgotten once a view is decided, or a member answers again that had been silent: then those
-  that have failed are as good as any.
+- **T3** After its turn a member is ignored for a while that grows exponentially with the total time of its turns since
+  the last view: so turns that the members grant it at different times come to an end, too.
+- **T4** All of this is forgotten when a view is decided, or a silent member answers again: then an attempt of those
+  that have failed is as promising as any.
 """
 
 from collections import defaultdict
@@ -113,52 +114,56 @@ class Rules:
     """What all members know from the start."""
 
     ids: tuple[str, ...]
-    """All members of the federation, as the spec orders them."""
+    """All members of the federation, in the order of the spec."""
     rounds: int
-    """Of the run."""
+    """The number of rounds of the run."""
     faulty: int = 0
     """f: how many members may lie at the same time."""
     min_members: int = 1
-    """Of every view."""
+    """The fewest members that a view may have."""
     absence: float = 30.0
     """Seconds of silence after which a member counts as lost."""
     patience: float = 60.0
     """Seconds for which a peer waits for members that cannot be excluded."""
     start_with: int | None = None
-    """Members with which the run may begin; None: all."""
+    """How many members must be there for the run to begin; None: all."""
 
 
 @dataclass(frozen=True)
 class MemberProgress:
-    """A member's progress in the training, as `Promise` has it."""
+    """A member's progress in the training, which it states in its `Promise`."""
 
     durable: int = -1
+    """The last round that it can go back to (the state after it); -1: the beginning."""
     started: int = -1
+    """The last round that it has begun; -1: none."""
 
 
 NO_PROGRESS = MemberProgress()
-"""For requests that are not for a promise."""
+"""Used for requests that do not ask for a promise."""
 
 
 @dataclass(frozen=True)
 class MembershipChange:
-    """The change that a proposer wants. Members that do not promise are left out anyway."""
+    """The change that a proposer wants. Members that do not promise are left out in any case."""
 
     leaves: bool = False
-    """The proposer leaves; it plays to the end of the view before."""
+    """Whether the proposer leaves, at the end of the present view."""
     entries: tuple[Signed[Entry], ...] = ()
+    """Requests to be admitted."""
     min_members: int = 1
-    """It never proposes fewer."""
+    """A view with fewer members is not proposed."""
     withholding: frozenset[str] = frozenset()
     """Members that have refused to promise for so long that they count as lost. Any other that answers, with whatever
     ballot, is there: no view is proposed without it."""
     unanimous: bool = False
-    """It proposes nothing unless all promise that are not expelled: none counts as lost yet."""
+    """Whether to propose nothing unless all members promise, except for the expelled: no member counts as lost yet."""
     missing: tuple[str, ...] = ()
+    """Former members that still had rounds before the present view to play, and are lost: all go back."""
     evidence: Evidence = NO_EVIDENCE
-    """Members that it expels are not asked, and their promises do not count."""
+    """Expulsions, with proof. Members expelled by it are not asked, and their promises do not count."""
     suspects: frozenset[str] = frozenset()
-    """Silent members; asked last, and by way of the others too."""
+    """Silent members: asked last, and through the others as well."""
 
 
 # Which view follows (V2 to V5).
@@ -214,25 +219,25 @@ def _lost(chain: ViewChain, grounds: Grounds) -> set[str]:
 
 
 def _after_all(present: View, standing: Mapping[str, Promise], least: int) -> int:
-    """Return the first round that no member has begun (V3); not before the view's own first.
+    """Return the first round that no member has begun (V3), and at least the first of the present view.
 
-    By rule R6 no member is more than W rounds ahead of its neighbours (V4), nor they of theirs: so the farthest member
-    may be more than W rounds ahead where not all have heard of it yet.
+    By rule R6 no member is more than W rounds ahead of its neighbours (V4), nor they of theirs: while not all reports
+    have spread, a distant member can therefore be more than W rounds ahead.
     """
     most = least + STALENESS_BOUND + len(present.members)
     return max(present.first, 1 + max(min(promise.started, most) for promise in standing.values()))
 
 
 def is_less(promise: Promise | None, announced: Announcement, chain: ViewChain) -> bool:
-    """Return whether a member promises less than it has announced (V4), but for rounds that are void since."""
+    """Return whether a member promises less than it has announced (V4), rounds that have become void aside."""
     if promise is None or announced.view > chain.current.number:
         return False
     return promise.durable < chain.valid(announced.round, announced.view)
 
 
 def _kept(chain: ViewChain, first: int, rounds: int) -> Callable[[str, int], int]:
-    """Return a function of a member and the round of the private state that it brings to a view from `first` on: that
-    round, or -1 where it is void there, or one that this member has never played (V3)."""
+    """Return a function of a member and the round of the private state that it brings to a view that begins with round
+    `first`. It returns that round, or -1 if the round is void there or was never played by this member (V3)."""
     views = (*chain.since(-1), View(chain.current.number + 1, (), first))
     *_, (_, before) = played(views, max(rounds, first))
     return lambda id, private: private if any(private in one for one in before.get(id, ())) else -1
@@ -255,13 +260,13 @@ def _why_expelled(id: str, evidence: Evidence) -> str:
 
 
 class Verifier:
-    """Checks what messages claim; each method raises InvalidError with the reason if it is not proved."""
+    """Checks what messages claim; each method raises InvalidError, with the reason, for a claim without proof."""
 
     def __init__(self, rules: Rules, keyring: Keyring) -> None:
         self.rules, self._keyring = rules, keyring
 
     def digest(self, before: View, view: View | None) -> str:
-        """Return the digest that is voted on: of the view after that one, or of no change of it."""
+        """Return the SHA-256 (hex) that is voted on: of the view that follows `before`; None for no change."""
         pair = [before.as_json(), view.as_json() if view else None]
         return sha256(canonical([self._keyring.federation, *pair])).hexdigest()
 
@@ -282,7 +287,7 @@ class Verifier:
         self.check_signed(signed)
 
     def check_promised(self, present: View, promised: Promised, by: str, ballot: Ballot) -> None:
-        """It is that member's promise with the lock that it names (V2): without it, it could hide what was decided."""
+        """Check that it is that member's promise, with the lock it names (V2): one left out could hide a decision."""
         promise, lock = promised.promise, promised.lock
         _require(promise.signer == by, "a promise by another")
         self.check_promise(present, promise, ballot)
@@ -292,7 +297,7 @@ class Verifier:
             self.check_lock(present, lock)
 
     def check_votes(self, votes: Sequence[Signed[Vote]], vote: Vote, present: View) -> None:
-        """All are that vote, and by a quorum."""
+        """Check that all of them are that vote, signed by a quorum."""
         _require(all(one.statement == vote for one in votes), "votes that are not for the same")
         signers = {one.signer for one in votes}
         _require(len(signers) == len(votes) and self.is_quorum(present, signers), "votes by too few members")
@@ -317,7 +322,7 @@ class Verifier:
         self.check_votes(release.votes, vote, present)
 
     def _check_follows(self, present: View, view: View, evidence: Evidence) -> None:
-        """Honest members could have decided it, whichever have signed it; and all expulsions are proved."""
+        """Check that honest members could have decided this view, whoever signed it, and that expulsions are proved."""
         ids, entrants = self.rules.ids, dict(view.entrants)
         _require(view.number == present.number + 1, f"view {view.number} after view {present.number}")
         _require(view.members == _ordered(view.members, ids) and bool(view.members), "members in another order")
@@ -332,7 +337,7 @@ class Verifier:
         _require({*view.expelled} <= proved.union(present.expelled), "an expulsion without proof")
 
     def check_evidence(self, present: View, evidence: Evidence) -> None:
-        """All that it names may be expelled (V5)."""
+        """Check that all members that the evidence names may be expelled (V5)."""
         by: dict[str, set[str]] = {}
         _require(len(evidence.guilt) <= len(self.rules.ids), "too many proofs of guilt")
         _require(len(evidence.consents) <= len(self.rules.ids) ** 2, "too many consents")
@@ -356,7 +361,7 @@ class Verifier:
         self.check_signed(guilt.other)
 
     def check_proposal(self, chain: ViewChain, proposal: Proposal) -> None:
-        """It is its proposer's, and follows from its grounds (V2)."""
+        """Check that the proposal is by its proposer and follows from its grounds (V2)."""
         present, grounds, vote = chain.current, proposal.grounds, proposal.vote.statement
         ballot = vote.ballot
         own = Vote("accept", present.number + 1, ballot, self.digest(present, proposal.view))
@@ -378,7 +383,7 @@ class Verifier:
             counted -= {*_expelled(grounds.evidence)} | _lost(chain, grounds)
         else:
             _require(proposal.view is not None, "it does not carry on the highest lock")
-        # V6: no change may be proposed in place of a view that only follows from promises, never of a locked one.
+        # V6: "no change" may replace a view that follows from promises alone, but never a locked one.
         _require(proposal.view in (None, view), "a view that does not follow from what was promised")
         _require(self.is_quorum(present, counted), "too few promises")
 
@@ -391,12 +396,12 @@ class Verifier:
         for entry in grounds.entries:
             self.check_entry(entry)
             _require(entry.statement.number == present.number, f"{entry.signer} asked to enter another view")
-        # Only rounds that are being played to their end need members that have left.
+        # Members that have left are needed only for rounds of earlier views that are still being played.
         playing = {id for number in chain.last_rounds(present.number) for id in chain.of(number).members}
         _require({*grounds.missing} <= playing - {*present.members}, "members missing that were to play no round")
 
     def check_entry(self, entry: Signed[Entry]) -> None:
-        """It can be in a proposal."""
+        """Check that the entry may be part of a proposal."""
         _require(entry.statement.private <= self.rules.rounds, f"{entry.signer} brings a round that never was")
         self.check_signed(entry)
 
@@ -417,40 +422,41 @@ class Slot:
     promised: Ballot | None = None
     """The highest ballot that it has accepted."""
     released: Ballot | None = None
-    """The highest in which a quorum has committed to no change."""
+    """The highest ballot in which a quorum has committed to no change."""
     promise: Signed[Promise] | None = None
-    """Its promise in the highest ballot; asked again, it gives the same."""
+    """Its promise in the highest ballot; it gives the same one when asked again."""
     vote: Signed[Vote] | None = None
-    """Its last vote to accept."""
+    """The last "accept" vote that it cast."""
     proposers: Signed[Vote] | None = None
-    """The proposer's, in the same ballot."""
+    """The proposer's own vote in the same ballot."""
     lock: Lock | None = None
+    """The highest lock that it knows."""
 
     @property
     def held(self) -> bool:
-        """Whether no round may begin (V1, V6)."""
+        """Whether rounds must not begin (V1, V6)."""
         return self.promised is not None and (self.released is None or self.promised > self.released)
 
     def allows_ballot(self, ballot: Ballot) -> bool:
-        """Return whether a ballot still counts."""
+        """Return whether a ballot may still be answered: it is neither below the promised one nor released."""
         return (self.promised is None or ballot >= self.promised) and (self.released is None or ballot > self.released)
 
 
 @dataclass
 class Memory:
-    """What a member must never forget (views.json): on disk before an answer is sent that follows from it (V1)."""
+    """What a member must never forget (views.json): written to disk before any answer that rests on it (V1)."""
 
     id: Id
     decisions: list[Decision] = field(default_factory=list)
     slot: Slot = Slot(1)
     consents: list[Signed[Consent]] = field(default_factory=list)
-    """Its own."""
+    """This member's own consents to expulsions."""
     guilt: list[Guilt] = field(default_factory=list)
-    """Of members of the present view."""
+    """Proofs that members of the present view lie."""
     entered: Number = 0
     """The number of the view that this peer plays, or has played last."""
     promised: Round = -1
-    """The round to which it has last promised to be able to go back."""
+    """The round that it has last promised to be able to go back to."""
     authorities: tuple[str, ...] = ()
     """CAs, in PEM, that this peer has trusted in this run."""
     version: Literal[2] = 2
@@ -459,7 +465,7 @@ class Memory:
 class Acceptor:
     """Answers requests. `memory` must be on disk before an answer is sent.
 
-    A peer that has lost its disk must not answer before a view has admitted it: it has forgotten what it had promised.
+    A peer that has lost its disk must not answer before a view has admitted it: it has forgotten its promises.
     """
 
     def __init__(self, memory: Memory, rules: Rules, keyring: Keyring) -> None:
@@ -471,13 +477,13 @@ class Acceptor:
             self.verifier.check_decision(self.chain.current, decision)
             self.chain.extend(decision.view)
         self.ignored_members: frozenset[str] = frozenset()
-        """Their attempts are refused: enough members consent to expel them. Known by asking, so not kept."""
+        """Members whose attempts are refused, as enough members consent to expel them. Found by asking; not kept."""
         self._approached = 0
-        """The counter up to which it has come by ballots that were too far above to be promised; not kept."""
+        """The counter that it has reached by way of ballots that were too high to be promised; not kept."""
 
     @property
     def slot(self) -> Slot:
-        """That of the view after the current one; those of earlier views are over."""
+        """The slot of the view after the current one; slots of earlier numbers are over."""
         number = self.chain.current.number + 1
         return self.memory.slot if self.memory.slot.number == number else Slot(number)
 
@@ -496,17 +502,17 @@ class Acceptor:
         return frozenset(one.statement.id for one in self.memory.consents)
 
     def next_ballot(self, above: Ballot | None = None) -> Ballot:
-        """Return one that this peer has never used: higher than any it has promised and, as far as allowed, `above`."""
+        """Return a ballot never used by this peer: above all it has promised and, as far as JUMP allows, `above`."""
         known = self.slot.promised.counter if self.slot.promised else 0
-        # Half as far as others accept: they need not know the last one.
+        # Half as far as others accept, as they may not know the last one.
         return Ballot(max(known, min(above.counter if above else 0, known + JUMP // 2 - 1)) + 1, self.id)
 
     def is_beyond(self, ballot: Ballot) -> bool:
-        """Return whether a ballot is too far above all others to be promised: so no member reaches HIGHEST."""
+        """Return whether a ballot is too far above all known ones to be promised, which keeps members from HIGHEST."""
         return ballot.counter > self._known_counter + JUMP
 
     def approach(self, ballot: Ballot) -> None:
-        """Come JUMP nearer to a ballot that is beyond: so a member that was away catches up."""
+        """Come nearer, by JUMP, to a ballot that is too far above: a member that was away catches up in this way."""
         self._approached = min(self._known_counter + JUMP, ballot.counter)
 
     @property
@@ -514,11 +520,11 @@ class Acceptor:
         return max(self._approached, self.slot.promised.counter if self.slot.promised else 0)
 
     def since(self, number: int, most: int) -> Decided:
-        """Return at most so many views after that one: a member that is further behind asks again."""
+        """Return up to `most` views after that number; a member that is further behind asks again."""
         return Decided(tuple(self.memory.decisions[number : number + most]))
 
     def handle(self, request: Request, progress: MemberProgress = NO_PROGRESS, most: int = 64) -> Reply:
-        """Answer a request, with at most so many views; raises InvalidError for what no honest member asks."""
+        """Answer a request, with at most `most` views; raises InvalidError for what no honest member asks."""
         match request:
             case AskPromise(prepare):
                 number, ballot = prepare.statement.number, prepare.statement.ballot
@@ -550,7 +556,7 @@ class Acceptor:
         return Heard()
 
     def _elsewhere(self, number: int, ballot: Ballot, most: int) -> Reply | None:
-        """Return the answer if it is not about the next view, or this peer or the proposer has no say in it."""
+        """Answer a request not about the next view, or in which this peer or the proposer has no say; else None."""
         present = self.chain.current
         if number <= present.number:
             return self.since(number - 1, most)
@@ -580,7 +586,7 @@ class Acceptor:
         if slot.promised and not slot.allows_ballot(ballot):
             return Refused(slot.number, slot.promised)
         self.verifier.check_proposal(self.chain, proposal)
-        if slot.promised != ballot:  # only a member that has promised knows to what it can go back
+        if slot.promised != ballot:  # only a member that has promised knows what it can go back to
             return Refused(slot.number, slot.promised or ballot)
         if slot.vote and slot.vote.statement.ballot == ballot:
             # It votes once in a ballot; a proposer that proposes twice has signed two votes (V5).
@@ -608,7 +614,7 @@ class Acceptor:
         return Voted(self.keyring.sign(Vote("commit", slot.number, lock.ballot, digest)))
 
     def _accuse(self, one: Signed[Vote] | None, other: Signed[Vote]) -> None:
-        """Keep these two votes if they contradict each other (V5)."""
+        """Keep two votes of one member as proof of its guilt if they contradict each other (V5)."""
         if one is None or one.signer in {guilt.id for guilt in self.memory.guilt}:
             return
         try:
@@ -640,7 +646,7 @@ class Acceptor:
         return Heard()
 
     def _contradiction(self, decision: Decision) -> str:
-        """Return why another view of a number that was decided is refused; and whether it was proved."""
+        """Return why a different view of a decided number is refused, and whether it came with proof."""
         number = decision.view.number
         try:
             _require(number > 0, "another view 0")
@@ -653,7 +659,7 @@ class Acceptor:
         )
 
     def _forget(self, view: View) -> None:
-        """Drop what concerns only members that are expelled."""
+        """Drop consents and proofs against members that are now expelled."""
         self.memory.consents = [one for one in self.memory.consents if one.statement.id not in view.expelled]
         self.memory.guilt = [one for one in self.memory.guilt if one.id not in view.expelled]
 
@@ -675,20 +681,20 @@ OVER: tuple[State, ...] = ("decided", "released", "preempted", "superseded", "no
 
 
 class Attempt:
-    """A member's attempt, in one ballot, to have the next view decided. It takes the members' replies and gives the
-    requests to send; its driver says which members do not answer.
+    """A member's attempt, in one ballot, to have the next view decided. It takes the members' replies and returns the
+    requests to send; its driver tells it which members do not answer.
 
     asking -> proposing -> confirming -> decided | released, and from each of the first three to preempted (another
-    ballot came before: try again later, with a higher counter), superseded (the number was decided without this
+    ballot came first: try again later, with a higher counter), superseded (the number was decided without this
     proposer) or no_quorum (too few answer, or too few members would be left: try again later).
 
-    The proposer's own acceptor is asked first: its promise is on disk before others see the ballot, so that after a
-    crash it is not used again for something else. Silent members are asked last, also by way of those that have
+    The proposer's own acceptor is asked first: its promise is on disk before others see the ballot, so that the ballot
+    is not used for something else after a crash. Silent members are asked last, and also through those that have
     promised: a relayed promise counts like one received directly, as it is signed.
     """
 
     def __init__(self, acceptor: Acceptor, above: Ballot | None, change: MembershipChange) -> None:
-        """above: the highest ballot that has preempted this proposer's. Raises ValueError if it is not a member."""
+        """above: the highest ballot that has preempted this proposer. Raises ValueError if it is not a member."""
         self._chain, self._verifier, self._keyring = acceptor.chain, acceptor.verifier, acceptor.keyring
         self._rules, self._change, self._present = acceptor.rules, change, acceptor.chain.current
         self.number, self.ballot, own = self._present.number + 1, acceptor.next_ballot(above), acceptor.id
@@ -696,20 +702,20 @@ class Attempt:
             raise ValueError(f"{own} is not a member of view {self._present.number}")
         self.state: State = "asking"
         self.lock: Lock | None = None
-        """The highest that the promises name (V2), then this attempt's own."""
+        """The highest lock that the promises name (V2), then this attempt's own."""
         self.decision: Decision | None = None
         self.preempted_by: Ballot | None = None
         self.newer: tuple[Decision, ...] = ()
-        """When superseded: the views that were decided meanwhile."""
+        """The views that were decided meanwhile, if the attempt was superseded."""
         self.announced: dict[str, Signed[Announcement]] = {}
-        """Announcements that others have held against promises."""
+        """Announcements that members have raised as objections to promises."""
         self._known: dict[str, Signed[Announcement]] = {}
         self._prepare = acceptor.keyring.sign(Prepare(self.number, self.ballot))
         self._promises: dict[str, Promised] = {}
         self._votes: dict[str, Signed[Vote]] = {}
         self._waiting: set[str] = set()
         self._refused = set[str]()
-        """Members that have accepted another ballot: they are there, so no view is proposed without them."""
+        """Members that refused, having accepted another ballot: they are there, so no view is proposed without them."""
         self._proposal: Proposal | None = None
         self._asked = [id for id in self._present.members if id not in _expelled(change.evidence)]
         others = [id for id in self._asked if id not in change.suspects and id != own]
@@ -723,16 +729,16 @@ class Attempt:
         return self.state in OVER
 
     def hold_against(self, announced: Iterable[Signed[Announcement]]) -> None:
-        """Hold these announcements against the promises (V4)."""
+        """Compare the promises with these announcements (V4)."""
         self._known |= {one.signer: one for one in announced}
 
     def requests(self) -> dict[str, Request]:
-        """Return what is to be sent now, by member; each is given once, the last ones when the attempt is over."""
+        """Return the requests to send now, by member, each once; the last ones come when the attempt is over."""
         given, self._to_send = self._to_send, {}
         return given
 
     def on_reply(self, member: str, reply: Reply) -> None:
-        """Take a member's reply; raises InvalidError for one that no honest member gives, which counts as none."""
+        """Take a member's reply. One that no honest member gives counts as no reply, and raises InvalidError."""
         if self.over:
             return
         try:
@@ -772,12 +778,12 @@ class Attempt:
                 self._become("superseded")
                 return
             case Behind(number) if number < self._present.number:
-                pass  # its driver sends it the views
+                pass  # the driver sends that member the views
         self.on_no_reply(member)
 
     def _take_promise(self, promised: Promised, member: str) -> None:
         if member in self._promises:
-            return  # the first one counts: another could take back the lock that came with it
+            return  # the first promise counts: another one could take back the lock that came with it
         self._verifier.check_promised(self._present, promised, member, self.ballot)
         if (lock := promised.lock) and (self.lock is None or lock.ballot > self.lock.ballot):
             self.lock = lock
@@ -796,7 +802,7 @@ class Attempt:
         self._to_send, self._waiting = dict(requests), {*requests}
 
     def _ask_next(self) -> None:
-        """Ask the members of the next step; the last ones, which are silent, by way of the others too."""
+        """Ask the members of the next step; the last ones, which are silent, through the others as well."""
         step = self._steps.pop(0)
         last = not self._steps
         missing = [id for id in self._asked if id not in self._promises] if last else step
@@ -810,7 +816,7 @@ class Attempt:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Take the next step: all replies are there that can be expected now."""
+        """Take the next step, now that no more replies are expected."""
         if self.state == "asking":
             if self.ballot.proposer not in self._promises or self._refused - self._change.withholding:
                 self._fail()
@@ -831,7 +837,7 @@ class Attempt:
             self._to_send = dict.fromkeys(self._promises, Yield(self.number, self.ballot))
 
     def _choose(self) -> None:
-        """Propose a view (V2), now that no more promises are expected."""
+        """Propose a view, or no change (V2), now that no more promises are expected."""
         change, promises = self._change, tuple(one.promise for one in self._promises.values())
         held = {one.signer: one.statement for one in promises}
         known = (self._known[id] for id in self._known if is_less(held.get(id), self._known[id].statement, self._chain))
@@ -884,10 +890,10 @@ class Attempt:
 
 
 PHASES_OF_ATTEMPT = 3
-"""Promise, accept, commit."""
+"""The phases are promise, accept and commit."""
 MAX_PAUSE_PHASES = 900
-"""The longest time for which a member is ignored after its turn (T3), in phases. With a much shorter one, a liar could
-always have its turn at one of many members."""
+"""The longest time for which a member is ignored after its turn (T3), in phases. If it were much shorter, a liar could
+always have a turn at one of many members."""
 
 
 class Turns:
@@ -904,7 +910,7 @@ class Turns:
         self._spent: defaultdict[str, float] = defaultdict(float)
         self._free_at: defaultdict[str, float] = defaultdict(lambda: -inf)
         self._raised: defaultdict[str, float] = defaultdict(lambda: -inf)
-        """When each member has last brought this one nearer to a ballot far above all others."""
+        """When each member has last raised this one's counter towards a ballot far above all others."""
 
     @property
     def over_for(self) -> float:
@@ -912,12 +918,12 @@ class Turns:
         return max(0.0, self._clock() - self._until)
 
     def is_free(self, member: str) -> bool:
-        """Return whether a new ballot of that member would be accepted."""
+        """Return whether a new ballot by that member would be accepted."""
         self._charge()
         return self._charged and self._clock() >= self._free_at[member]
 
     def try_acquire(self, member: str) -> bool:
-        """Return whether its new ballot is accepted (T1); if so its turn begins."""
+        """Return whether a new ballot by that member is accepted (T1); if so, its turn begins."""
         if not self.is_free(member):
             return False
         self._holder, self._began, self._charged = member, self._clock(), False
@@ -925,25 +931,25 @@ class Turns:
         return True
 
     def advance(self, member: str) -> None:
-        """Extend its turn: a phase of its attempt is completed (T1)."""
+        """Extend that member's turn, as a phase of its attempt is completed (T1)."""
         if not self._charged and self._holder == member:
             self._until = min(self._clock() + self._seconds, self._began + PHASES_OF_ATTEMPT * self._seconds)
 
     def end(self, member: str | None = None) -> None:
-        """End its turn (T2); None: any member's."""
+        """End that member's turn (T2); None: whoever has it."""
         if member in (None, self._holder):
             self._until = min(self._until, self._clock())
             self._charge()
 
     def forget(self) -> None:
-        """Start anew (T4)."""
+        """End the turn and forget all earlier ones (T4)."""
         self._until, self._charged = min(self._until, self._clock()), True
         self._spent.clear()
         self._free_at.clear()
 
     def may_raise(self, member: str) -> bool:
-        """Return whether a ballot of that member that is too far above all others brings this one nearer to it: seldom
-        enough for others to keep up."""
+        """Return whether a ballot of that member that is too far above all others may raise this member's counter now;
+        it may do so seldom enough for others to keep up."""
         now = self._clock()
         if now - self._raised[member] < self._seconds:
             return False

@@ -1,10 +1,10 @@
-"""Signatures of members, by the keys of the certificates with which they also connect.
+"""Signatures of members, made with the keys of the certificates that they also use for connections.
 
 A signature covers the federation (its settings and members), the signer and the statement, and travels with the
-signer's certificate, so that the CA is enough to check it, also years later: an expired certificate changes nothing
-about what was signed with it. A CA that this peer once trusted stays valid for statements of earlier rounds of the
-run, though no longer for connections: its key is thrown away, and a key that was stolen before the certificates were
-renewed is one faulty member, as it was.
+signer's certificate, so that the CA is enough to check it, even years later: a certificate's expiry does not affect
+what was signed with it. A CA that this peer once trusted stays valid for statements of earlier rounds of the run,
+though no longer for connections: its key is thrown away, and a key that was stolen before the certificates were
+renewed makes one faulty member, as it did then.
 """
 
 from base64 import b64decode, b64encode
@@ -14,18 +14,18 @@ from dataclasses import asdict
 from peer.views.statements import Signed, Statement, canonical
 
 MAX_CHECKED_CERTIFICATES = 1024
-"""Certificates of others that are remembered as checked."""
+"""How many checked certificates of others are remembered."""
 
 
 class Keyring:
-    """The keyring of a federation without certificates: nothing is signed, and every signer is believed."""
+    """A keyring for a federation without certificates: nothing is signed, and every signer is believed."""
 
     signs = False
     """Whether there are signatures at all."""
 
     def __init__(self, id: str, federation: str, authorities: Iterable[str] = ()) -> None:
-        """id: the member that signs. federation: what tells this run's federation from others, such as a digest of its
-        settings. authorities: CAs (PEM) that this peer trusts, or has trusted before."""
+        """id: the member that signs. federation: tells this run's federation from others, such as a digest of its
+        settings. authorities: CAs (PEM) that this peer trusts or has trusted."""
         self.id, self.federation, self.pems = id, federation, list(dict.fromkeys(authorities))
 
     def sign(self, statement: Statement) -> Signed[Statement]:
@@ -40,11 +40,11 @@ class Keyring:
 
 
 UNSIGNED = Keyring("", "")
-"""Where members stay the same, and so nothing is announced that must be proved."""
+"""Used where the members stay the same, so that no announcement needs proof."""
 
 
 class CertifiedKeyring(Keyring):
-    """Signs by this member's certificate, and checks signatures by those of the CAs."""
+    """Signs with the key of this member's certificate, and checks signatures against the trusted CAs."""
 
     signs = True
 
@@ -55,13 +55,13 @@ class CertifiedKeyring(Keyring):
         files: Callable[[], tuple[bytes, bytes, bytes]] | None,
         authorities: Iterable[str] = (),
     ) -> None:
-        """files: CA, certificate and key in PEM, as they are now; read at each use, as they may be renewed. None: this
-        keyring only checks."""
+        """files: returns CA, certificate and key (PEM); called at each use, as they may be renewed. None: this keyring
+        only checks."""
         super().__init__(id, federation, authorities)
         self._files = files
         self._loaded: tuple[tuple[bytes, bytes, bytes], object, str] | None = None
         self._checked: dict[str, tuple[str, object] | None] = {}
-        """Holder and key by certificate; None where no CA has issued it."""
+        """Holder and key of each certificate; None if no trusted CA has issued it."""
         self._load()
 
     def sign(self, statement: Statement) -> Signed[Statement]:
@@ -105,10 +105,10 @@ class CertifiedKeyring(Keyring):
 
 
 def _read_certificate(certificate: str, authorities: Iterable[str]) -> tuple[str, object] | None:
-    """Return the one holder of a certificate (base64 of DER) and its key, if one of the CAs has issued it."""
+    """Return the holder and key of a certificate (base64 of DER); None unless a CA has issued it, for one holder."""
     from cryptography import x509
 
-    try:  # whatever the parser raises for outside input: it is not a certificate then
+    try:  # whatever the parser raises for outside input, it is not a certificate
         found = x509.load_der_x509_certificate(b64decode(certificate, validate=True))
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         holders, key = names.get_values_for_type(x509.DNSName), found.public_key()
@@ -129,7 +129,7 @@ def _sign(key: object, text: bytes) -> bytes:
 
     if isinstance(key, rsa.RSAPrivateKey):
         return key.sign(text, padding.PKCS1v15(), hashes.SHA256())
-    assert isinstance(key, ec.EllipticCurvePrivateKey)  # gRPC takes no others, and so they were refused at the start
+    assert isinstance(key, ec.EllipticCurvePrivateKey)  # gRPC takes no other keys, so they were refused at the start
     return key.sign(text, ec.ECDSA(hashes.SHA256()))
 
 

@@ -1,8 +1,8 @@
-"""The messages about views: the statements that members sign, and the requests and replies that carry these.
+"""The messages about views: the statements that members sign, and the requests and replies that carry them.
 
-Each has one text: canonical JSON is what is signed, sent and kept in views.json, and the names of these classes and
+Each has exactly one text: canonical JSON is signed, sent and kept in views.json, and the names of these classes and
 fields are part of it. All outside input goes through `read`, which accepts no value that an honest member could not
-have sent: numbers have bounds, ids and texts have their characters; `Limits.views` bounds the length.
+have sent: numbers are bounded, ids and texts limited to certain characters; `Limits.views` bounds the length.
 """
 
 import json
@@ -17,7 +17,7 @@ from peer.views.view import Id, Number, Round, View
 HIGHEST = 1 << 62
 """The highest counter of a ballot."""
 JUMP = 1 << 20
-"""How far a ballot may be above the highest one known: HIGHEST is so many steps away that no member gets there."""
+"""How far a ballot may exceed the highest known one: HIGHEST is so many such steps away that nobody gets there."""
 Counter = Annotated[int, Field(ge=1, le=HIGHEST)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Base64 = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/=]*$", max_length=8192)]
@@ -25,12 +25,12 @@ Words = Annotated[str, Field(max_length=300, pattern=r"^[ -~]*$")]
 
 
 class InvalidError(Exception):
-    """A message that no honest member sends; its text says why."""
+    """A message that no honest member sends; the text says why."""
 
 
 @dataclass(frozen=True, order=True)
 class Ballot:
-    """One attempt; of two, the greater one counts. A proposer uses no counter twice for one number."""
+    """The number of an attempt; the higher one takes precedence. A proposer never reuses a counter for one view."""
 
     counter: Counter
     proposer: Id
@@ -41,7 +41,7 @@ class Ballot:
 
 @dataclass(frozen=True)
 class Prepare:
-    """Asks members to start no round until this number is decided, and to accept no lower ballot."""
+    """Asks members to start no round until the view of this number is decided, and to accept no lower ballot."""
 
     number: Number
     ballot: Ballot
@@ -49,33 +49,33 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Promise:
-    """A promise as asked, with the progress of this member."""
+    """The promise that `Prepare` asks for, with this member's progress."""
 
     number: Number
     ballot: Ballot
     durable: Round
-    """The last round to whose end it can go back, -1 for the beginning; of an admitted member, at least the round
-    before its view's first one. It announces no later one until the decision."""
+    """The last round that it can go back to (the state after it), -1 for the beginning; for an admitted member, at
+    least the round before the first of its view. It announces no later one until the decision."""
     started: Round
     """The last round that it has begun."""
     locked: Ballot | None = None
-    """The ballot of the lock it holds."""
+    """The ballot of the lock that it holds."""
 
 
 @dataclass(frozen=True)
 class Vote:
-    """A vote for the view of that number; a member votes once in a ballot and phase."""
+    """A vote for the view of that number; a member votes once per ballot and phase."""
 
     phase: Literal["accept", "commit"]
     number: Number
     ballot: Ballot
     digest: Digest
-    """Of the view, or of no change, with the view before."""
+    """The digest of the present view and the one voted for, or no change (`Verifier.digest`)."""
 
 
 @dataclass(frozen=True)
 class Announcement:
-    """Rounds up to this one are on the signer's disk, as a member of that view."""
+    """States that the signer, as a member of that view, has all rounds up to this one on disk."""
 
     view: Number
     round: Round
@@ -83,18 +83,18 @@ class Announcement:
 
 @dataclass(frozen=True)
 class Consent:
-    """Consent that this member is expelled."""
+    """Consents to the expulsion of this member."""
 
     id: Id
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Asks to be admitted to the view after that one, the last that the signer knows."""
+    """Asks to be admitted to the view after that number, the last one that the signer knows."""
 
     number: Number
     private: Round
-    """The round of the private state that it brings, or -1."""
+    """The round of the private state that it brings; -1: none."""
 
 
 Statement = TypeVar("Statement", Prepare, Promise, Vote, Announcement, Consent, Entry)
@@ -102,13 +102,13 @@ Statement = TypeVar("Statement", Prepare, Promise, Vote, Announcement, Consent, 
 
 @dataclass(frozen=True)
 class Signed(Generic[Statement]):
-    """A statement by one member. Without certificates both texts are empty."""
+    """A statement by one member. Without certificates, signature and certificate are empty."""
 
     signer: Id
     statement: Statement
     signature: Base64 = ""
     certificate: Base64 = ""
-    """The signer's, in DER."""
+    """The signer's certificate (DER)."""
 
 
 # What statements prove.
@@ -128,7 +128,7 @@ class Guilt:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Why members are expelled."""
+    """The proof on which members are expelled."""
 
     consents: tuple[Signed[Consent], ...] = ()
     guilt: tuple[Guilt, ...] = ()
@@ -136,8 +136,8 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Lock:
-    """A quorum has voted to accept a view in this ballot, or that nothing changes (None): no other value can be decided
-    in this ballot, and any later one carries this on unless it has a higher lock."""
+    """Proof that a quorum has voted in this ballot to accept a view, or no change (None): no other value can be decided
+    in it, and a later ballot carries this value on unless a higher lock exists."""
 
     number: Number
     ballot: Ballot
@@ -148,7 +148,7 @@ class Lock:
 
 @dataclass(frozen=True)
 class Decision:
-    """A view with the votes of a quorum of the view before it: proof that it was decided."""
+    """A view with votes by a quorum of the view before it, which prove that it was decided."""
 
     view: View
     ballot: Ballot
@@ -158,28 +158,28 @@ class Decision:
 
 @dataclass(frozen=True)
 class Grounds:
-    """All that a proposed view follows from: each member computes it for itself (`decision.next_view`)."""
+    """All that a proposed view follows from, so that each member can compute it (`decision.next_view`)."""
 
     promises: tuple[Signed[Promise], ...]
     lock: Lock | None = None
-    """The highest that the promises name."""
+    """The highest lock that the promises name."""
     announced: tuple[Signed[Announcement], ...] = ()
-    """By members that have promised less than that."""
+    """Announcements by members that have promised less than they announced."""
     entries: tuple[Signed[Entry], ...] = ()
     evidence: Evidence = Evidence()
     leaves: bool = False
     """Whether the proposer leaves."""
     missing: tuple[Id, ...] = ()
-    """Members that have left, were to play the last rounds before the present view, and are lost: all go back."""
+    """Former members that still had rounds before the present view to play, and are lost: all go back."""
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A view, or None for no change."""
+    """A proposal of a view; None: no change."""
 
     view: View | None
     vote: Signed[Vote]
-    """The proposer's own: two of them in one ballot prove that it lies."""
+    """The proposer's own vote: two different ones in one ballot prove that it lies."""
     grounds: Grounds
 
 
@@ -193,7 +193,7 @@ class AskPromise:
 
 @dataclass(frozen=True)
 class Relay:
-    """Asks the receiver to ask those that have not answered the sender."""
+    """Asks the receiver to ask members that have not answered the sender."""
 
     prepare: Signed[Prepare]
     to: tuple[Id, ...]
@@ -211,7 +211,7 @@ class Confirm:
 
 @dataclass(frozen=True)
 class Release:
-    """A quorum has committed to no change: rounds may begin again."""
+    """Says that a quorum has committed to no change: rounds may begin again."""
 
     number: Number
     ballot: Ballot
@@ -220,7 +220,7 @@ class Release:
 
 @dataclass(frozen=True)
 class Yield:
-    """The sender's attempt in that ballot has failed: another member may try."""
+    """Says that the sender's attempt in that ballot has failed: another member may try."""
 
     number: Number
     ballot: Ballot
@@ -228,14 +228,14 @@ class Yield:
 
 @dataclass(frozen=True)
 class Decided:
-    """These views were decided, in this order; as a reply: the sender did not know them."""
+    """Decided views, in order; as a reply: views that the asker did not know."""
 
     decisions: tuple[Decision, ...]
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Asks which views were decided after that one."""
+    """Asks for the views that were decided after that number."""
 
     number: Number
 
@@ -247,14 +247,14 @@ class Enter:
 
 @dataclass(frozen=True)
 class Leave:
-    """An operator, who knows the views up to that number, asks this member to leave."""
+    """An operator's request that this member leave; the operator knows the views up to that number."""
 
     number: Number
 
 
 @dataclass(frozen=True)
 class Expel:
-    """An operator, who knows the views up to that number, has this member consent to an expulsion."""
+    """An operator's request for this member's consent to an expulsion; the operator knows views up to that number."""
 
     number: Number
     id: Id
@@ -262,7 +262,7 @@ class Expel:
 
 @dataclass(frozen=True)
 class Poll:
-    """Asks for the expulsions to which a member consents. The sender knows the views up to that number."""
+    """Asks which expulsions a member consents to; the sender knows the views up to that number."""
 
     number: Number
 
@@ -274,7 +274,7 @@ class Poll:
 class Promised:
     promise: Signed[Promise]
     lock: Lock | None = None
-    """The one that the promise names."""
+    """The lock that the promise names."""
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,7 @@ class Voted:
 
 @dataclass(frozen=True)
 class Refused:
-    """Another ballot came before."""
+    """Says that another ballot came first."""
 
     number: Number
     promised: Ballot
@@ -297,37 +297,37 @@ class Refused:
 
 @dataclass(frozen=True)
 class Objection:
-    """The proposal is not true, as far as this member knows."""
+    """Says that the proposal contradicts what this member knows."""
 
     why: Words
     announced: tuple[Signed[Announcement], ...] = ()
-    """By members that have promised less."""
+    """Announcements by members that have promised less."""
 
 
 @dataclass(frozen=True)
 class Behind:
-    """The sender knows the views up to that number only."""
+    """Says that the sender knows only the views up to that number."""
 
     number: Number
 
 
 @dataclass(frozen=True)
 class Consents:
-    """The expulsions to which the sender consents."""
+    """The expulsions that the sender consents to, and what it can prove."""
 
     evidence: Evidence
 
 
 @dataclass(frozen=True)
 class Denied:
-    """It cannot be done, and why."""
+    """Says that the request cannot be met, and why."""
 
     why: Words
 
 
 @dataclass(frozen=True)
 class Heard:
-    """Received."""
+    """Confirms receipt."""
 
 
 Kept = TypeVar("Kept")
@@ -346,39 +346,39 @@ _REPLIES: dict[type, tuple[type, ...]] = {
     Enter: (Heard, Decided),
     Poll: (Consents, Decided),
 }
-"""The replies of an honest member to each request."""
+"""The replies that an honest member may give to each request."""
 _KINDS = {one.__name__.encode(): one for one in (*get_args(Request), *get_args(Reply))}
 
 
 def canonical(value: Any) -> bytes:
-    """Return the one text of plain values."""
+    """Return the only JSON text of plain values: keys sorted, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def written(message: Request | Reply) -> bytes:
-    """Return its text: its name, and its content."""
+    """Return a message's text: its class name, a space and its content."""
     return type(message).__name__.encode() + b" " + canonical(asdict(message))
 
 
 def read_request(text: bytes) -> Request:
-    """Raises InvalidError for anything else."""
+    """Return the request in a text; raises InvalidError if it holds none."""
     return _read_message(Request, text)  # type: ignore[no-any-return]
 
 
 def read_reply(text: bytes) -> Reply:
-    """Raises InvalidError for anything else."""
+    """Return the reply in a text; raises InvalidError if it holds none."""
     return _read_message(Reply, text)  # type: ignore[no-any-return]
 
 
 def check_reply(request: Request, reply: Reply) -> None:
-    """Raises InvalidError for a reply that no honest member gives to that request."""
+    """Raise InvalidError for a reply that no honest member gives to that request."""
     fits = isinstance(reply, _REPLIES.get(type(request), Reply))
     if not fits or (isinstance(request, Ask) and isinstance(reply, Behind) and reply.number >= request.number):
         raise InvalidError(f"it answered {type(request).__name__} with {type(reply).__name__}")
 
 
 def read(kind: type[Kept], text: bytes) -> Kept:
-    """Return the value in a JSON text, of a type made of those here; raises InvalidError for anything else."""
+    """Return the value of a type of this module in a JSON text; raises InvalidError if it holds none."""
     adapter: TypeAdapter[Kept] = _adapter(kind)  # type: ignore[arg-type]
     try:
         return adapter.validate_json(text, strict=True)

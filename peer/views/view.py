@@ -1,7 +1,7 @@
 """Views: the members from a round on, and the chain of all views that were decided.
 
-A view gives the reason for each member of the federation that is not in it, also for those that were out before. The
-next view reads these reasons from it, so that nothing else needs to be kept or agreed on.
+A view says why each absent member of the federation is not in it, including those that were out before. The next view
+reads these reasons from it, so that nothing else needs to be kept or agreed on.
 """
 
 import re
@@ -14,7 +14,7 @@ from pydantic import Field
 Id = Annotated[str, Field(max_length=64, pattern=r"^[a-z0-9-]+$")]
 Number = Annotated[int, Field(ge=0, le=1 << 31)]
 Round = Annotated[int, Field(ge=-1, le=1_000_001)]
-"""-1: before the first one. The longest run has a million rounds."""
+"""A round's number; -1: before the first one. The longest run has a million rounds."""
 STALENESS_BOUND = 4
 """W of rule R6: no peer starts a round more than W beyond the least durable round of all."""
 MAX_REASON_LENGTH = 300
@@ -27,27 +27,27 @@ class View:
 
     number: Number
     members: Annotated[tuple[Id, ...], Field(min_length=1)]
-    """In the order of the spec. The first of them breaks ties."""
+    """The members in the order of the spec; the first one breaks ties."""
     first: Annotated[Round, Field(ge=0)]
-    """The first round that is played in it."""
+    """The first round that is played in this view."""
     planned: bool = False
-    """All members of the view before play its rounds to the end of first - 1. Otherwise its rounds from `first` on are
-    void, and all go back to the state after first - 1."""
+    """True: all members of the view before play on to the end of round first - 1. False: that view's rounds from
+    `first` on are void, and all go back to the state after round first - 1."""
     entrants: tuple[tuple[Id, Round], ...] = ()
-    """Members that are admitted, each with the round of the private state that it brings, or -1."""
+    """Members that are admitted, each with the round of the private state that it brings; -1: none."""
     reason: Reason = ""
     expelled: tuple[Id, ...] = ()
-    """Expelled in this view or before, in the order of the spec: they are not admitted again."""
+    """Members expelled in this view or before, in the order of the spec; they are not admitted again."""
 
     def tolerates(self, faulty: int) -> int:
         """Return f, how many members may lie: at most `faulty`, and less than a third of the members."""
         return min(faulty, (len(self.members) - 1) // 3)
 
     def is_quorum(self, ids: Collection[str], faulty: int) -> bool:
-        """Return whether these are more than (n + f)/2 of the members: any two quorums then share f + 1 members, of
-        which one is honest.
+        """Return whether these are more than (n + f)/2 of the members: any two quorums then share f + 1 members, at
+        least one of them honest.
 
-        Without liars, exactly half is a quorum, too, if it includes the first member.
+        If f is 0, exactly half of the members are a quorum, too, provided that the first member is among them.
         """
         those, f = {*ids} & {*self.members}, self.tolerates(faulty)
         twice = 2 * len(those)
@@ -55,8 +55,8 @@ class View:
         return twice > len(self.members) + f or half
 
     def needed(self, ids: Collection[str], faulty: int) -> tuple[int, str]:
-        """Return the size of a quorum that includes these; and the member with which half would be enough, empty
-        where it would not, or where that one is among these."""
+        """Return the size that a quorum with these members must have, and the member whose presence would make half of
+        all enough: empty if there is none, or if it is among these already."""
         n, f, first = len(self.members), self.tolerates(faulty), self.members[0]
         if n % 2 or f:
             return (n + f) // 2 + 1, ""
@@ -72,7 +72,7 @@ class View:
         return cls(**{**kept, "members": tuple(kept["members"]), "entrants": entrants, "expelled": expelled})
 
     def resets_member(self, id: str) -> bool:
-        """Return whether that member does not simply go on into this view from the one before."""
+        """Return whether that member goes back or is admitted in this view, rather than playing on from the last."""
         return not self.planned or id in dict(self.entrants)
 
 
@@ -80,7 +80,7 @@ class ViewChain:
     """The decided views, from number 0."""
 
     def __init__(self, views: Sequence[View]) -> None:
-        """views: from number 0 on, without gaps; raises ValueError otherwise."""
+        """views: numbered from 0 without gaps; raises ValueError otherwise."""
         if not views:
             raise ValueError("a chain begins with the view of number 0")
         self._views: list[View] = []
@@ -92,13 +92,13 @@ class ViewChain:
         return self._views[-1]
 
     def extend(self, view: View) -> None:
-        """Append the next view; raises ValueError if it is not the next."""
+        """Append the next view; raises ValueError for a view of another number."""
         if view.number != len(self._views):
             raise ValueError(f"view {view.number} does not follow view {len(self._views) - 1}")
         self._views.append(view)
 
     def of(self, number: int) -> View:
-        """Return the view of that number, which is known."""
+        """Return the view of that number, which must be known."""
         return self._views[number]
 
     def since(self, number: int) -> tuple[View, ...]:
@@ -106,10 +106,10 @@ class ViewChain:
         return tuple(self._views[max(0, number + 1) :])
 
     def after(self, number: int, id: str) -> View | None:
-        """Return the view that a member plays after that of the number; None if there is none for it.
+        """Return the view that a member plays after the view of that number; None if there is none for it.
 
-        Planned views are played one after the other, also by a member that a later one is without: it leaves then.
-        All before a view for which all went back, or that admitted this member, are skipped.
+        Planned views are played one after the other, also by a member that leaves with a later one. Views before one
+        for which all went back, or that admitted this member, are skipped.
         """
         later = self.since(number)
         cuts = [view for view in later if view.resets_member(id)]
@@ -118,28 +118,28 @@ class ViewChain:
         return cuts[-1] if cuts else later[0] if later else None
 
     def is_over(self, number: int, id: str) -> bool:
-        """Return whether that member has nothing left to do in the view of that number. While only planned ones
-        follow, the view is played to its end, also by a member that leaves. One without a round is skipped, as no
-        member is sure to come."""
+        """Return whether that member has nothing left to do in the view of that number. While only planned views
+        follow, the view is played to its end, also by a member that leaves. A view without rounds is skipped, as
+        no member is sure to come to it."""
         view = self._views[number]
         return id not in view.members or any(
             one.resets_member(id) or one.first == view.first for one in self.since(number)
         )
 
     def last_valid_round(self, entered: int) -> int | None:
-        """Return the last round whose checkpoint counts if it was made in view `entered`; None if every one does."""
+        """Return the last round whose checkpoint counts among those made in view `entered`; None if all count."""
         return min((view.first - 1 for view in self.since(entered)), default=None)
 
     def valid(self, round: int, entered: int) -> int:
-        """Return that round or, if it is void by now, the last one that counts of those made in view `entered`."""
+        """Return that round of view `entered` or, if it is void by now, the last round of that view that counts."""
         return min([round, *(view.first - 1 for view in self.since(entered))])
 
     def floor(self, id: str) -> int:
-        """Return the round to which a member of the current view can go back for sure, by what was decided: a member
-        that promises less has lost its disk (rule V4).
+        """Return the round that a member of the current view can certainly go back to, given the decided views: a
+        member that promises less has lost its disk (rule V4).
 
-        Of a planned view it lies as many rounds before the first one as its members could be ahead of each other when
-        all promised.
+        For a planned view, that is as many rounds before its first one as members of the view before could be ahead of
+        each other when all promised.
         """
         least, found = 1 << 31, -1
         for view in reversed(self._views[1:]):
@@ -163,9 +163,9 @@ class ViewChain:
         return 0, -1
 
     def last_rounds(self, number: int) -> dict[int, int]:
-        """Return the last round of each view from which planned ones alone lead to that of `number`, by number.
+        """Return the last round, by number, of each view from which only planned views lead to view `number`.
 
-        Members that play the latter have that round on disk, and so have their neighbours.
+        Members that play view `number` have that round on disk, and so have their neighbours.
         """
         found: dict[int, int] = {}
         for view in reversed(self._views[1 : number + 1]):
@@ -177,7 +177,7 @@ class ViewChain:
 
 @dataclass(frozen=True)
 class ViewRounds:
-    """The rounds of a view that count: from `first` to `last`."""
+    """The rounds of a view that count: `first` to `last`, inclusive."""
 
     view: View
     first: int
@@ -189,8 +189,8 @@ class ViewRounds:
 
 
 def view_rounds(views: Sequence[View], rounds: int) -> Sequence[ViewRounds]:
-    """Return the rounds that count of each view of a run, in order; each round is in one of them. Views without a
-    round that counts are left out."""
+    """Return the rounds that count, view by view, in order; each round belongs to exactly one view. Views without such
+    rounds are left out."""
     last, found = rounds, list[ViewRounds]()
     for view in reversed(views):
         if view.first <= last:
@@ -200,7 +200,7 @@ def view_rounds(views: Sequence[View], rounds: int) -> Sequence[ViewRounds]:
 
 
 def played(views: Sequence[View], rounds: int) -> Iterator[tuple[ViewRounds, Mapping[str, Sequence[range]]]]:
-    """Yield these in order, each with the rounds before it of which a member, by id, can have a state."""
+    """Yield `view_rounds` in order, each with the earlier rounds of which each member, by id, may hold a state."""
     found: dict[str, Sequence[range]] = {}
     for span in view_rounds(views, rounds):
         yield span, found
@@ -216,7 +216,7 @@ TAKEN_IN = "taken in"
 FORGETFUL = "without the rounds it had announced"
 LIAR = "expelled: it has signed two votes that contradict each other"
 ReasonNews = tuple[Collection[str], str]
-"""Members, and what happened to them."""
+"""Members and what happened to them."""
 
 
 def silent_reason(seconds: float) -> str:
@@ -232,15 +232,16 @@ _STAYS_OUT = re.compile(
     rf"({_ID_PATTERN}(?:, {_ID_PATTERN})*)(?: and \d+ more)? "
     rf"(silent for \S+ s|{FORGETFUL}|{LEAVES}|{HAS_LEFT}|voted out by .+|{LIAR})"
 )
-"""A clause of a reason that stays valid for as long as the members that it names are out."""
+"""A clause of a reason that stays valid for as long as the members that it names are out. `_still_out` reads the reason
+of the last view back to compute the next one's, so to reword these texts is to change what members agree on."""
 
 
 def compose_reason(news: Iterable[ReasonNews], before: str, out: Collection[str], order: Sequence[str]) -> str:
-    """Return the reason of the next view, from the news and the reason of the present one, `before`.
+    """Return the reason of the next view, from the news and from `before`, the reason of the present one.
 
-    Where it would be too long, each list in it names fewer members and counts the rest.
+    If it would be too long, each list in it names fewer members and counts the rest.
 
-    out: members in neither view. order: all, as the spec orders them.
+    out: members in neither view. order: all members, in the order of the spec.
     """
     said: dict[str, set[str]] = {}
     for ids, what in (*news, *_still_out(before, out)):
@@ -257,7 +258,7 @@ def compose_reason(news: Iterable[ReasonNews], before: str, out: Collection[str]
 
 
 def _clause(ids: Sequence[str], what: str, most: int) -> str:
-    """Return it with at most so many ids named, and voters."""
+    """Return a clause that names at most `most` members, and as many voters."""
     return f"{_shortened(ids, most, f'{len(ids) - most} more')} {_shortened(what.split(', '), most, 'others')}"
 
 
@@ -266,7 +267,7 @@ def _shortened(words: Sequence[str], most: int, rest: str) -> str:
 
 
 def _still_out(before: str, out: Collection[str]) -> Iterator[ReasonNews]:
-    """Yield what the reason before says of these."""
+    """Yield what the previous reason says of the members that are still out."""
     for clause in before.split("; "):
         if found := _STAYS_OUT.fullmatch(clause):
             ids, what = found.groups()

@@ -25,7 +25,7 @@ Answer = Callable[[str, Iterator[bytes]], Iterator[bytes]]
 
 
 def hello(federation: SmallFederation, id: str, to: str, durable: int = -1) -> bytes:
-    """As an honest peer of that id says it."""
+    """The hello that an honest peer of that id says."""
     spec = federation.spec
     model = build("mlp", Example.zeros((1, 8, 8), 10), spec.seed)
     declared = build_manifest(spec.protocol.declarations(spec.rounds), model, spec.rounds, len(spec.ids), Names())
@@ -33,7 +33,7 @@ def hello(federation: SmallFederation, id: str, to: str, durable: int = -1) -> b
 
 
 def status(address: str) -> StatusReply:
-    """As anybody's client reads it, with gRPC's own limits."""
+    """The status as anybody's client reads it, with gRPC's own limits."""
     with grpc.insecure_channel(address) as channel:
         return StatusReply.FromString(
             channel.unary_unary(f"/{SERVICE}/Status")(StatusRequest().SerializeToString(), timeout=10)

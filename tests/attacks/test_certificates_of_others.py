@@ -139,7 +139,7 @@ class Victim:
         await pipe.send(await pipe.receive())
 
     async def called_by(self, attacker: Holder) -> str | None:
-        """As whom it takes the caller."""
+        """The member that it takes the caller for."""
         shown = grpc.ssl_channel_credentials(self.ca.shown, attacker.private, attacker.shown)
         name = [("grpc.ssl_target_name_override", "peer0")]
         async with grpc.aio.secure_channel(self.address, shown, name) as channel:

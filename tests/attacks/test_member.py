@@ -152,7 +152,7 @@ async def test_a_claim_of_its_own_counts_for_so_many_rounds_only() -> None:
 
 
 async def test_words_that_come_late_are_no_loss() -> None:
-    """Of one life, a handshake may arrive after later news of another stream; of another life it tells of a loss."""
+    """A handshake of one incarnation may come after newer reports of another stream; of a new one, it shows a loss."""
     edges = Edges({id: f"{id}:1" for id in IDS})
     edges.use(0, ["left"], ["left"])
     durability = Durability("me", edges, ROUNDS)

@@ -114,7 +114,7 @@ def test_what_a_shell_is_to_evaluate(shell: str, capsys: pytest.CaptureFixture[s
     ],
 )
 def test_how_a_line_may_go_on(federation: Path, line: str, expected: set[str]) -> None:
-    """As bash asks: it sets what it has so far, and reads from descriptor 8."""
+    """Ask as bash does: it sets what it has so far, and reads from descriptor 8."""
     pytest.importorskip("argcomplete")
     asked = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n"}
     answer = federation.parent / "answer"

@@ -43,7 +43,7 @@ def peer_image() -> str:
 
 
 def _mark() -> str:
-    """Of this Python and the packages."""
+    """A mark of this Python and its packages' versions."""
     versions = [f"{package}=={importlib.metadata.version(package)}" for package in sorted(_needed("dfl"))]
     content = (sys.version, sys.base_prefix, *versions, Path(__file__).read_text())
     return hashlib.sha256("\n".join(content).encode()).hexdigest()[:12]
@@ -134,7 +134,7 @@ def _needed(package: str) -> set[str]:
 
 
 def _files(*packages: str, what: str = "") -> list[Path]:
-    """Those of the packages that lie in site-packages, but for what the Dockerfile removes anyway."""
+    """The packages' files in site-packages, without those that the Dockerfile removes."""
     files = (file for package in packages for file in importlib.metadata.files(package) or ())
     paths = (Path(str(file.locate())) for file in files if ".." not in file.parts and not UNUSED.search(str(file)))
     return [path for path in paths if re.search(what, path.name) and path.is_file()]

@@ -21,7 +21,7 @@ QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 @contextmanager
 def chromium() -> Iterator["Browser"]:
-    """One that asks nobody for anything but what it is told to open."""
+    """A browser that requests nothing but what it is told to open."""
     with playwright.sync_playwright() as engine:
         browser = engine.chromium.launch(executable_path=CHROMIUM, args=QUIET)
         yield browser

@@ -152,7 +152,7 @@ class Cluster:
             return self.objects[plural, name]
 
     def apply(self, plural: str, one: Object, dry: bool) -> Object:
-        """As a server-side apply does, of whole objects."""
+        """Apply a whole object, like a server-side apply."""
         with self.changed:
             key = (plural, one["metadata"]["name"])
             before = self.objects.get(key)
@@ -354,7 +354,7 @@ class Cluster:
         return None
 
     def kill_pod(self, index: int) -> None:
-        """As the kernel does when memory is short."""
+        """Kill a pod as the kernel does when memory is short."""
         with self.changed:
             (job,) = [one for (plural, _), one in self.objects.items() if plural == "jobs"]
             name = self.pods_of(job, index)[-1]["metadata"]["name"]

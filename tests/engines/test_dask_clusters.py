@@ -43,7 +43,7 @@ def documented(place: Path, kind: str, here: dict[str, str], start: Start) -> It
 
 
 def check_same(place: Path, address: str, start: Start) -> None:
-    """The same study by the cluster and in one process ends in the same table."""
+    """Check that a study on the cluster ends in the same table as in one process."""
     assert address.startswith("tcp://")
     file = written(place)
     for name, more in (("here", []), ("there", ["--dask", address])):

@@ -277,7 +277,7 @@ def packed(*pieces: bytes | int) -> bytes:
 
 
 def field(number: int, content: bytes) -> bytes:
-    """Of protobuf, with bytes in it."""
+    """A field of protobuf with bytes in it."""
     length, written = len(content), bytes([number << 3 | 2])
     while length > 0x7F:
         written, length = written + bytes([length & 0x7F | 0x80]), length >> 7

@@ -27,7 +27,7 @@ PRIVATE = "PRIVATE KEY"
 OLDEST = "1.29"
 """The first Kubernetes in which all that is used is switched on."""
 COMPONENTS = 21
-"""Of kubectl 1.x."""
+"""The first minor version of kubectl 1.x with kustomize components."""
 
 Object = dict[str, Any]
 Rendered = dict[str, list[Object]]

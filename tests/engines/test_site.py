@@ -20,7 +20,7 @@ PATIENCE = 90_000
 
 class Silent(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Who asks for what is in the test."""
+        """Log nothing, as the test knows what it asks for."""
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,7 @@ class Launch(Launched):
         os.kill(int((self.out / id / "pid").read_text()), number)
 
     def pids(self) -> list[int]:
-        """Of all that runs in the job; processes name the run's directory."""
+        """The pids of all processes in the job, which name the run's directory."""
         return [
             process.pid
             for process in psutil.process_iter(["cmdline"])

@@ -115,7 +115,7 @@ class Desk:
         until(lambda: self.round(id) >= round, 60, f"{id} after round {round}; {self.screen.read_text()}")
 
     def round(self, id: str) -> int:
-        """As far as it is known at the desk."""
+        """The peer's last round, as far as it is known at the desk."""
         path = self.out / id / "events.jsonl"
         rounds = re.findall(r'"event": ?"round".*?"round": ?(\d+)', path.read_text()) if path.exists() else []
         return int(rounds[-1]) if rounds else 0
@@ -131,7 +131,7 @@ class Desk:
             os.kill(pid, signal.SIGCONT)
 
     def pid(self, number: int) -> int:
-        """Of the peer that runs on a host."""
+        """The pid of the peer that runs on a host."""
         return int((self.lab.directory(number) / self.out.name / f".peer{number}.lock").read_text())
 
     def digests(self) -> dict[str, str]:

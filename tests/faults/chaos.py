@@ -56,7 +56,7 @@ SLOW = 2.0
 LONGEST = 300.0
 """Seconds that a federation may take after the last fault."""
 HISTORIES = 100_000
-"""Of the state machines that decide on views."""
+"""How many histories of the state machines that decide on views are tried."""
 IN_PEACE = 6
 """Simulated runs of each scenario in which nothing happens."""
 

@@ -113,7 +113,7 @@ class Puppet:
         now.slot, now.promised, now.consents = self.disk.slot, self.disk.promised, [*self.disk.consents]
 
     def hello(self, to: str) -> Hello | None:
-        """As its process would say it now; None before there is one."""
+        """The hello that its process would say now; None before there is one."""
         if not (runtime := self._run.runtimes.get(self.id)):
             return None
         network = runtime.network
@@ -184,7 +184,7 @@ class Conspiracy:
             self._do(self.machines[liar], self._ask(self.machines[liar], to, request))
 
     def _flood(self, puppet: Puppet) -> None:
-        """The same question many times at once."""
+        """Ask the same question many times at once."""
         if self.gang.requests:
             request, to = self.random.choice(self.gang.requests), self.random.choice(self.honest).id
             for _ in range(self.random.randint(5, 30)):
@@ -259,7 +259,7 @@ class Conspiracy:
             await asyncio.sleep(random.expovariate(2.0))
 
     async def _be_late(self, puppet: Puppet, pipe: Pipe, service: Service) -> None:
-        """As an honest caller, but so late that what it is about may be over; what comes then is read for a while."""
+        """Act like an honest caller, but so late that its view may be over; then read what comes for a while."""
         await pipe.receive()
         await asyncio.sleep(self.random.uniform(0.1, 19.0))
         if service == "Fetch" and (hello := puppet.hello(pipe.identity or "")):
@@ -346,7 +346,7 @@ class Words:
         return beat
 
     def announced(self, puppet: Puppet) -> Announced:
-        """Of its own, of another, or signed by another than it says."""
+        """An announcement of its own, of another member, or signed by another than it says."""
         random, signed = self._random, self._plot.gang.announcement(puppet)
         self._plot.gang._take_apart(signed)
         signature, certificate = b64decode(signed.signature), b64decode(signed.certificate)

@@ -121,7 +121,7 @@ def guided(seconds: int) -> None:
 
 
 def drawn(seconds: int) -> int:
-    """The same, with bytes that hypothesis draws."""
+    """Fuzz with bytes that hypothesis draws."""
     from hypothesis import HealthCheck, given, settings
     from hypothesis import strategies as st
 

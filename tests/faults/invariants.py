@@ -32,7 +32,7 @@ def of_views(run: "Simulation") -> Iterator[str]:
 
 
 def of_what_all_hold(run: "Simulation") -> Iterator[str]:
-    """Who was taken in holds at the end what all others hold alike."""
+    """Check that admitted peers end with the same state that all others have in common."""
     for name in run.spec.protocol.state_contract.held_by_all:
         held = {id: one.peer for id, one in run.runtimes.items() if run.outcome.digests[id]}
         bits = {id: tensor_digest(peer.state[name]) for id, peer in held.items() if name in peer.state}
@@ -57,7 +57,7 @@ def of_token(run: "Simulation") -> Iterator[str]:
 
 
 def _of_change(run: "Simulation", before: View, after: View) -> Iterator[str]:
-    """Who was there all the time is left out of none; where pipes break, a question may be lost."""
+    """Check that nobody who was always there is left out; if pipes break, a question may be lost."""
     traitors = {*run.wires.weather.traitors}
     left = {*before.members} - {*after.members} - run.struck - {*after.expelled} - traitors
     if after.planned:

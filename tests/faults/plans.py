@@ -47,7 +47,7 @@ def plan(name: str, seed: int) -> tuple[list[Kill], Weather]:
 
 
 def liars(name: str, seed: int) -> tuple[str, ...]:
-    """Who lies: in every second plan one member or several, up to all but one."""
+    """The members that lie: in every second plan one or several, up to all but one."""
     peers = SCENARIOS[name].peers
     count = 1 + seed // 2 % (peers - 1) if seed % 2 else 0
     return tuple(Random(f"liars {name} {seed}").sample(SCENARIOS[name].ids, count))
@@ -69,7 +69,7 @@ def in_peace(name: str, seed: int) -> list[str]:
 
 
 def expected_bits(name: str, outcome: Outcome) -> dict[str, str | None]:
-    """Those of the undisturbed run; where there are secrets, for all peers those of the first."""
+    """The bits of the undisturbed run; if there are secrets, those of the first peer for all."""
     if SCENARIOS[name].secret:
         return dict.fromkeys(outcome.digests, next(iter(outcome.digests.values())))
     return undisturbed(name).digests

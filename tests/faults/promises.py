@@ -12,7 +12,7 @@ Hear = Callable[[Membership, Request], Awaitable[Reply]]
 
 
 class Promises:
-    """Of all members of one federation, whose directories are in one."""
+    """The promises of all members of a federation, whose directories are in one."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -20,7 +20,7 @@ class Promises:
         """What each has answered: to which number, in which ballot, and its vote if it was one."""
 
     def heeded(self, hear: Hear) -> Hear:
-        """The same, remembered here."""
+        """Wrap a handler so that its answers are remembered here."""
 
         async def hear_and_remember(membership: Membership, request: Request) -> Reply:
             reply = await hear(membership, request)

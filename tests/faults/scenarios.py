@@ -31,7 +31,7 @@ class Scenario:
     peers: int = 4
     rounds: int = 4
     keys: dict[str, Any] = field(default_factory=dict)
-    """Of the spec, beside the protocol's own."""
+    """Keys of the spec besides the protocol's own."""
     secret: bool = False
     """What is drawn in secret differs from run to run: then all peers end in the same bits as one another."""
     wire: str = "float32"
@@ -197,7 +197,7 @@ HEALING = {
         Scenario("healing three", {"name": "fedavg", "epochs": 1}, peers=3, rounds=12, keys=BYPASS),
     )
 }
-"""Whose members may change."""
+"""The scenarios whose members may change."""
 
 
 @cache

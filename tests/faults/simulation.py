@@ -94,20 +94,20 @@ class Outcome:
     faults: list[str] = field(default_factory=list)
     """What must not be."""
     seconds: float = 0.0
-    """Virtual."""
+    """Virtual seconds that the run took."""
     views: list[str] = field(default_factory=list)
-    """Those decided, the last one of whom knows the most."""
+    """The decided views, by the member that knows the most."""
     again: "Outcome | None" = None
-    """Of the run in which the views are replayed."""
+    """The outcome of the run that replays the views."""
     gone: dict[str, str] = field(default_factory=dict)
-    """Who has left, and who was voted out."""
+    """The members that have left or were expelled."""
     late: dict[str, str] = field(default_factory=dict)
     """Without whom the others may have finished, and what it has said then."""
     over: bool = False
-    """More members lied than a view of so few can bear, or they have kept the run from beginning: of what came then
-    nothing can be said."""
+    """More members lied than a view of that size tolerates, or liars kept the run from beginning: then nothing can be
+    said about what followed."""
     absent: set[str] = field(default_factory=set)
-    """Who was away, or cut off from somebody."""
+    """The members that were away, or cut off from another."""
 
 
 class Quiet(Telemetry):
@@ -143,9 +143,9 @@ class Simulation:
         self.announced = dict.fromkeys(self.spec.ids, -1)
         self.promises = Promises(directory)
         self.struck = {end for stall in weather.stalls for end in (stall.sender, stall.receiver)}
-        """Who was away, or cut off from somebody."""
+        """The members that were away, or cut off from another."""
         self.robbed: set[str] = set()
-        """Whose disk has lost what was on it for good."""
+        """The members whose disks were lost for good."""
         self.lives: dict[str, Life] = {}
         self.lived: dict[str, ViewRunner] = {}
         self.all: list[Life] = []
@@ -167,7 +167,7 @@ class Simulation:
 
     @property
     def runtimes(self) -> dict[str, Runtime]:
-        """Of those who have lived since they were last started: who was voted out does not."""
+        """The runtimes of the peers that have one since they were last started; expelled peers have none."""
         return {id: lives.runtime for id, lives in self.lived.items() if lives.runtime}
 
     @property

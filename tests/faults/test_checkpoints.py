@@ -189,7 +189,7 @@ def test_a_view_that_is_not_in_one_piece_is_kept() -> None:
 
 
 def test_a_checkpoint_is_a_plain_safetensors_file(tmp_path: Path) -> None:
-    """Also of empty, transposed and single values, of each type that torch has; written from their own memory."""
+    """This holds for empty, transposed and single values of each dtype, which are written from their own memory."""
     kinds = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool)
     tensors = {str(kind).removeprefix("torch."): (torch.arange(6) % 2).to(kind).reshape(2, 3).T for kind in kinds}
     tensors |= {"empty": torch.empty(0, 3), "one": torch.tensor(7.0), "unsigned": torch.arange(3).to(torch.uint16)}

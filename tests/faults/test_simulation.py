@@ -25,7 +25,7 @@ from peer.runtime.checkpoints import Journal
 from peer.runtime.in_process import run_in_process
 
 SEEDS = 2
-"""Of each federation: in the first nobody lies."""
+"""How many seeds each federation has; with the first one nobody lies."""
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -58,14 +58,14 @@ def test_nobody_is_refused_where_the_ring_is_reordered(name: str) -> None:
 @pytest.mark.parametrize("cut", [0.0, 0.02])
 @pytest.mark.parametrize("name", ["fibfl++", "fibfl++ reordering", "restless", "dialling out, restless"])
 def test_nobody_is_refused_whenever_the_ring_is_reordered(name: str, cut: float) -> None:
-    """Also where streams break, so that a last word may be lost with its stream."""
+    """This holds even if streams break, so that a last beat may be lost with its stream."""
     assert not refusals(name, range(8), cut)
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ["fibfl", "fibfl++", "fedavg", "gossip ring", "restless"])
 def test_random_faults_where_messages_are_left_on_disk(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those of large models are: whoever is asked for them again reads them there."""
+    """Messages of large models are left on disk, and read there when they are asked for again."""
     monkeypatch.setattr(checkpoints, "LARGE_BYTES", 0)
     outcome, wrong = check(name, seed)
     assert not wrong, (wrong, outcome.kills)

@@ -8,7 +8,7 @@ import pytest
 from faults.treason import SIGNED, check
 
 SEED = 3
-"""Of each federation. `make chaos` runs more."""
+"""The seed for each federation; `make chaos` runs more."""
 ONCE_HARMFUL = [
     ("signed six", 2000),  # the only receiver of a member said that this one had lost its disk, and it believed that
     ("signed seven", 1),  # members started again before their first checkpoint let nobody be lost

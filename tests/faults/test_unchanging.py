@@ -81,7 +81,7 @@ def test_what_was_half_written_is_removed(tmp_path: Path) -> None:
 
 
 def damage_what_is_kept(directory: Path, random: Random) -> int | None:
-    """Of the newest checkpoint, what it alone keeps; None if nothing."""
+    """Damage the unchanging tensors that only the newest checkpoint has; return its round, None if there are none."""
     seals = sorted(directory.glob("round-*.json"))
     victims = kept_by_the_newest_alone(directory, seals) if seals else []
     for path in victims:

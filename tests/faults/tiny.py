@@ -48,7 +48,7 @@ def data(samples: int = 48) -> Arrays:
 
 
 def clouds() -> Arrays:
-    """The same with enough samples to set some aside."""
+    """Such data with enough samples to hold some back."""
     return data(260)
 
 

@@ -16,7 +16,7 @@ SIGNED = tuple(name for name, scenario in HEALING.items() if scenario.signed)
 
 
 def plan(name: str, seed: int) -> tuple[list[Kill], Weather, tuple[Order, ...]]:
-    """Who lies until when, and in two of three runs some faults; now and then a liar is to be voted out."""
+    """Plan who lies until when, with faults in two of three runs; now and then a liar is to be expelled."""
     random, scenario, spec = Random(f"treason {name} {seed}"), HEALING[name], specification(name)
     faulty = spec.tolerated(True)
     kills, weather = views.plan(name, seed) if random.random() < 0.67 else ([], Weather(random.choice([0.002, 0.2])))

@@ -38,7 +38,7 @@ def plan(name: str, seed: int) -> tuple[list[Kill], Weather]:
 
 
 def partitions(random: Random, ids: tuple[str, ...]) -> Iterator[Stall]:
-    """Of every shape: two halves, one member alone, one way only, of some pairs only."""
+    """Partitions of every shape: two halves, one member alone, one way only, some pairs only."""
     for _ in range(random.choice([1, 1, 2])):
         start = random.uniform(0.2, 8)
         end = start + random.choice([3, 8, 30]) * random.random()

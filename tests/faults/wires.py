@@ -50,9 +50,9 @@ class Weather:
     """Virtual seconds from the start, after which nothing is cut any more."""
     stalls: tuple["Stall", ...] = ()
     liars: tuple[str, ...] = ()
-    """Who says wrong things of itself and of others."""
+    """Members that say wrong things about themselves and others."""
     traitors: tuple[str, ...] = ()
-    """Who says whatever the grammar allows, by keys of their own and together (faults.conspiracy)."""
+    """Members that say whatever the grammar allows, with their own keys and together (faults.conspiracy)."""
     treason: float = 40.0
     """Virtual seconds from the start, after which these are gone for good."""
 
@@ -162,7 +162,7 @@ class Wires:
         self.secured = False
         """Whether each end knows the other by its certificate."""
         self.lies: dict[str, Lies] = {}
-        """Of each liar."""
+        """The lies of each liar."""
         self.conspiracy: Conspiracy | None = None
 
     def cuts(self) -> bool:

@@ -222,7 +222,7 @@ async def test_a_farewell_ends_the_stream_and_needs_no_answer(end: str) -> None:
 
 
 async def test_a_farewell_before_the_end_is_none() -> None:
-    """Who has not got everything on disk has not finished, whatever it says: it is missed."""
+    """A peer without everything on disk has not finished, whatever it says: it counts as down."""
     said: asyncio.Queue[str] = asyncio.Queue()
     one, _ = heart(Silent(), lambda event: said.put_nowait(event.state))
     theirs, ours = pipes()

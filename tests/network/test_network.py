@@ -51,7 +51,7 @@ def identity(id: str) -> Identity:
 
 @dataclass
 class Peer:
-    """One that has nothing to do, beside a neighbour to which it sends and that sends to it."""
+    """An idle peer with one neighbour, with edges in both directions."""
 
     transport: MemoryTransport
     id: str

@@ -90,7 +90,7 @@ async def test_no_head_passes_and_only_ring_edges_are_used(
 
 
 async def test_bytes_on_the_wire_are_the_theorys(watched: BuildWatched) -> None:
-    """Of tensors exactly; all bytes, with gRPC's and TCP's streams both ways, within 1 % and 2 KiB a second."""
+    """Bytes of tensors agree exactly; all bytes, with gRPC and TCP both ways, within 1 % and 2 KiB a second."""
     federation, proxies = watched({"name": "fibfl", **QUICK}, 3, rounds=20)
     began = time.monotonic()
     results = federation.run()

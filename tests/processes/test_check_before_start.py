@@ -195,7 +195,7 @@ def test_data_that_the_start_would_download_are_not(site: Site) -> None:
 
 
 async def test_a_host_that_does_not_answer() -> None:
-    """As behind a firewall that drops what comes: here a listener whose queue is full."""
+    """The host could be behind a firewall that drops packets; here it is a listener whose queue is full."""
     with socket.socket() as full, socket.socket() as first, socket.socket() as second:
         full.bind(("127.0.0.1", 0))
         full.listen(0)

@@ -16,7 +16,7 @@ from peer.views.view import View
 pytestmark = pytest.mark.long
 
 LEFT = ("peer0", "peer1", "peer3")
-"""Of four, when peer2 has gone."""
+"""The rest of four peers when peer2 has left."""
 
 
 def launch(federation: SmallFederation, *arguments: str, certs: Path | None = None) -> int:

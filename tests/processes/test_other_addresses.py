@@ -29,7 +29,7 @@ async def test_all_move_and_one_can_be_dialled_no_more(
 
 
 def move(made: SmallFederation, places: list[int | None]) -> SmallFederation:
-    """The same files with another ring."""
+    """Change the ring in the files."""
     path = made.directory / "federation.yaml"
     ring = [
         {"id": id, **({"address": f"127.0.0.1:{port}"} if port else {"dials_out": True})}

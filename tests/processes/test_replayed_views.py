@@ -27,7 +27,7 @@ def trace(federation: SmallFederation, id: str) -> dict[str, dict[str, Tensor]]:
 
 
 def members(views: Sequence[View], round: int) -> tuple[str, ...]:
-    """Whose round counts: what others have played of it, before it was void, is in their traces, too."""
+    """The members whose round counts; traces also hold what others played of it before it was void."""
     return next(view.members for view in reversed(views) if view.first <= round)
 
 

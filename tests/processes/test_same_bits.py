@@ -1,4 +1,4 @@
-"""The same spec and seed: the same model, bit for bit, in every run, whoever is killed, and on both networks.
+"""The same spec and seed give the same model, bit for bit, in every run, whoever is killed, and on both networks.
 
 And the theory's bytes.
 """

@@ -43,7 +43,7 @@ def sites(build: Build, **settings: Any) -> SmallFederation:
 
 
 def keys(id: str) -> dict[str, Any]:
-    """Of a site's data, in its own file."""
+    """The keys of a site's data, in its own file."""
     read = {"decimal": ",", "encoding": SITES[id][1], "columns": COLUMNS}
     return {"name": "csv", "path": f"{id}.csv", "label": "Befund", **read}
 

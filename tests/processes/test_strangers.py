@@ -1,4 +1,4 @@
-"""Who is let in, and which frames are taken: real peers called by hand over gRPC."""
+"""Which callers are let in, and which frames are accepted: real peers called by hand over gRPC."""
 
 from typing import Any
 

@@ -33,4 +33,4 @@ KEYS: dict[str, dict[str, Any]] = {
     "cffl": {"data": {"name": "digits", "limit": 120, "validation": 0.2}},
     "flexifed": {"machines": {f"peer{i}": {"cores": 2**i, "memory": 32 / 2**i} for i in range(4)}},
 }
-"""Of the spec, beside the protocol's own."""
+"""Keys of the spec besides the protocol's own."""

@@ -41,7 +41,7 @@ class Watched:
         return np.stack([self.sent[peer] for peer in self.run.ids], axis=1)
 
     def notes(self, name: str) -> list[Vector]:
-        """Of the first peer, round by round; all others noted the same."""
+        """The first peer's notes, round by round; all others noted the same."""
         assert self.run
         told = {peer: [one["notes"][name] for one in self.run.result(peer)["history"]] for peer in self.run.ids}
         first = told[self.run.ids[0]]

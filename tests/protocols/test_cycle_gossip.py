@@ -33,7 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def gradient(run: Run, peer: str, w: Vector) -> Vector:
-    """Of the mean cross entropy of the tiny model on all samples of a peer, by the chain rule."""
+    """The gradient of the tiny model's mean cross entropy on all samples of a peer, by the chain rule."""
     data = run.runtimes[peer].setup.shard.train
     x, y = data.x.numpy().reshape(len(data), 64).astype(np.float64), data.y.numpy()
     w1, b1, w2, b2 = (
@@ -65,7 +65,7 @@ def opinions(run: Run) -> dict[int, Any]:
 
 
 def mask(run: Run, round: int) -> Any:
-    """Who sent its model to whom, and itself, (N, N), by what the senders wrote down."""
+    """The matrix (N, N) of who sent its model to whom, and itself, by the senders' records."""
     sends = np.eye(len(run.ids))
     for j, peer in enumerate(run.ids):
         for line in run.audit(peer)[round]["sent"]:

@@ -41,7 +41,7 @@ def pairs(run: Run, round: int) -> dict[str, str]:
 
 
 class Draws:
-    """As much of a peer as pairing needs."""
+    """The part of a peer that pairing needs."""
 
     def __init__(self, size: int, seed: int) -> None:
         self.members, self._seed = tuple(f"peer{i}" for i in range(size)), seed
@@ -164,7 +164,7 @@ def test_the_teacher_gets_no_gradient_and_an_equal_one_adds_nothing(seed: int) -
 
 
 def test_running_statistics_come_with_the_received_model_and_go_on(tmp_path: Path) -> None:
-    """Of a pair, the receiver's are the trainer's, moved on by its own batches; nothing decays them."""
+    """In a pair, the receiver's statistics are the trainer's, updated by its own batches, without decay."""
     protocol = {"name": "def-kt", "lr": 1e-6, "batch_size": 100, "weight_decay": 1}
     run = federate(tmp_path, protocol, 2, rounds=1, model={"name": "federations:normalised"})
     layout = {entry.name: entry for entry in run.runtimes["peer0"].peer.layout}

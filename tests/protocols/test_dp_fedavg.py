@@ -64,7 +64,7 @@ def clipped(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="module")
 def noisy(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The same with noise."""
+    """A run with noise."""
     protocol = {**KNOWN, "participation": RATE, "clip_norm": CLIP, "noise_multiplier": NOISE}
     return federate(tmp_path_factory.mktemp("noisy"), protocol, 5, rounds=4)
 
@@ -154,7 +154,7 @@ def test_an_empty_sample_looks_like_any_other(tmp_path: Path) -> None:
 
 
 class Known:
-    """As much of a peer as sampling needs."""
+    """The part of a peer that sampling needs."""
 
     members = tuple(f"peer{i}" for i in range(20))
 
@@ -182,7 +182,7 @@ def test_everybody_is_in_a_sample_of_all() -> None:
 
 
 def encodings(content: bytes) -> list[bytes]:
-    """As uint8, and each byte as a number."""
+    """Encodings of a content: as uint8, and with each byte as a number."""
     numbers = np.frombuffer(content, np.uint8)
     return [content, numbers.astype("<f4").tobytes(), numbers.astype("<f8").tobytes()]
 

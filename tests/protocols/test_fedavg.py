@@ -96,7 +96,7 @@ def test_everyone_draws_alike(half: Run) -> None:
 @given(share=st.floats(0.001, 1), size=st.integers(1, 40))
 def test_how_many_are_drawn(share: float, size: int) -> None:
     class Draws:
-        """As much of a peer as drawing needs."""
+        """The part of a peer that drawing needs."""
 
         members = tuple(f"peer{i}" for i in range(size))
 

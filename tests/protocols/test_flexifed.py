@@ -139,7 +139,7 @@ def test_equal_machines_keep_the_complete_graph() -> None:
 
 
 def test_of_equals_the_first_ids_are_kept() -> None:
-    """Of four, the two that have least keep one link each: to the one that has most, or of two such to the first."""
+    """The two of four with the least keep one link each: to the one with the most, or to the first of two such."""
     ids = ["a", "b", "c", "d"]
     told = {i: Capacity(8.0 if i in "cd" else 1.0, 1.0, 1.0, dict.fromkeys(ids, 0.0)) for i in ids}
     assert standing_links(told, 1.0) == {i: [j for j in ids if j != i and {i, j} != {"a", "b"}] for i in ids}

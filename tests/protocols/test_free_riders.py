@@ -26,7 +26,7 @@ class Method(NamedTuple):
     reputation: str
     """The name of a note: a number for each member, in the order of the spec; the higher, the better."""
     behaviours: tuple[str, ...] = tuple(BEHAVIOURS)
-    """Those that it recognises."""
+    """The behaviours that it recognises."""
     validation: float = 0.0
     each: bool = True
     """Every honest peer by itself thinks least of it; otherwise they do on average."""

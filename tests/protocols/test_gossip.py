@@ -13,7 +13,7 @@ def everyone(run: Run, when: str, round: int) -> Any:
 
 
 def graph(topology: str, size: int) -> Any:
-    """Who hears whom, and itself: a matrix of zeros and ones."""
+    """A matrix of zeros and ones that says who hears whom, and itself."""
     hears = np.eye(size)
     offsets = {"complete": range(1, size), "ring": [1], "exponential": [1, 2, 4]}[topology]
     for offset in offsets:

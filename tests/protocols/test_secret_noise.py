@@ -88,7 +88,7 @@ def test_the_gaussian_s_epsilon_is_where_its_delta_is_met(noise_multiplier: floa
 
 
 def renyi(rate: float, noise_multiplier: float, order: int) -> float:
-    """Of one Poisson-sampled release: Mironov, Talwar and Zhang 2019, for whole orders."""
+    """The Rényi divergence of one Poisson-sampled release, for whole orders: Mironov, Talwar and Zhang 2019."""
     terms = [
         lgamma(order + 1) - lgamma(k + 1) - lgamma(order - k + 1)  # log of the binomial coefficient
         + (k * log(rate) if k else 0) + (order - k) * log(1 - rate)

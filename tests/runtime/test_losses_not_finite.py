@@ -1,5 +1,5 @@
-"""Whose fault it is that a model is not finite any more: the loss's, the learning rate's, the protocol's, or perhaps a
-neighbour's."""
+"""What is blamed when a model is not finite any more: the loss, the learning rate, the protocol, or perhaps a
+neighbour."""
 
 import json
 import re

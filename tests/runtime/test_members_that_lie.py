@@ -52,7 +52,7 @@ BALLOT = Ballot(1, "peer1")
 
 
 class Stamp(Keyring):
-    """Whose signature is its name."""
+    """A keyring whose signatures are the signer's name."""
 
     signs = True
 

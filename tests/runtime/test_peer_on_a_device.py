@@ -25,12 +25,12 @@ from peer.spec.peer import PeerConfig, peer_data
 from peer.telemetry.telemetry import Telemetry
 
 VALUES = 35
-"""Of the model."""
+"""How many values the model has."""
 
 
 @asynccontextmanager
 async def peers(name: str, out: Path) -> AsyncIterator[list[LocalPeer]]:
-    """Those of a scenario, in round 1, all joined; the first one's model lies on the device."""
+    """The peers of a scenario, in round 1, all joined; the first one's model is on the device."""
     spec, pipes, made = specification(name), MemoryNetwork(), list[Runtime]()
     async with AsyncExitStack() as running, asyncio.timeout(30):
         executor = running.enter_context(ThreadPoolExecutor(1))

@@ -142,7 +142,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, content: str) -> None:
 
 
 def proved_recording(directory: Path, change: Callable[[Memory], Memory]) -> Spec:
-    """Of a run with certificates, in which peer0 has kept something else."""
+    """The recording of a run with certificates, in which peer0's file was changed."""
     spec = record(directory, {"peer0": [ALL]})
     memory = change(kept(spec, "peer0", [ALL, WITHOUT, BACK], "CA"))
     (directory / "run" / "peer0" / VIEWS).write_bytes(canonical(asdict(memory)))

@@ -113,7 +113,7 @@ def test_the_machines_load_takes_no_quota_away(monkeypatch: pytest.MonkeyPatch) 
 
 
 class NoLibrary(Exception):
-    """As NVML raises where there is no driver."""
+    """The error that NVML raises without a driver."""
 
 
 @pytest.fixture

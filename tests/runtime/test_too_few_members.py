@@ -32,7 +32,7 @@ def ids(peers: int) -> tuple[str, ...]:
 
 
 class Left(ViewRpc):
-    """Of these members alone something is heard."""
+    """Only these members answer."""
 
     def __init__(self, id: str, here: Sequence[str], addresses: dict[str, str]) -> None:
         super().__init__(Identity(id, {}, manifest="", settings={}), addresses)

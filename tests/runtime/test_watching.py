@@ -1,4 +1,4 @@
-"""Who is told of a peer's events, by its own file and the federation's; nothing of it is anybody else's business."""
+"""Subscribers to a peer's events, as set in its own file and the federation's; other peers do not depend on them."""
 
 from pathlib import Path
 from typing import Any

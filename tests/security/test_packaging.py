@@ -37,7 +37,7 @@ def test_everything_that_is_needed_is_pinned() -> None:
 
 
 def test_a_package_with_another_hash_is_refused(tmp_path: Path) -> None:
-    """As `make setup` installs: what to install is asked for by name, the hash stands in the constraints."""
+    """Install as `make setup` does: packages are requested by name, and the constraints have the hashes."""
     text = (ROOT / "constraints.txt").read_text()
     (tmp_path / "constraints.txt").write_text(re.sub(r"sha256:[0-9a-f]{8}", "sha256:00000000", text))
     wheel = tmp_path / "mdurl-0.1.2-py3-none-any.whl"

@@ -30,7 +30,7 @@ def spec(tmp_path: Path) -> Spec:
 
 
 CUT = "ExecuteBatchError raised in core by servicer method"
-"""Of a call that ends while its answer is written, gRPC may say so itself (grpc/grpc pull request 32551)."""
+"""What gRPC itself may log about a call that ends while its answer is written (grpc/grpc pull request 32551)."""
 
 
 def in_use(certs: Path, names: dict[str, str], said: Callable[[str], None]) -> TlsCredentials:

@@ -1,4 +1,4 @@
-"""Who is told of events hears them in order, and harms nobody but itself."""
+"""Subscribers get events in order, and harm nobody but themselves."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Who sits beside whom: graphs, and FIRMA's ring order (Eq. 8 and Fix A) against brute force and plain sums."""
+"""Graphs, and FIRMA's ring order (Eq. 8 and Fix A), against brute force and plain sums."""
 
 from itertools import permutations
 

@@ -11,7 +11,7 @@ from peer.views.statements import Ballot, Decided, Decision, Evidence, InvalidEr
 from peer.views.view import View
 
 AT_FIVE = MemberProgress(durable=5, started=7)
-"""Of a member that was never taken in."""
+"""The progress of a member that was never admitted late."""
 ONE = Ballot(1, "a")
 
 
@@ -21,7 +21,7 @@ def kept(acceptor: Acceptor) -> bytes:
 
 
 def restarted(acceptor: Acceptor) -> Acceptor:
-    """The same member, by what it has kept."""
+    """A member after a restart, with what it had on disk."""
     return Acceptor(read(Memory, kept(acceptor)), acceptor.rules, acceptor.keyring)
 
 

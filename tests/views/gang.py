@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from world import World
 
 MOST = 40
-"""Of each kind, so many pieces are remembered."""
+"""How many pieces of each kind are remembered."""
 
 FAR = 1000
 """No counter of theirs is higher: `test_views` tells what comes of one that is."""
@@ -171,7 +171,7 @@ class Gang:
         random.choice(acts)(liar)
 
     def propose(self, liar: "Machine") -> None:
-        """As an honest member would, on grounds of its own."""
+        """Propose a view as an honest member would, on its own grounds."""
         if not (liar.up and liar.inside and not liar.proposal):
             return
         evidence = self.evidence(liar) if self.random.random() < 0.1 else Evidence()

@@ -51,7 +51,7 @@ def of_view(world: "World", decision: Decision) -> Iterator[str]:
 
 
 def _of_votes(world: "World", before: View, view: View) -> Iterator[str]:
-    """Who was voted out in it, and before."""
+    """Check the expulsions in a view."""
     new = {*view.expelled} - {*before.expelled} - world.liars
     if new and not (new == {world.accused} and before.is_quorum(world.consenting | world.liars, world.faulty)):
         yield f"{new} voted out by {world.consenting} of {before} alone"

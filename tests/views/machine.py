@@ -71,13 +71,13 @@ class Machine:
     heard: dict[str, int] = field(default_factory=dict)
     """What others that live in that view have told, as far as it has come here."""
     announced: dict[str, Signed[Announcement]] = field(default_factory=dict)
-    """What each has announced in that view, to be held against what it promises."""
+    """The announcement of each member in that view, to compare with its promise."""
     asks: dict[str, Signed[Entry]] = field(default_factory=dict)
-    """Who asks to be taken in after the current view, and with which private state."""
+    """The entries of those that ask to be admitted after the current view."""
     polled: dict[tuple[str, str], Signed[Consent]] = field(default_factory=dict)
-    """To whose voting out others have said that they consent."""
+    """Consents received from others, by (signer, accused)."""
     guilt: dict[str, Guilt] = field(default_factory=dict)
-    """Who is proved guilty, as others have told."""
+    """Proofs of guilt received from others, by the guilty member."""
     prepare: Signed[Prepare] | None = None
     """The present attempt's."""
     clock: Callable[[], float] = float
@@ -114,7 +114,7 @@ class Machine:
 
     @property
     def out(self) -> Mapping[str, Evidence]:
-        """Who is to be expelled, each with the proof of it."""
+        """The members to expel, each with the proof."""
         acceptor, members = self.acceptor, self.chain.current.members
         known = self.polled | {(self.id, one.statement.id): one for one in self.memory.consents}
         guilt = self.guilt | {one.id: one for one in self.memory.guilt}

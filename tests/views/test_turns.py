@@ -1,4 +1,4 @@
-"""Whose attempts a member listens to: rules T1 to T4 of `peer/views/decision.py`."""
+"""The members whose attempts a member accepts: rules T1 to T4 of `peer/views/decision.py`."""
 
 from hypothesis import given
 from hypothesis import strategies as st

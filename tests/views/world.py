@@ -99,7 +99,7 @@ class World:
         self.ends: dict[str, int] = {}
         self.loss, self.deaths = random.choice([0.0, 0.05, 0.3]), random.choice([0.0, 0.02, 0.1])
         self.reliable = {machine.id for machine in self.honest} if not self.loss else set[str]()
-        """Who answers all at all times."""
+        """The members that always answer everybody."""
         self.votes = random = Random(f"votes {seed}")
         self.accused = random.choice(self.ids) if random.random() < 0.3 else ""
         """Whom others may vote out."""

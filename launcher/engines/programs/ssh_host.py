@@ -127,7 +127,7 @@ def run_command(*command: str) -> None:
 
 POLL_INTERVAL_S = 0.2
 CHUNK_BYTES = 1 << 18
-"""Of a file, in one notice."""
+"""The most bytes of a file in one notice."""
 FOLLOWED = ("events.jsonl", "log.txt")
 
 
@@ -430,7 +430,7 @@ def dial(address: str, token: str, seconds: float) -> str:
 
 
 SILENCE_S = 60
-"""Without an order, after which this process ends: the connection was lost without notice."""
+"""Seconds without an order after which this process ends, as the connection was lost without notice."""
 
 
 def awake() -> None:

@@ -10,7 +10,7 @@ import time
 
 POLL_INTERVAL_S = 0.5
 CHUNK_BYTES = 1 << 18
-"""Of a file, in one line."""
+"""The most bytes of a file in one line."""
 
 
 def follow(offsets: dict[str, int]) -> None:

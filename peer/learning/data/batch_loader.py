@@ -207,7 +207,7 @@ class StreamedSamples(Samples):
     known: Tensor | None = None
     """Every sample's class, int64 (n,) on the CPU; None where the task has none."""
     on: torch.device = CPU
-    """Where batches go."""
+    """The device to which batches go."""
     turns: int = 0
     """Right angles by which images are turned, anticlockwise."""
     standard: Standardisation | None = None
@@ -252,7 +252,7 @@ class StreamedSamples(Samples):
         return replace(self, on=torch.device(device))
 
     def first(self, count: int) -> "StreamedSamples":
-        """At most so many of them, read without workers."""
+        """The first `count` samples, or all if there are fewer, read without workers."""
         known = None if self.known is None else self.known[:count]
         return replace(self, rows=self.rows[:count], known=known, alone=True)
 

@@ -31,7 +31,7 @@ Collate = Callable[[list[Any]], Any]
 
 
 class BatchRequest(NamedTuple):
-    """Which samples make a batch, and from which stream each draws."""
+    """The samples of a batch, and the stream from which each draws."""
 
     part: str
     rows: Indices
@@ -48,7 +48,7 @@ class ReadBatch(NamedTuple):
 
     inputs: Any
     targets: Tensor | None
-    """None where the task has classes: those are known beforehand."""
+    """The targets; None if the task has classes, which are known beforehand."""
 
 
 class ReadFailure(NamedTuple):
@@ -80,12 +80,12 @@ class DataPart:
         self.__dict__.update(state, inputs=inputs.open() if isinstance(inputs, MappedArray) else inputs)
 
     def at(self, rows: Indices) -> Indices:
-        """Where these rows of the part lie in the inputs."""
+        """The places in the inputs of these rows of the part."""
         return rows if self.rows is None else self.rows[rows]
 
 
 class MappedArray(NamedTuple):
-    """Where in a file a memory-mapped array lies, for a process that maps it anew: its bytes are not sent."""
+    """The place of a memory-mapped array in a file, for a process that maps it anew; its bytes are not sent."""
 
     path: str
     begin: int

@@ -18,7 +18,7 @@ class Drift(Settings):
     """Changes at the start of a round, for all peers; missing keys keep their value."""
 
     round: int = Field(ge=2)
-    """From this round on."""
+    """The first round with the new data."""
     partition: AnyPartition | None = None
     """The split from then on, except for a peer's own data."""
     rotate: Literal[0, 90, 180, 270] | None = None

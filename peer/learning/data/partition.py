@@ -82,7 +82,7 @@ class Iid(Partition):
 
 
 class Homogeneous(Partition):
-    """The same number of samples of every class for every peer, give or take one (CYCle)."""
+    """Every peer gets the same number of samples of every class, give or take one (CYCle)."""
 
     kind: Literal["homogeneous"] = "homogeneous"
     """Equal numbers per class."""

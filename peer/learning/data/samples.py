@@ -112,7 +112,7 @@ class Samples(ABC):
     @property
     @abstractmethod
     def device(self) -> torch.device:
-        """Where positions must lie."""
+        """The device on which positions must be."""
 
     @property
     @abstractmethod
@@ -121,7 +121,7 @@ class Samples(ABC):
 
     @abstractmethod
     def batch(self, positions: Tensor) -> Batch:
-        """Those at `positions`, int64 (n,) on the samples' own device, in that order, as they are tested."""
+        """The samples at `positions`, int64 (n,) on the samples' own device, in that order, as used in tests."""
 
     @abstractmethod
     def in_order(self, size: int) -> Iterator[Batch]:
@@ -140,11 +140,11 @@ class Samples(ABC):
 
     @abstractmethod
     def to(self, device: torch.device | str) -> "Samples":
-        """The same samples on `device`; copies nothing when they are there already."""
+        """Return the samples on `device`, without a copy if they are already there."""
 
     @abstractmethod
     def first(self, count: int) -> "Samples":
-        """At most so many of them."""
+        """The first `count` samples, or all if there are fewer."""
 
     @abstractmethod
     def changed(self, labels: Tensor | None = None, turns: int = 0) -> "Samples":

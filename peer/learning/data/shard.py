@@ -101,7 +101,7 @@ class CommonData:
         self._dataset = load_common(source, task)
         self._parts = split_samples(source, self._dataset, ids)
         self._tests: dict[int, tuple[TestSets, list[Indices] | None]] = {}
-        """With the published test split of all peers, by the first round of their stage."""
+        """The test sets, with the published split among all peers, by the first round of their stage."""
 
     def shard(self, peer: str, round: int = 1, hold_back: HoldBack | None = None) -> Shard:
         """The part that `peer` has in a round."""

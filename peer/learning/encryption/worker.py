@@ -141,14 +141,14 @@ def _kill(process: Popen[bytes]) -> None:
 
 
 REQUEST_MEMORY_BYTES = 256 << 20
-"""Bytes that a request may take beside what the process has from the start."""
+"""Bytes that a request may take beyond what the process has from the start."""
 MEMORY_BYTES_PER_SUM = 2 << 20
-"""Bytes more for each hidden value."""
+"""Further bytes for each hidden value."""
 CPU_SECONDS_PER_PART = 3
-"""Of processor time, from one part of a request to the next. It is what ends the process when memory runs out: SEAL's
+"""Processor time from one part of a request to the next. This limit ends the process when memory runs out, as SEAL's
 pool then waits for ever for a lock that it holds itself."""
 CPU_SECONDS_PER_PRODUCT = 0.03
-"""Seconds more for each product of ciphertexts, or of one and a number: some twenty times what it takes."""
+"""Further seconds for each product of ciphertexts, or of one and a number: some twenty times what it takes."""
 MAX_REASON_CHARACTERS = 300
 """Characters of a reason."""
 
@@ -202,14 +202,14 @@ class ProcessLimits:
             self._most = 0
 
     def set(self, memory: int, seconds: float) -> None:
-        """So many bytes, or what an earlier request may have taken: SEAL keeps that; so many seconds for each part."""
+        """Allow so many bytes, or as many as before (SEAL keeps them), and so many seconds for each part."""
         self._seconds = seconds
         if sys.platform == "linux":
             self._most = max(self._most, self._began + memory)
             set_limit(resource.RLIMIT_AS, self._most)
 
     def timed(self, parts: Iterator[bytes]) -> Iterator[bytes]:
-        """The same parts; what takes more seconds on a processor, from one to the next, ends the process."""
+        """Pass parts on; more processor time than allowed from one part to the next ends the process."""
         for part in parts:
             usage = resource.getrusage(resource.RUSAGE_SELF)
             set_limit(resource.RLIMIT_CPU, int(usage.ru_utime + usage.ru_stime + self._seconds) + 1)

@@ -160,7 +160,7 @@ LEARNABLE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class TensorSlot:
-    """Where one named tensor lies in the vector; `offset` and `size` count elements, not bytes."""
+    """The place of a named tensor in the vector; `offset` and `size` count elements, not bytes."""
 
     name: str
     shape: tuple[int, ...]
@@ -269,7 +269,7 @@ def bind(module: nn.Module, layout: tuple[TensorSlot, ...], vector: Tensor, grad
 
 
 def _place(gradient: Tensor, parameter: Tensor) -> None:
-    """After a backward pass: where the parameter had no gradient, what it got becomes that of the flat gradient."""
+    """Move a parameter's gradient into the flat gradient, if the backward pass has allocated a new one."""
     if parameter.grad is not gradient:
         assert parameter.grad is not None
         torch.add(parameter.grad, 0.0, out=gradient)  # as if added to zeros: a copy would keep the sign of -0

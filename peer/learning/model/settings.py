@@ -11,7 +11,7 @@ Patterns = tuple[str, ...]
 
 
 class ModelSettings(Settings):
-    """Which model is trained."""
+    """The model that is trained."""
 
     name: str = "mlp"
     """One of the zoo's, or `module:Name` of your own."""
@@ -26,7 +26,7 @@ class ModelSettings(Settings):
     partial: bool = False
     """Whether `weights` may lack tensors, or have others or other shapes."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    """Of the module's computation; what is learnt and sent stays float32."""
+    """The type in which the module computes; what is learnt and sent stays float32."""
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:

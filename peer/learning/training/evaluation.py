@@ -62,11 +62,11 @@ class Evaluation:
     matched: float | None = None
     """Σ q_c·recall_c over the classes with test samples, q the peer's own class proportions, renormalised."""
     global_: float | None = None
-    """On the whole global test set."""
+    """Accuracy on the whole global test set."""
     paper: float | None = None
-    """On the peer's part of the test set, split as published: independently of the training set."""
+    """Accuracy on the peer's part of the test set, split as published, independently of the training set."""
     local: float | None = None
-    """On the test part of the peer's own data."""
+    """Accuracy on the test part of the peer's own data."""
     balanced: float | None = None
     """The mean recall of the classes that have test samples."""
 

@@ -53,7 +53,7 @@ class Phase:
     scheduler: Scheduler | None = None
     """How the learning rate goes on from phase to phase; None: it is the optimiser's."""
     step: StepFunction | None = None
-    """In place of forward pass and loss, as `training.step` of a federation has it."""
+    """Replaces forward pass and loss, like a federation's `training.step`."""
 
     def __post_init__(self) -> None:
         if self.part not in get_args(ModelPart):
@@ -148,7 +148,7 @@ class Training(Settings):
     accumulate: Annotated[int, Field(ge=1, le=100_000)] = 1
     """Batches per step, by their mean gradient."""
     precision: Precision = "float32"
-    """Of training arithmetic. Model, messages and evaluation stay float32; float16 scales the loss."""
+    """Precision of training arithmetic. Model, messages and evaluation stay float32; float16 scales the loss."""
     patience: Annotated[int, Field(ge=1)] | None = None
     """Epochs without a lower `hold_back` loss after which a phase ends."""
     budget: Budget | None = None

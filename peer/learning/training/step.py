@@ -162,7 +162,7 @@ class LossWatch:
 
     @property
     def first(self) -> NotFinite | None:
-        """None while all were finite."""
+        """The first loss that was not finite; None if all were."""
         found, loss, size = self._first.tolist()
         return NotFinite(loss, size) if found else None
 
@@ -187,7 +187,7 @@ class Steps:
         self.total, self.seen = torch.zeros((), dtype=torch.float64, device=one.model.device), 0
         """The sum of the losses of all samples so far, each before its step, and how many they were."""
         self.watch = LossWatch(one.model.device) if self._phase.own_loss(self._task) else None
-        """Only for user code's losses, which may themselves be at fault."""
+        """Watches losses of user code, which may themselves be at fault; None for others."""
 
     @property
     def loss(self) -> float:

@@ -198,7 +198,7 @@ class Trainer:
                 self._kept[key.removeprefix("step/")] = tensor.to(self.model.device, copy=True)
 
     def _number(self, round: int, of: str) -> int:
-        """From 0 in each round, since a resumed peer begins its round anew."""
+        """The next number of that kind, from 0 in each round, as a resumed peer begins its round anew."""
         if round != self._round:
             self._round, self._numbers = round, Counter()
         self._numbers[of] += 1

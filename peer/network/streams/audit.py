@@ -1,4 +1,4 @@
-"""What left this peer and what reached it, by round, neighbour and vector; the verdicts on privacy rest on it."""
+"""The audit: what left this peer and what reached it, by round, neighbour and vector. Privacy verdicts rest on it."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,15 +10,15 @@ from peer.network.wire.frames import Heading
 from peer.network.wire.manifest import PayloadSpec
 
 AuditLine = tuple[str, str, int]
-"""The other peer, the name of the vector or record, and how many orders of the ring had been announced in the round
-when it was sent; 0 for what was received."""
+"""The other peer, the name of the vector or record, and how often the ring had been reordered in the round when it was
+sent; 0 for what was received."""
 
 
 @dataclass
 class RoundAudit:
-    """Bytes of one round; a message counts when it is written, so a repeat after a cut counts once.
+    """The bytes of one round. A message counts when it is written, so a repeat after a cut does not count again.
 
-    Scalars stand beside the tensors: the theory's bytes are those of tensors alone, and a record has no others.
+    Scalars are counted apart from tensors: theoretical figures are for tensors alone, and a record has only scalars.
     """
 
     edges: dict[str, list[str]] = field(default_factory=dict)
@@ -33,17 +33,17 @@ class RoundAudit:
 
 
 class Audit:
-    """The rounds under way; a finished one is closed and written away, so that memory stays flat."""
+    """The audit of the rounds under way; a finished round is closed and written to disk, so memory stays flat."""
 
     def __init__(self, view: int = 0) -> None:
-        """view: the number of the one view that it covers."""
+        """view: the number of the view that it covers."""
         self._view = view
         self._rounds: defaultdict[int, RoundAudit] = defaultdict(RoundAudit)
         self.tensor_bytes = 0
-        """Sent in all rounds."""
+        """The bytes of tensors sent in all rounds."""
 
     def authorise(self, round: int, receivers: Iterable[str], senders: Iterable[str]) -> None:
-        """The edges that the protocol declares for a round."""
+        """Note the edges that the protocol declares for a round."""
         edges = self._rounds[round].edges
         for direction, peers in (("send", receivers), ("receive", senders)):
             for peer in peers:
@@ -51,7 +51,7 @@ class Audit:
                     edges[peer].append(direction)
 
     def record_sent(self, round: int, to: Iterable[str], payload: PayloadSpec, heading: Heading) -> None:
-        """A message that is being sent to each of `to`."""
+        """Note a message that is sent to each of `to`."""
         audit = self._rounds[round]
         for peer in to:
             line = peer, payload.name, len(audit.orders)
@@ -61,27 +61,27 @@ class Audit:
             self.tensor_bytes += heading.length
 
     def reordered(self, round: int, order: Iterable[str]) -> None:
-        """All peers have announced that the ring is in another order from here on."""
+        """Note that all peers have agreed on another order of the ring from now on."""
         self._rounds[round].orders.append([*order])
 
     def record_scalars(self, round: int, name: str, count: int) -> None:
-        """So many scalars of this peer go out beside a vector or in a record; counted once for all receivers."""
+        """Note that so many scalars leave with a vector or in a record; counted once for all receivers."""
         if count:
             self._rounds[round].told[name] += count
 
     def noted(self, round: int, values: Mapping[str, object]) -> None:
-        """Numbers, or lists of them, that user code puts into this peer's events and results, by name."""
+        """Note the numbers, or lists of them, that user code adds to this peer's events and results, by name."""
         counts = {name: len(value) if isinstance(value, Sequence) else 1 for name, value in values.items()}
         self._rounds[round].noted |= counts
 
     def record_received(self, round: int, sender: str, payload: PayloadSpec, count: int, scalars: int) -> None:
-        """So many bytes of the vector and of the scalars beside it have arrived."""
+        """Note that so many bytes of a vector, and of the scalars with it, have arrived."""
         audit = self._rounds[round]
         audit.received[sender, payload.name, 0] += count
         audit.received_scalars[sender, payload.name, 0] += scalars
 
     def close(self, round: int) -> dict[str, Any]:
-        """The finished round as one line of audit.jsonl."""
+        """Close a finished round; return its line of audit.jsonl."""
         audit = self._rounds.pop(round, RoundAudit())
         sent, received = audit.sent_scalars, audit.received_scalars
         return {
@@ -102,7 +102,7 @@ class Audit:
         }
 
     def interrupt(self, edges: Edges) -> Iterator[dict[str, Any]]:
-        """What has left and arrived in the rounds under way, a line each; `edges` has those of one not begun."""
+        """Close the rounds under way and yield a line for each. edges: supplies those of a round that has not begun."""
         for round, audit in sorted(self._rounds.items()):
             if not (audit.sent or audit.received):
                 continue

@@ -1,8 +1,8 @@
 """The handshake on every stream: which peer speaks to which, about which federation; and what becomes of refusals.
 
-A refused caller is told why, if it may know of this federation at all, and in what the two differ. What this peer
-has refused is counted by cause, and each cause is reported once, however often it comes back (`Refusals`). Why a
-neighbour and this peer do not agree is reported at once a few times, and then seldom (`ThrottledReason`). An
+A refused caller is told why, and in what the two differ, if it may know about this federation at all. This peer's
+refusals are counted by cause, and each cause is reported once, however often it comes back (`Refusals`). Changes of the
+reason why a neighbour and this peer disagree are reported at once a few times, and then seldom (`ThrottledReason`). An
 unforeseen error in serving a stream ends that stream, and nothing else (`Surprises`).
 """
 
@@ -26,23 +26,23 @@ from peer.telemetry.events import CallerRefused, Conflict, Report
 from peer.views.signing import UNSIGNED, Keyring
 
 MAX_DIFFERENCES = 4
-"""Differences that a sentence names."""
+"""How many differences a sentence names."""
 MAX_DIFFERENCE_CHARACTERS = 300
-"""Characters of all of them."""
+"""How many characters they have together."""
 MAX_SETTINGS = 5000
-"""Values of settings that a refusal tells."""
+"""How many values of settings a refusal contains."""
 FEDERATION_MISMATCH = "different federation"
 REASON_WITHHELD = Refusal(
     reason=Refusal.STRANGER,
     detail="it tells why only to callers with a certificate or at an address of the ring; its own log has the reason",
 )
-"""To an unidentified caller: each reason would tell something of the federation."""
+"""The answer to an unidentified caller, as each reason would reveal something about the federation."""
 MAKE_ALIKE_HINT = "make the two alike"
-"""What to do where the data of two peers differ."""
+"""The hint if the data of two peers differ."""
 
 
 class RefusedError(Exception):
-    """The other end answered and refused; `reason` is one of Refusal's, the text says why."""
+    """Raised when the other end answered with a refusal; `reason` is one of Refusal's, the text says why."""
 
     def __init__(self, refusal: Refusal, us: "Identity | None" = None) -> None:
         super().__init__(describe_refusal(refusal, us))
@@ -51,7 +51,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Identity:
-    """What this peer says of itself in a hello, and must agree on with every peer it talks to."""
+    """What this peer says about itself in a hello, and must agree on with every peer it talks to."""
 
     id: str
     spec: Mapping[str, str]
@@ -59,27 +59,27 @@ class Identity:
     manifest: str
     """sha256 of the manifest."""
     data: tuple[str, ...] = ()
-    """What the data must agree in, as the manifest has it: told to a refused peer, to say what differs."""
+    """The facts in which the data must agree, as in the manifest; a refused peer gets them to see what differs."""
     view: int = 0
     passed: Mapping[int, int] = field(default_factory=dict)
-    """By the number of an earlier view, the round that all members that came from it to this one have on disk."""
+    """For the number of an earlier view, the round that all its members that are in this view have on disk."""
     rounds: int = 1_000_000
-    """Of the run; where not given, as many as one may have."""
+    """The number of rounds of the run; by default the most that a run may have."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What `spec` has the digests of, as plain JSON: told to a refused peer, of the keys that differ."""
+    """The settings with the digests in `spec`, as plain JSON; a refused peer gets those that differ."""
     keyring: Keyring = UNSIGNED
-    """What it signs what it announces with, where members change."""
+    """The keyring that signs announcements, if members may change."""
     life: int = field(default_factory=lambda: randbits(64))
-    """Of this process: another one after each start."""
+    """The incarnation: a random number of this process."""
 
     def hello(self, to: str, durable: int = -1, round: int = 0) -> bytes:
-        """For the peer `to`; with the last round on this peer's disk, and the one it is in."""
+        """The serialised hello for the peer `to`, with this peer's durable round and the round it is in."""
         hello = Hello(version=VERSION, id=self.id, to=to, view=self.view, spec=self.spec, manifest=self.manifest)
         hello.durable, hello.round, hello.life = durable, round, self.life
         return hello.SerializeToString()
 
     def check(self, hello: Hello, certificate: str | None) -> Refusal | None:
-        """Why the sender of `hello` is refused; None if it is of this federation."""
+        """Return why the sender of `hello` is refused; None if it is accepted."""
         if refusal := self.check_member(hello, certificate):
             return refusal
         if hello.view != self.view:
@@ -93,7 +93,7 @@ class Identity:
         return None
 
     def check_member(self, hello: Hello | Question, certificate: str | None) -> Refusal | None:
-        """Why the caller is not accepted as a member of this federation; None if it is, whatever else differs."""
+        """Return why the caller does not count as a member of this federation; None if it does."""
         if hello.version != VERSION:
             return Refusal(reason=Refusal.VERSION, detail=f"this peer speaks version {VERSION}, not {hello.version}")
         if hello.to != self.id:
@@ -110,7 +110,7 @@ class Identity:
         return None
 
     def settings_of(self, keys: Collection[str]) -> list[str]:
-        """What this peer has under these keys, one value each."""
+        """This peer's settings under these keys, in words, one value each."""
         found = (fact for key in keys if key in self.settings for fact in _facts(key, self.settings[key]))
         return [*islice(found, MAX_SETTINGS)]
 
@@ -124,7 +124,7 @@ def _facts(name: str, value: Any) -> Iterator[str]:
 
 
 def describe_refusal(refusal: Refusal, us: Identity | None) -> str:
-    """A refusal in words; `us` is the refused peer."""
+    """Describe a refusal in words. us: the refused peer."""
     said = ""
     if us and refusal.reason == Refusal.FEDERATION:
         said = _describe_both("federation", refusal.settings, us.settings_of(refusal.keys))
@@ -137,7 +137,7 @@ def describe_refusal(refusal: Refusal, us: Identity | None) -> str:
 
 
 def _describe_both(what: str, theirs: Sequence[str], ours: Sequence[str]) -> str:
-    """In what two peers differ; empty if that is not known."""
+    """Say what two peers differ in; empty if that is not known."""
     only_theirs, only_ours = _differing(theirs, ours), _differing(ours, theirs)
     if not (only_theirs or only_ours):
         return ""
@@ -150,17 +150,17 @@ def _describe_both(what: str, theirs: Sequence[str], ours: Sequence[str]) -> str
 
 
 def _differing(facts: Sequence[str], others: Sequence[str]) -> str:
-    """The first few facts that are not among the others."""
+    """The first few facts that are not among the other peer's."""
     known = set(others)
     return ", ".join([fact for fact in facts if fact not in known][:MAX_DIFFERENCES])[:MAX_DIFFERENCE_CHARACTERS]
 
 
 class NoAnswerError(DisconnectedError):
-    """The connection seems to stand and nothing comes: it may be forgotten on the way, and has to be made anew."""
+    """Raised when nothing comes on a connection that seems intact: it may be dead, and must be replaced."""
 
 
 async def do_handshake(pipe: Pipe, hello: bytes, seconds: float, decoder: UntrustedDecoder) -> Welcome:
-    """Say hello and return the welcome; RefusedError otherwise, NoAnswerError after so many seconds without one."""
+    """Say hello and return the welcome; RefusedError if refused, NoAnswerError if nothing comes for `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             await pipe.send(hello)
@@ -175,22 +175,22 @@ async def do_handshake(pipe: Pipe, hello: bytes, seconds: float, decoder: Untrus
 
 
 STRANGERS = "strangers"
-"""All callers that are no neighbours, together: they make up their names."""
+"""Stands for all callers that are not neighbours, as they can make up their names."""
 UNDISTINGUISHING_FIELDS = ("origin", "kind")
-"""Fields that tell no causes apart: the first changes with every connection, the second follows from the reason."""
+"""Fields that do not distinguish causes: one changes with every connection, one follows from the reason."""
 
 
 class Refusals:
-    """Refusals by cause; `report` gets the event of the first of each. `known` are the neighbours."""
+    """Counts refusals by cause; `report` gets the first event of each. known: the neighbours."""
 
     def __init__(self, report: Report, limits: Limits = Limits(), known: Container[str] = ()) -> None:
         self._report, self._limits, self._known = report, limits, known
         self.counts: Counter[tuple[str, ...]] = Counter()
         self._causes: Counter[str] = Counter()
-        """Those that are told apart, by party."""
+        """How many causes of each party are told apart."""
 
     def add(self, event: CallerRefused | Conflict) -> None:
-        """Count one; all but UNDISTINGUISHING_FIELDS tell the causes apart."""
+        """Count a refusal; all fields but UNDISTINGUISHING_FIELDS distinguish causes."""
         most = self._limits.characters
         fields = {name: value for name, value in asdict(event).items() if name != "time"}
         words: dict[str, Any] = {name: sanitise(text, most) for name, text in fields.items() if isinstance(text, str)}
@@ -210,18 +210,19 @@ class Refusals:
 
 
 class Surprises:
-    """Unforeseen errors in serving a stream: the stream ends, and nothing else.
+    """Unforeseen errors in serving a stream, which end the stream, and nothing else.
 
-    Errors of this peer's own state are not among them: what the code raises to end the peer, a disk, memory.
+    Errors of this peer's own state are not among them: those that are raised to end the peer, and errors of the disk or
+    for lack of memory.
     """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._logged: set[str] = set()
-        """Where they were raised."""
+        """Kinds of errors that were logged, each with the place where it was raised."""
 
     def explain(self, error: Exception) -> str:
-        """In words, once the log has its traceback; raises the error itself where it is of this peer's own state."""
+        """Log an error's traceback once, and describe it in words; raise an error of this peer's own state again."""
         disk = isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError)
         if disk or isinstance(error, FailedError | InputError | MemoryError):
             raise error
@@ -229,20 +230,20 @@ class Surprises:
         kind = f"{type(error).__name__} at {place.filename}:{place.lineno}"
         if kind not in self._logged:
             self._logged.add(kind)
-            # Without the error's own words: they may be the other end's, and forge lines.
+            # Without the error's own text: it may contain the other end's words, and forge lines.
             logging.getLogger("dfl").error("a stream was closed by %s\n%s", kind, "".join(format_list(trace)).rstrip())
         return f"{type(error).__name__}: {sanitise(str(error), self._limits.characters)}; report this"
 
 
 class ThrottledReason:
-    """Why one neighbour and this peer do not agree: the reason reported may change a few times, and then seldom."""
+    """The reported reason why a neighbour and this peer disagree; it may change a few times at once, then seldom."""
 
     def __init__(self, limits: Limits, timeouts: Timeouts) -> None:
         self._pace = RateLimiter(limits.sayings, timeouts.report_interval)
         self._last = ""
 
     def update(self, why: str) -> str:
-        """The reason as it is to be told now."""
+        """Take the present reason; return the one to report now."""
         if why != self._last and self._pace.try_acquire():
             self._last = why
         return self._last

@@ -1,16 +1,16 @@
-"""Heartbeats between neighbours, with what they carry besides: durable rounds, what arrives, and resources.
+"""Heartbeats between neighbours, and what else they carry: durable rounds, what has arrived, and resources.
 
-- `LinkReporter` reports changes of a neighbour's state: every one, or how it is by now where it changes too often.
-- `FailureDetector` suspects neighbours that are silent, and reconnects as soon as the way is free.
-- `HeartbeatStream` is one stream: the beats that this end sends, down to the farewell, and those that it receives.
+- `LinkReporter` reports changes of a neighbour's state: each one, or only the latest if there are too many.
+- `FailureDetector` suspects silent neighbours, and reconnects as soon as they can be reached.
+- `HeartbeatStream` is one stream: the beats that this end sends, the last of them the farewell, and those it receives.
 - `NeighbourHeartbeats` is all that concerns one neighbour: the streams that either end opened, and the reaction to
   each beat. `DialledHeartbeats` says which of the two dials, and when.
 - `Heartbeats` is all neighbours together: started, and closed with farewells.
 
-Suspicion is only shown and counted; it never changes the run. Only what beats carry changes it: durable rounds, of
+Suspicion is only shown and counted; it never changes the run. Only the content of beats does: durable rounds, for
 which `durability.py` says whose word counts for what; and the farewell of a peer that has finished (R8), whose silence
-afterwards is no loss. A former neighbour is told all that it lacks to forget the edge, too, before the stream ends
-(R7).
+afterwards is no loss. Before a stream with a former neighbour ends, that one is told all that it needs to forget the
+edge, too (R7).
 """
 
 import asyncio
@@ -33,9 +33,9 @@ from peer.views.statements import Announcement, Signed
 
 
 class LinkReporter:
-    """Reports changes of one neighbour's state; those that come too quickly are counted.
+    """Reports changes of one neighbour's state; those that come too quickly are only counted.
 
-    Another reason for the same state is told when it has lasted: of several in a row only the last is of use.
+    A new reason for the same state is reported when it has lasted a while: of several in a row only the last matters.
     """
 
     def __init__(self, limits: Limits, timeouts: Timeouts, report: Report) -> None:
@@ -43,11 +43,11 @@ class LinkReporter:
         self._pace = RateLimiter(limits.news, timeouts.report_interval)
         self._clock = asyncio.get_running_loop().time
         self._changes = 0
-        """Of its state, that have not been told."""
+        """How many changes of state have not been reported."""
         self._reason = ""
-        """The last one told."""
+        """The reason that was last reported."""
         self._newer = Problem()
-        """The reason now, where that is another one."""
+        """The present reason, if it is another one."""
 
     def change(self, neighbour: Neighbour, state: LinkState, reason: str) -> None:
         self._changes += state != neighbour.state
@@ -55,7 +55,7 @@ class LinkReporter:
         self.catch_up(neighbour)
 
     def catch_up(self, neighbour: Neighbour) -> None:
-        """Tell what has not been told, unless it is too soon."""
+        """Report what has not been reported, unless it is too soon."""
         if (self._changes or self._is_stale(neighbour)) and self._pace.try_acquire():
             times = f"the link has changed {self._changes} times since this was last told"
             reason = "; ".join(filter(None, [neighbour.reason, *([times] if self._changes > 1 else [])]))
@@ -63,7 +63,7 @@ class LinkReporter:
             self._report(LinkChanged(neighbour=neighbour.id, state=neighbour.state, reason=reason))
 
     def _is_stale(self, neighbour: Neighbour) -> bool:
-        """Whether the reason that was told has not been the present one for a while."""
+        """Return whether the present reason has differed from the reported one for a while."""
         if neighbour.state not in ("suspected", "down") or neighbour.reason == self._reason:
             self._newer.clear()
             return False
@@ -73,11 +73,11 @@ class LinkReporter:
 
 
 class FailureDetector:
-    """Suspects neighbours that are silent, and reconnects as soon as the way to them is free.
+    """Suspects silent neighbours, and reconnects as soon as they can be reached.
 
-    A connection that was cut off without a word (a NAT that forgot it, a cable) resends ever more seldom, and gRPC
-    tries to connect ever more seldom: so the way is tried here, every half second, and what stands is given up once it
-    is free.
+    On a connection that was cut without a word (a NAT that forgot it, a cable) TCP resends ever more rarely, and gRPC
+    tries to connect ever more rarely. So this probes every half second whether a neighbour can be reached, and replaces
+    the old connections once it can.
     """
 
     def __init__(self, heartbeats: "Heartbeats") -> None:
@@ -85,10 +85,10 @@ class FailureDetector:
         self._edges, self._timeouts = heartbeats.state.edges, heartbeats.state.timeouts
         self._clock = asyncio.get_running_loop().time
         self._tried: set[str] = set()
-        """Neighbours to which the way is being tried."""
+        """The neighbours that are being probed."""
 
     def _is_silent(self, neighbour: Neighbour) -> bool:
-        """For longer than it takes to be suspected."""
+        """Return whether a neighbour has been silent for long enough to be suspected."""
         return self._clock() - neighbour.signs.last_heartbeat > self._timeouts.suspect_after
 
     async def run(self) -> None:
@@ -101,7 +101,7 @@ class FailureDetector:
                 for neighbour in [*self._edges.neighbours.values()]:
                     heartbeats = self._heartbeats.of(neighbour.id)
                     heartbeats.reporter.catch_up(neighbour)
-                    # After a pause of this process, pending heartbeats have not been read yet.
+                    # After a pause of this process, heartbeats that arrived meanwhile have not been read yet.
                     if late >= self._timeouts.heartbeat_interval:
                         continue
                     if neighbour.state == "up" and self._is_silent(neighbour):
@@ -112,18 +112,18 @@ class FailureDetector:
                         group.create_task(self._try(neighbour, neighbour.address))
 
     def _away(self, neighbour: Neighbour) -> bool:
-        """No heartbeat comes from it, or nothing that this peer sends reaches it."""
+        """Return whether no heartbeat comes from a neighbour, or nothing that this peer sends reaches it."""
         current = self._edges.neighbours.get(neighbour.id) is neighbour
         lost = self._is_silent(neighbour) or neighbour.is_unreachable or neighbour.delivery.is_stalled
         return current and neighbour.state != "left" and lost
 
     async def _try(self, neighbour: Neighbour, address: str) -> None:
-        """Try the way to a neighbour until it gives signs of life."""
+        """Probe a neighbour until it gives signs of life, and replace connections when it can be reached."""
         away, renewed = False, self._clock()
         forgotten = neighbour.state == "suspected"
         while self._away(neighbour):
             if why := await self._obstacle(address):
-                # A longer attempt than this one may have found out more than that nothing came.
+                # A longer attempt may have found out more than a timeout.
                 if why != TIMED_OUT or not neighbour.reach.outbound:
                     neighbour.mark_unreachable(why)
                 away = away or why != REFUSED  # a machine that refuses is there: gRPC asks it often enough
@@ -131,14 +131,14 @@ class FailureDetector:
                 away, renewed = False, self._clock()
                 await self._transport.renew(address)
             elif forgotten:
-                # The way is free, and has been: the peer is slow, or what stood was forgotten on the way.
+                # It can be and could be reached: the peer is slow, or a device on the way forgot the connection.
                 await self._transport.renew(address, "Tensors" if neighbour.delivery.is_stalled else "Heartbeat")
             forgotten = False
             await asyncio.sleep(self._timeouts.probe / 2)
         self._tried.discard(neighbour.id)
 
     async def _obstacle(self, address: str) -> str:
-        """Why that address cannot be reached; empty if it can."""
+        """Return why that address cannot be reached; empty if it can."""
         try:
             async with asyncio.timeout(self._timeouts.probe):
                 await self._transport.reach(address)
@@ -150,14 +150,14 @@ class FailureDetector:
 
 
 FAREWELL = "done"
-"""The state in the last beat of a peer that has finished: its silence afterwards is no loss."""
+"""The state in the last beat of a peer that has finished, whose silence afterwards is no loss."""
 BeatHandler = Callable[[CountedPipe, Beat], Awaitable[None]]
 
 
 class HeartbeatStream:
-    """A stream of heartbeats, from its welcome to a farewell, or until the two are no neighbours any more.
+    """A stream of heartbeats, from its welcome to a farewell, or until the two are no longer neighbours.
 
-    The end that dialled sends a Beat in each message; the other one answers with a Beat in a Reply.
+    The end that dialled sends each beat as a Beat; the other end sends it as a Beat in a Reply.
     """
 
     def __init__(self, all: "Heartbeats", pipe: CountedPipe, dialled: bool, on_beat: BeatHandler) -> None:
@@ -165,20 +165,20 @@ class HeartbeatStream:
         self._durability, self._timeouts = all.state.durability, all.state.timeouts
         self._pipe, self._dialled, self._on_beat = pipe, dialled, on_beat
         self.farewell_sent = False
-        """That it arrived cannot be known of a stream that broke then."""
+        """Whether the farewell was sent; if the stream then broke, it may not have arrived."""
 
     async def run(self) -> None:
-        """Until the other end says farewell; DisconnectedError once that has heard this end's, or is cut off."""
+        """Run until the other end says farewell; DisconnectedError when it has heard this end's, or is cut off."""
         async with background() as group:
             group.create_task(self._speak())
-            # The end that has read the last beat ends the stream. Were it ended here, a beat on its way from there
-            # would fail, and gRPC then drops what has not been read: the last beats, for which that peer waits to its
-            # `patience`.
+            # The end that has read the last beat ends the stream. If this end did, a beat on its way from the other
+            # would fail, and gRPC would drop what was not read yet: the last beats, which that peer would then await
+            # until its `patience` ends.
             await self._listen()
 
     async def _speak(self) -> None:
-        """Send beat after beat; the last is the farewell (R8), or tells a former neighbour all that it lacks to forget
-        the edge, too (R7)."""
+        """Send beat after beat; the last one is the farewell (R8), or tells a former neighbour all that it needs to
+        forget the edge, too (R7)."""
         told: dict[str, int] = {}
         shown: dict[str, Signed[Announcement]] = {}
         clock = asyncio.get_running_loop().time
@@ -213,7 +213,7 @@ class HeartbeatStream:
         await self._pipe.finish()
 
     def _announce(self, beat: Beat, shown: dict[str, Signed[Announcement]]) -> None:
-        """What is not yet among `shown` on this stream of what members have signed, but the listener's own."""
+        """Add signed announcements, except the listener's own, that are not among those `shown` on this stream yet."""
         for peer, signed in self._durability.announcements().items():
             if peer != self._pipe.peer and shown.get(peer) != signed:
                 before = shown.get(peer)
@@ -227,10 +227,10 @@ class HeartbeatStream:
                 shown[peer] = signed
 
     def _is_up_to_date(self, listener: str) -> bool:
-        """Whether it knows all that this peer has on disk (R8).
+        """Return whether the listener knows this peer's durable round (R8).
 
-        A farewell may be lost with its stream; a listener that did not know of the last round by then would wait to its
-        `patience`.
+        A farewell may be lost with its stream; a listener that did not know the last round by then would wait until its
+        `patience` ends.
         """
         neighbour = self._state.edges.neighbours.get(listener)
         return (
@@ -264,7 +264,7 @@ class HeartbeatStream:
 class NeighbourHeartbeats:
     """Heartbeats to and from one neighbour, on the streams that either has opened, and what follows from them.
 
-    It outlives the edge for as long as streams with the former neighbour last.
+    This object outlives the edge for as long as streams with the former neighbour last.
     """
 
     def __init__(self, id: str, all: "Heartbeats") -> None:
@@ -275,18 +275,18 @@ class NeighbourHeartbeats:
         self.dialled: CountedPipe | None = None
         """The stream that this peer has opened."""
         self.streams = 0
-        """Those that stand: two for a moment, where both have dialled."""
+        """The number of open streams: two for a moment if both ends have dialled."""
         self.farewell_sent = False
         self._began = inf
-        """When the last of them began, by the loop's clock."""
+        """The loop's time when the last stream began."""
         self._latest: CountedPipe | None = None
         """The stream on which the last heartbeat came."""
         self._doubted = False
-        """It has said what cannot be."""
+        """Whether it has made a report that cannot be true, which is reported once."""
 
     @property
     def _neighbour(self) -> Neighbour | None:
-        """It may have ceased to be one, and become one again, since a stream was opened."""
+        """The neighbour, which may have ceased to be one, or become one again, since a stream was opened; else None."""
         return self._edges.neighbours.get(self.id)
 
     @property
@@ -296,11 +296,11 @@ class NeighbourHeartbeats:
 
     @property
     def dials_first(self) -> bool:
-        """Of two peers that can be dialled the one with the smaller id is the first to dial."""
+        """Whether this peer dials first: if both can be dialled, the one with the smaller id does."""
         return self._state.id < self.id or not self._edges.can_be_dialled(self._state.id)
 
     async def accept(self, pipe: CountedPipe) -> None:
-        """The accepting end of a stream, after its hello; beside one in use it counts from its first beat on."""
+        """Serve an accepted stream, after its hello; besides an active one, it counts from its first beat on."""
         is_used = self._all.accepted.add(pipe)
         welcome = Reply(welcome=Welcome(durable=self._state.durability.own))
         try:
@@ -322,7 +322,7 @@ class NeighbourHeartbeats:
             self._all.accepted.remove(pipe)
 
     async def _take_over(self, pipe: CountedPipe) -> None:
-        """A stream beside one in use takes its place when it says something."""
+        """Let a stream replace the active one when it says something."""
         beat = await pipe.receive()
         try:
             self._state.decoder.beat(beat)
@@ -332,7 +332,7 @@ class NeighbourHeartbeats:
         await self._all.accepted.promote(pipe)
 
     async def converse(self, pipe: CountedPipe, dialled: bool) -> None:
-        """One stream from its welcome to its end."""
+        """Run one stream, from its welcome to its end."""
         stream = HeartbeatStream(self._all, pipe, dialled, self._on_beat)
         self.streams += 1
         self._began = self._clock()
@@ -345,7 +345,7 @@ class NeighbourHeartbeats:
 
     async def _on_beat(self, pipe: CountedPipe, beat: Beat) -> None:
         if self.dialled and pipe is self.accepted and not self.dials_first:
-            self.dialled.abort()  # one stream is enough: the first one's
+            self.dialled.abort()  # one stream is enough: that of the peer that dials first
         if neighbour := self._neighbour:
             await self._renew_if_cut(neighbour, pipe)
             signs = neighbour.signs
@@ -368,8 +368,8 @@ class NeighbourHeartbeats:
             self.set_state("up", "")
 
     async def _renew_if_cut(self, neighbour: Neighbour, pipe: CountedPipe) -> None:
-        """Heartbeats that come again, on another stream: the one before was cut off without a word, and so may be
-        the connection for tensors, if it is an old one."""
+        """Replace an old tensor connection if heartbeats come again on another stream: the one before was cut without a
+        word, and so may be the tensors'."""
         if self._latest is not pipe:
             self._latest = pipe
             last, since = neighbour.signs.last_heartbeat, neighbour.delivery.connected_since
@@ -378,7 +378,7 @@ class NeighbourHeartbeats:
                 await self._state.transport.renew(neighbour.address, "Tensors")
 
     def _apply_durable(self, beat: Beat) -> None:
-        """What it says of itself counts; of others it can only hold this peer back. Nonsense is reported once."""
+        """Apply a beat's reports; those about others can only hold this peer back. Report impossible ones once."""
         durability = self._state.durability
         try:
             durability.record_first_hand(self.id, beat.durable)
@@ -400,21 +400,21 @@ class NeighbourHeartbeats:
         return stalled
 
     def on_end(self, reason: str) -> None:
-        """A stream has ended, or there is none; nothing is lost while another one stands."""
+        """React to the end of a stream, or to a failed attempt; nothing is lost while another stream is open."""
         if not self.streams:
             if neighbour := self._neighbour:
                 neighbour.signs.alive = False
             self.set_state("down", reason)
 
     def set_state(self, state: LinkState, reason: str) -> None:
-        """Take note of it, and report it unless that is too soon."""
+        """Set the state, and report it unless it is too soon."""
         neighbour = self._neighbour
         if neighbour is None or (state in ("down", "suspected") and self._all.leaving.is_set()):
             return
         if state == "up" and (problem := neighbour.problem(self._settled)):
             state, reason = "suspected", problem
         if state == "down" and self.id not in self._edges.current():
-            # The ring has another order now: it was the first to forget.
+            # The ring was reordered, and that peer forgot the edge first.
             state, reason = "left", "no neighbour any more"
         if state == "down" and neighbour.state in ("joining", "left"):
             neighbour.mark_unreachable(reason)
@@ -423,13 +423,13 @@ class NeighbourHeartbeats:
 
     @property
     def _settled(self) -> float:
-        """Since when something must have been wrong to be told: at first there may be other streams to be opened."""
+        """The time since which a problem must exist to be reported: at first, other streams may still have to open."""
         settled = self._clock() - self._timeouts.stable_after
         return settled if self._began < settled else -inf
 
 
 class DialledHeartbeats(DialledStream):
-    """The heartbeat stream that this peer keeps open to a neighbour, as far as that is for this peer to do."""
+    """The heartbeat stream that this peer keeps open to a neighbour, when it is this peer's turn to dial."""
 
     service = "Heartbeat"
 
@@ -438,9 +438,9 @@ class DialledHeartbeats(DialledStream):
         self._all, self._heartbeats = all, all.of(neighbour.id)
 
     async def wait_for_turn(self) -> bool:
-        """Wait until this peer is to dial; False once the two have parted.
+        """Wait until this peer is to dial; return False once the two have parted.
 
-        The one that is not the first to dial does so when nothing comes: the way may be free in its direction only.
+        The peer that does not dial first dials when nothing comes: perhaps only its direction is open.
         """
         self._heartbeats.dialled = None
         timeouts, clock = self._state.timeouts, asyncio.get_running_loop().time
@@ -457,7 +457,7 @@ class DialledHeartbeats(DialledStream):
         self._backoff.welcomed()
         self._heartbeats.dialled = pipe
         await self._heartbeats.converse(pipe, dialled=True)
-        return self._state.timeouts.retry[-1]  # it has said farewell: should it come back, that is not now
+        return self._state.timeouts.retry[-1]  # it has said farewell, and will not be back at once
 
     def on_disconnect(self, reason: str) -> None:
         if not self._heartbeats.dialled:
@@ -477,7 +477,7 @@ class Heartbeats:
         self.leaving = asyncio.Event()
         self.stream_ended = asyncio.Event()
         self.closing = False
-        """Every stream ends now, and that is no news."""
+        """Whether this peer closes all streams, so that their ends need not be reported."""
         self._by_id: dict[str, NeighbourHeartbeats] = {}
 
     def of(self, id: str) -> NeighbourHeartbeats:
@@ -486,7 +486,7 @@ class Heartbeats:
         return self._by_id[id]
 
     async def run_failure_detector(self) -> None:
-        """Suspect neighbours that are silent, and try the way to them; until cancelled."""
+        """Suspect and probe silent neighbours, until cancelled."""
         await FailureDetector(self).run()
 
     async def run(self, neighbour: Neighbour) -> None:
@@ -498,9 +498,9 @@ class Heartbeats:
         await self.of(pipe.peer).accept(pipe)
 
     async def close(self) -> None:
-        """Say farewell to all neighbours (R8) and wait for the end of all streams: the hearer of a farewell ends it."""
+        """Say farewell to all neighbours (R8) and wait until they have ended the streams, as they do on hearing it."""
         self.leaving.set()
-        self.state.durability.notify_changed()  # each stream waits there for its next beat
+        self.state.durability.notify_changed()  # wakes the streams, which wait there before their next beat
         while any(one.streams for one in self._by_id.values()) or not all(
             map(self.has_parted, self.state.edges.neighbours.values())
         ):
@@ -520,21 +520,21 @@ class Heartbeats:
         await self.stream_ended.wait()
 
     def has_parted(self, neighbour: Neighbour) -> bool:
-        """Whether one of the two has said farewell, or forgotten the edge: from then on this peer does not dial."""
+        """Return whether one of the two has said farewell or forgotten the edge, so that this peer no longer dials."""
         if self.state.edges.neighbours.get(neighbour.id) is not neighbour:
             return True
         told = self.of(neighbour.id).farewell_sent
         return self.leaving.is_set() and (told or neighbour.progress.in_later_view or neighbour.state == "left")
 
     async def close_with(self, former: str) -> None:
-        """Tell a former neighbour the last news (R7), and wait until it has ended its streams: then it knows them."""
-        self.state.durability.notify_changed()  # each stream waits there for its next beat
+        """Tell a former neighbour the last news (R7), and wait until it has ended the streams, having read them."""
+        self.state.durability.notify_changed()  # wakes the streams, which wait there before their next beat
         with suppress(TimeoutError):
             async with asyncio.timeout(self.state.timeouts.farewell_timeout):
                 while self.of(former).streams:
                     await self.wait_stream_ended()
 
     def end(self, former: str) -> None:
-        """It is no neighbour any more."""
+        """Drop a peer that is no neighbour any more."""
         self.accepted.end(former)
         self._by_id.pop(former, None)

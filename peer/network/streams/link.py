@@ -7,20 +7,19 @@ its outbox holds, in the order of writing, over a pipe of the transport (`transp
 `transport/memory.py`). At the other end the `Receiver` reads the hello and admits or refuses the caller; checks
 each frame against checksum, manifest and edges; and puts it into the `Inbox` of its sender, where frames become an
 `IncomingMessage`. The collective that waits in `Network.message` works on what has arrived, frame by frame, and
-takes the whole out by `Inbox.consume`.
+takes the whole message out with `Inbox.consume`.
 
 The sender dials. A receiver without an address dials instead: its `ReverseLink` opens a `Fetch` stream, and the
 sender answers on it with frames (`OutgoingLink.serve_reverse`).
 
-**After a break** the end that dials does so again, after ever longer pauses (`DialledStream`), and the receiver's
-welcome says what it has: its durable round, the round it is in, and of each message of which something has arrived
-the first missing frame. The sender goes on from there. A newer stream takes the place of an older one once it has
-brought something (`StreamTakeover`), and whether what is sent arrives is told by heartbeats (`DeliveryTracker`).
+**After a break** the end that dials does so again, after growing pauses (`DialledStream`), and the receiver's welcome
+says what it has: its durable round, the round it is in, and the first missing frame of each message of which something
+has arrived. The sender goes on from there. A newer stream replaces an older one once it has brought something
+(`StreamTakeover`), and heartbeats tell whether what is sent arrives (`DeliveryTracker`).
 
-**The rules** that make a crash cost nothing but time; each is named beside the lines that uphold it. A message has
-a key: (view, round, step), the step counting the collective calls of a round. A round is durable at a peer whose
-checkpoint of it is on disk, and which will not fall back to an earlier one; to announce it is to tell the
-neighbours so.
+**The rules** make a crash cost nothing but time; each is named beside the lines that uphold it. A message has a key:
+(view, round, step), where the step counts the collective calls of a round. A round is durable at a peer that has its
+checkpoint on disk and will not fall back to an earlier one; to announce the round is to tell the neighbours so.
 
 - **R1 Function.** A message depends only on the sender's state at the start of the round and on messages received
   in it; whatever else it depends on (a secret, a measurement) is in the journal, on disk, before it is used. So a
@@ -28,31 +27,31 @@ neighbours so.
   runtime upholds it (`runtime/checkpoints.py:Journal`); everything here rests on it.
 - **R2 Outbox.** A checkpoint holds the state *and* the messages of the round that neighbours may still ask for
   (`Outbox.of_round`, `Network.outgoing_frames`). With the messages only in memory, two neighbours that die together
-  can wait for each other without end. Large ones take no memory once there, and are read when asked for. They go
-  back into the outboxes in the order of writing: in another one, a neighbour that replays could have no room for what
+  could wait for each other for ever. Once on disk, large messages take no memory, and are read when asked for. They are
+  restored to the outboxes in the order of writing: in another order, a replaying neighbour might have no room for what
   it waits for.
 - **R3 Durable.** A peer announces the older of its two newest checkpoints (`Durability.announce`): if the newest
-  turns out damaged, it falls back to the one before without asking for what others have dropped. After the last
-  round there is none to follow: that checkpoint is read back from disk and then announced. A peer that
-  resumes where members change announces the newest intact one.
+  turns out damaged, it falls back to the one before without asking for what others have dropped. No checkpoint follows
+  the last round's, which is read back from disk and then announced. A peer that resumes in a run whose members may
+  change announces the newest intact one.
 - **R4 Release.** `Outbox.release` drops a message when its receiver itself has announced the message's round, over
-  its own stream, or a view that was decided says that it has it; no single other peer's word counts. What has not
-  been released is sent again after a break, unless the welcome says that it is there (`OutgoingLink._send`).
+  its own stream, or when a decided view says that it has it; no single other peer's word counts. What has not been
+  released is sent again after a break, unless the welcome says that it has arrived (`OutgoingLink._send`).
 - **R5 First of a key wins** (`IncomingMessage.add`). A repeat with the same content is ignored; with another
   content it is dropped and reported.
 - **R6 Low watermark.** No peer starts a round more than W = 4 rounds past the durable round of any of its
   neighbours, nor, as far as it has heard, of any other peer (`Durability.wait_within_bound`). That bounds outboxes
-  and inboxes. A frame from further ahead is not taken in before this peer has come closer (`Receiver._expected`).
+  and inboxes. A frame from further ahead has to wait until this peer has come closer (`Receiver._expected`).
 - **R7 Old edges.** When the ring is reordered, an edge stays open for repeats until both ends have a later round on
-  disk than the last one it was used in (`Edges.retire`). Of two peers that become neighbours one learns it first:
-  its hello and its frames wait until the other has, too (`Receiver._wait_to_become_neighbour`,
+  disk than the last one it was used in (`Edges.retire`). If two peers become neighbours and one learns it first, its
+  hello and its frames wait until the other has learnt it, too (`Receiver._wait_to_become_neighbour`,
   `Receiver._expected`).
 - **R8 Serving.** A finished peer stays, and sends what it is asked for, until its neighbours have the last round on
   disk, or `patience` is over (`runtime/lifecycle.py:drain`); then it says farewell in its last heartbeat
   (`Heartbeats.close`).
 
-docs/wire.md has the bytes; docs/reliability.md what is promised, how it was tested, and what it is worth when
-members lie.
+docs/wire.md describes the bytes; docs/reliability.md says what is promised, how it was tested, and what it is worth
+when members lie.
 """
 
 import asyncio
@@ -83,28 +82,28 @@ from peer.telemetry.events import CallerRefused, Conflict, Report
 from peer.views.view import STALENESS_BOUND
 
 KeptFrames = list[tuple[list[str], bytes]]
-"""Receivers and bytes of each frame, in the order they were written."""
+"""The receivers and bytes of frames, in the order of writing."""
 
 
 @dataclass(slots=True)
 class KeptFrame:
-    """A frame as it goes on the wire; it is shared by the outboxes of all receivers, and its bytes never change."""
+    """A frame as it goes on the wire. The outboxes of all receivers share it, and its bytes never change."""
 
     serial: int
-    """Of the frame among all that this peer writes to any peer: a receiver consumes messages in this order."""
+    """Its number among all frames that this peer writes to any peer; a receiver consumes messages in this order."""
     key: Key
     index: int
-    """The frame's place within its message."""
+    """Its place within its message."""
     data: bytes | Callable[[], bytes]
-    """Or, of a large model and once it is on disk, what reads it from there (blocking; FailedError if it is not there):
-    a frame is rarely asked for again, and there is no room for all that might be."""
+    """Its bytes; for a large model, once they are on disk, a function that reads them (blocking; FailedError if they
+    are gone): frames are rarely asked for again, and there may be no room for all of them."""
 
     async def content(self) -> bytes:
         return self.data if isinstance(self.data, bytes) else await asyncio.to_thread(self.data)
 
 
 class Outbox:
-    """Frames in the order in which they were written. A frame's position counts from the first one ever."""
+    """Frames in the order of writing. A frame's position counts from the first one ever."""
 
     def __init__(self) -> None:
         self._frames: list[KeptFrame] = []
@@ -117,7 +116,7 @@ class Outbox:
         self._grown.set()
 
     def release(self, durable: int) -> None:
-        """Drop the messages of rounds up to `durable`: the receiver has them on disk (R4)."""
+        """Drop the messages of rounds up to `durable`, which the receiver has on disk (R4)."""
         self._released = max(self._released, durable)
         count = 0
         while count < len(self._frames) and self._frames[count].key.round <= self._released:
@@ -131,15 +130,15 @@ class Outbox:
         return self._first
 
     async def frame(self, position: int) -> tuple[int, KeptFrame]:
-        """The first frame held from `position` on, and where it is; waits for one to be written."""
-        # What was just written may be released before the waiting task is awake.
+        """Return the first frame held from `position` on, with its position; wait for one to be written."""
+        # A frame just written may be released before the waiting task wakes up.
         while (position := max(position, self._first)) >= self._first + len(self._frames):
             self._grown.clear()
             await self._grown.wait()
         return position, self._frames[position - self._first]
 
     async def content(self, position: int, frame: KeptFrame) -> bytes | None:
-        """The bytes of the frame at that position; None if it has been released, and its file is no longer there."""
+        """Return the bytes of the frame at that position; None if it was released meanwhile and its file is gone."""
         try:
             return await frame.content()
         except FailedError:
@@ -149,12 +148,12 @@ class Outbox:
 
     @property
     def messages(self) -> set[tuple[int, int]]:
-        """Round and step of the frames that are held."""
+        """The rounds and steps of the frames that are held."""
         return {(frame.key.round, frame.key.step) for frame in self._frames}
 
     @property
     def rounds(self) -> set[int]:
-        """Of the frames that are held."""
+        """The rounds of the frames that are held."""
         return {frame.key.round for frame in self._frames}
 
     def of_round(self, round: int) -> Iterator[KeptFrame]:
@@ -163,7 +162,7 @@ class Outbox:
 
 
 class MessageWriter:
-    """Puts a message into the outboxes of its receivers, block by block in order; `frame` bytes to a frame."""
+    """Puts a message into the outboxes of its receivers, block by block in order, with `frame` bytes per frame."""
 
     def __init__(
         self, boxes: Sequence[Outbox], serials: Iterator[int], heading: Heading, scalars: Sequence[float], frame: int
@@ -173,7 +172,7 @@ class MessageWriter:
         self._index = 0
 
     def write(self, block: memoryview) -> None:
-        """The next frame's bytes, the same at a replay (R1); they are copied once for all receivers."""
+        """Write the bytes of the next frame, the same in a replay (R1); they are copied once for all receivers."""
         data = encode_frame(self._heading, self._index, self._scalars, block)
         frame = KeptFrame(next(self._serials), self._heading.key, self._index, data)
         for box in self._boxes:
@@ -181,13 +180,13 @@ class MessageWriter:
         self._index += 1
 
     def write_all(self, vector: Tensor) -> None:
-        """The whole message, as the vector is now: what changes it afterwards does not change what was sent."""
+        """Write the whole message with the vector as it is now; later changes of the vector do not affect it."""
         for block in self._blocks(vector):
             self.write(block)
 
     async def write_gradually(self, vector: Tensor) -> None:
-        """The whole message of a vector that does not change meanwhile: the first frame is under way while the next is
-        encoded, which for tens of megabytes saves a tenth of the time."""
+        """Write the whole message of a vector that does not change meanwhile: frames are sent while the next ones are
+        encoded, which saves a tenth of the time for tens of megabytes."""
         for block in self._blocks(vector):
             self.write(block)
             await asyncio.sleep(0)
@@ -209,12 +208,12 @@ class OutgoingLink(DialledStream):
         self.bytes_per_second = 0.0
         self._welcomed = welcomed
         self._damaged = 0
-        """How often in a row the neighbour has said that what was sent arrived damaged."""
+        """How often in a row the neighbour has said that a frame arrived damaged."""
 
     async def serve_reverse(self, pipe: Pipe, enters: Callable[[], Awaitable[None]]) -> None:
         """Send on a stream that the neighbour has opened, to its end.
 
-        It `enters`, in place of an older one, when the neighbour has said what it has.
+        enters: called when the neighbour has said what it has, to make the stream replace an older one.
         """
         state = self._state
         try:
@@ -225,12 +224,12 @@ class OutgoingLink(DialledStream):
             self.on_refusal(error, self._reason.update(str(error)))
 
     async def serve(self, pipe: Pipe, welcome: Welcome) -> NoReturn:
-        """One stream from its welcome to its break."""
+        """Send on one stream, from its welcome to its break."""
         self._state.deliveries.on_open(self.neighbour.id)
         self._welcomed(self.neighbour.id, welcome)
         self._backoff.welcomed()
         first, has = welcome.round, self._already_received(welcome)
-        del welcome  # a neighbour may have filled it with what is of no use
+        del welcome  # a neighbour may have filled it with useless data
         self.neighbour.delivery.connected_since = asyncio.get_running_loop().time()
         try:
             async with background() as group:
@@ -241,16 +240,16 @@ class OutgoingLink(DialledStream):
             self.neighbour.delivery.connected_since = None
 
     async def _mark_stable(self) -> None:
-        """A neighbour that refuses nothing for a while takes what is sent to it."""
+        """Wait a while and note that the neighbour accepts what is sent to it, as it has refused nothing."""
         await asyncio.sleep(self._state.timeouts.stable_after)
         self._damaged = 0
         self.neighbour.delivery.accepted()
 
     def on_refusal(self, error: RefusedError, reason: str) -> None:
-        """Tell a refused stream from a neighbour that rejects what is sent to it.
+        """Distinguish a refused stream from a neighbour that rejects what is sent to it.
 
         Only wrong code or a lie makes a neighbour say that a frame is not declared, or so often that one is damaged.
-        Which of the two, and whose, is not known here: this peer's own check lets nothing out that it does not declare.
+        Whose it is cannot be known here, except that this peer's own check lets nothing undeclared out.
         """
         super().on_refusal(error, reason)
         self._damaged += error.reason == Refusal.DAMAGED
@@ -263,7 +262,7 @@ class OutgoingLink(DialledStream):
             self.neighbour.delivery.rejection.set(reason)
 
     async def _until_refused(self, pipe: Pipe) -> NoReturn:
-        """Wait on a welcomed stream for its end, or for RefusedError of what was sent; nothing else comes."""
+        """Wait until a welcomed stream ends; RefusedError if the neighbour refuses a frame. Nothing else may come."""
         try:
             reply = self._state.decoder.reply(await pipe.receive())
         except BadFrameError as error:
@@ -273,12 +272,12 @@ class OutgoingLink(DialledStream):
         raise RefusedError(reply.refusal)
 
     def _already_received(self, welcome: Welcome) -> dict[tuple[int, int], int]:
-        """By round and step of the messages that are held here, the first frame that the neighbour lacks."""
+        """The first frame that the neighbour lacks of the messages held here, by round and step."""
         told = {(position.round, position.step): position.next for position in welcome.positions}
         return {key: told[key] for key in self.outbox.messages if key in told}
 
     async def _send(self, pipe: Pipe, first: int, has: Mapping[tuple[int, int], int]) -> None:
-        """Send what is written from that round on, except what the neighbour has (R4)."""
+        """Send what was and will be written from round `first` on, except what the neighbour has (R4)."""
         after = self.outbox.start
         clock = asyncio.get_running_loop().time
         while True:
@@ -295,14 +294,14 @@ class OutgoingLink(DialledStream):
             self._update_throughput(len(data), clock() - began)
 
     def _update_throughput(self, count: int, seconds: float) -> None:
-        """A running mean over full frames only: small ones measure the latency."""
+        """Update a running mean over full frames only, as small ones measure the latency."""
         if count >= 1 << 16 and seconds > 0:
             rate = count / seconds
             self.bytes_per_second += (rate - self.bytes_per_second) * (0.1 if self.bytes_per_second else 1)
 
 
 AddResult = Literal["new", "repeat", "conflict"]
-"""What became of a frame: kept, here already, or here already with other content (the first one counts)."""
+"""What became of a frame: kept, already here, or already here with other content (the first one counts)."""
 
 
 class IncomingMessage:
@@ -315,29 +314,29 @@ class IncomingMessage:
         self._bytes = vector_bytes(self.values)
         self._digests: list[int] = []
         self.released = False
-        """Handed over to the collective that waited for it."""
+        """Whether it was handed over to the collective that waited for it."""
 
     @property
     def next(self) -> int:
-        """The first missing frame."""
+        """The number of the first missing frame."""
         return len(self._digests)
 
     @property
     def bytes(self) -> int:
-        """Of its vector and its numbers, as far as they are here or there is a place for them."""
+        """The bytes allocated for its vector and its scalars."""
         return self.values.nbytes + 8 * len(self.scalars)
 
     @property
     def empty(self) -> bool:
-        """It only says that nothing is sent: it has neither values nor scalars."""
+        """Whether it has neither values nor scalars, and so only says that nothing is sent."""
         return not self.heading.length and not self.heading.doubles
 
     def has(self, count: int) -> bool:
-        """Whether its first `count` bytes are here, or all if it has fewer."""
+        """Return whether its first `count` bytes have arrived, or all if it has fewer."""
         return self.next >= frame_count(min(count, self.heading.length), self._frame)
 
     def add(self, frame: Frame) -> AddResult:
-        """Take a frame in, unless it is here already: by R1 a repeat has the same digest, and the first wins (R5)."""
+        """Take a frame in, unless it is already here: by R1 a repeat has the same digest, and the first wins (R5)."""
         if frame.heading != self.heading:
             return "conflict"
         if frame.index < self.next:
@@ -357,20 +356,20 @@ class IncomingMessage:
         return "new"
 
     def release(self) -> tuple[Tensor, tuple[float, ...]]:
-        """The values and the scalars, kept here no longer."""
+        """Return the values and the scalars, and keep them no longer."""
         values, scalars, nothing = self.values, self.scalars, torch.empty(0)
         self.values, self.scalars, self._bytes = nothing, (), vector_bytes(nothing)
         self.released = True
         return values, scalars
 
     def block(self, start: int, count: int) -> Tensor:
-        """The values of `count` bytes from `start` on, a view."""
+        """The values in `count` bytes from `start` on, as a view of the tensor."""
         width = self._payload.width
         return self.values[start // width : (start + count) // width]
 
 
 class Inbox:
-    """All messages of one sender from this peer's present round on."""
+    """All messages of one sender, from this peer's present round on."""
 
     def __init__(self, limits: Limits, memory: Memory) -> None:
         self._limits, self._memory = limits, memory
@@ -378,14 +377,14 @@ class Inbox:
         self.awaited: Key | None = None
         """The message that the protocol waits for now."""
         self.held = 0
-        """Bytes of all vectors and numbers that wait to be consumed."""
+        """The bytes of all vectors and scalars that wait to be consumed."""
         self._waiting = 0
-        """In how many messages they are."""
+        """The number of messages that wait to be consumed."""
         self._silent: set[Key] = set()
         self._changed = asyncio.Event()
 
     def add(self, frame: Frame, payload: PayloadSpec) -> AddResult:
-        """Keep a frame; BadFrameError or NotDeclaredError when it is none that an honest neighbour sends."""
+        """Keep a frame; BadFrameError or NotDeclaredError if no honest neighbour sends it."""
         frame.check(self._limits.frame)
         if frame.key in self._silent and (frame.heading.length or frame.heading.doubles):
             raise NotDeclaredError(
@@ -397,7 +396,7 @@ class Inbox:
                 raise BadFrameError(f"frame {frame.index} came before frame 0")
             message = IncomingMessage(frame.heading, payload, self._limits.frame, self._memory)
         result = message.add(frame)
-        if frame.key not in self.messages:  # not before: what is refused must leave room for what is right
+        if frame.key not in self.messages:  # not earlier: a refused message must not take up the key
             self.messages[frame.key] = message
             self.held += message.bytes
             self._waiting += 1
@@ -405,7 +404,7 @@ class Inbox:
         return result
 
     def expect_empty(self, key: Key) -> bool:
-        """Accept only an empty message under that key from now on; return whether another one is here already."""
+        """Accept only an empty message with that key from now on; return whether another one was already here."""
         self._silent.add(key)
         message = self.messages.get(key)
         if message is None or message.empty:
@@ -414,17 +413,17 @@ class Inbox:
         return True
 
     async def wait_for_room(self, count: int) -> None:
-        """Wait until no more than so many bytes wait to be consumed, with what each message takes besides.
+        """Wait until at most `count` bytes wait to be consumed, the overhead of each message included.
 
-        This never waits in vain: a protocol has at most three exchanges under way that it does not wait for, so what is
-        needed next from this sender is here already, or there is room for it.
+        This cannot deadlock: a protocol has at most three exchanges under way that it does not wait for, so what it
+        needs next from this sender is already here, or there is room for it.
         """
         while self.held + self._limits.message * self._waiting > count:
             self._changed.clear()
             await self._changed.wait()
 
     def consume(self, message: IncomingMessage) -> tuple[Tensor, tuple[float, ...]]:
-        """A message's values and scalars, handed over: only the digests are kept, to recognise a repeat."""
+        """Take a message's values and scalars out; only the digests are kept, to recognise repeats."""
         self._hand_over(message)
         released = message.release()
         self._changed.set()
@@ -438,7 +437,7 @@ class Inbox:
         self._hand_over(self.messages.pop(key))
 
     async def message(self, key: Key, count: int) -> IncomingMessage:
-        """The message of that key, once its first `count` bytes are here, or all if it has fewer."""
+        """Wait until the first `count` bytes of the message with that key, or all of it, have arrived; return it."""
         while (message := self.messages.get(key)) is None or not message.has(count):
             self.awaited = key
             self._changed.clear()
@@ -447,7 +446,7 @@ class Inbox:
         return message
 
     def forget(self, before: int) -> None:
-        """Drop the messages of rounds before that one: this run of the peer is past them."""
+        """Drop the messages of rounds before `before`, which this peer is past."""
         for key in [key for key in self.messages if key.round < before]:
             self._drop(key)
         self._silent = {key for key in self._silent if key.round >= before}
@@ -467,9 +466,9 @@ class Receiver:
         self._reasons = defaultdict[str, ThrottledReason](lambda: ThrottledReason(state.limits, state.timeouts))
         self.inboxes: dict[str, Inbox] = {}
         self.round = 0
-        """The round this peer is in: earlier messages are of no use, and no peer can be more than W ahead (R6)."""
+        """The round this peer is in; earlier messages are useless, and no peer can be more than W rounds ahead (R6)."""
         self._most_held = 4 * (manifest.largest + state.limits.frame + state.limits.message)
-        """Bytes from one sender that may wait: four messages. An honest sender has at most three not awaited."""
+        """The bytes of one sender that may wait: four messages. An honest sender has at most three not awaited."""
 
     def inbox(self, sender: str) -> Inbox:
         if sender not in self.inboxes:
@@ -477,7 +476,7 @@ class Receiver:
         return self.inboxes[sender]
 
     async def admit(self, pipe: Pipe, directions: tuple[Direction, ...]) -> CountedPipe | None:
-        """Read the hello of an incoming stream; the pipe as the caller's, or None if it was refused."""
+        """Read the hello of an incoming stream; return its pipe, counted for the caller, or None if it was refused."""
         patience = self._state.timeouts.hello
         try:
             async with asyncio.timeout(patience):
@@ -501,10 +500,10 @@ class Receiver:
         return None
 
     async def _wait_to_become_neighbour(self, hello: Hello, directions: tuple[Direction, ...]) -> Refusal | None:
-        """Return the refusal of a caller that has not become a neighbour within a while (R7).
+        """Wait for a caller to become a neighbour (R7); return its refusal if it has not after a while, else None.
 
-        Of two peers that become neighbours one learns it first, and dials. A caller in an earlier round than this peer
-        knows of no order of the ring that this peer does not know: it is not waited for.
+        If two peers become neighbours, the one that learns it first dials. A caller in an earlier round than this peer
+        cannot know an order of the ring that this peer does not know, so this peer does not wait for it.
         """
         caller = hello.id
         becomes = self._edges.is_member(caller) and hello.round >= self._state.round
@@ -519,15 +518,15 @@ class Receiver:
         return refusal
 
     async def _refuse(self, pipe: Pipe, caller: str, refusal: Refusal, told: Refusal | None = None) -> None:
-        """Answer with the refusal, or with `told` in its place; count it, and report it once."""
+        """Answer with the refusal, or with `told` instead; count it, and report it once."""
         why = refusal.detail + (": " + ", ".join(refusal.keys) if refusal.reason == Refusal.FEDERATION else "")
         why = sanitise(why, self._state.limits.characters)
         known = self._edges.neighbours.get(caller)
-        # The refused peer knows more of what differs: both values. This peer may have been refused, too.
+        # The refused peer learns both values that differ, this one only that it refused; unless it was refused, too.
         unsaid = refusal.reason in (Refusal.MANIFEST, Refusal.FEDERATION) and known and not known.reach.refusal
         if known and (unsaid or refusal.reason == Refusal.VERSION):
             known.mark_refused(self._reasons[caller].update(f"it was refused: {why}"))
-        # Two peers that hear of a new view, or of another order of the ring, one after the other: nothing is wrong.
+        # Nothing is wrong if two peers learn of a new view, or of another order of the ring, one after the other.
         late = refusal.reason == Refusal.VIEW or (refusal.reason == Refusal.STRANGER and self._is_belated(caller))
         if not late:
             kind = Refusal.Reason.Name(refusal.reason).lower()
@@ -535,26 +534,26 @@ class Receiver:
         await pipe.tell(Reply(refusal=told or refusal).SerializeToString(), self._state.timeouts.read)
 
     def _is_belated(self, caller: str) -> bool:
-        """Whether it was a neighbour and may not have heard yet that it is none any more."""
+        """Return whether it was a neighbour and may not have heard yet that it is none any more; counts its calls."""
         if (told := self._edges.former.get(caller)) is None:
             return False
         self._edges.former[caller] += 1
         return told < self._state.limits.belated
 
     async def serve_tensors(self, pipe: Pipe) -> None:
-        """One incoming tensor stream, from hello to break."""
+        """Serve an incoming tensor stream, from its hello to its break."""
         if admitted := await self.admit(pipe, ("receive",)):
             await self._receive_all(admitted)
 
     async def receive_reverse(self, pipe: CountedPipe, welcome: Welcome) -> None:
-        """The same on a stream that this peer has opened and the sender has welcomed."""
+        """Receive tensors on a stream that this peer has opened and the sender has welcomed."""
         if lost := self._state.durability.lost(pipe.peer, welcome):
             await self._refuse(pipe, pipe.peer, Refusal(reason=Refusal.LOST, detail=lost))
         else:
             await self._receive_all(pipe)
 
     async def _receive_all(self, pipe: CountedPipe) -> None:
-        """Take frame after frame; return once one was refused, and the sender has been told."""
+        """Take frame after frame; return once one was refused and the sender was told so."""
         sender = pipe.peer
         if self._streams.add(pipe):
             self._state.deliveries.on_accept(sender)
@@ -571,7 +570,7 @@ class Receiver:
             self._streams.remove(pipe)
 
     async def _receive(self, pipe: CountedPipe) -> None:
-        """The next frame; the first that brings something on a stream beside the one in use makes it the one."""
+        """Receive the next frame. The first new one on a stream besides the active one makes that one active."""
         data, sender = await pipe.receive(), pipe.peer
         if self._streams.active(sender) is pipe:
             with self._state.deliveries.receiving(sender):
@@ -592,7 +591,7 @@ class Receiver:
         return self._state.welcome(self.round, positions)
 
     async def receive_frame(self, sender: str, data: bytes) -> bool:
-        """Keep one frame, or raise what is wrong with it; return whether it is new."""
+        """Keep a frame and return whether it is new; BadFrameError or NotDeclaredError if it is wrong."""
         frame = decode(data)
         key = frame.key
         if key.view != self._identity.view:
@@ -604,7 +603,7 @@ class Receiver:
         if not await self._expected(sender, key.round):
             raise NotDeclaredError(f"`{sender}` does not send to this peer in round {key.round}")
         if key.round < self.round:
-            return False  # it has become one while it waited
+            return False  # it has become late while it waited
         result = self.inbox(sender).add(frame, payload)
         if result == "new":
             self._audit.record_received(key.round, sender, payload, len(frame.values), len(frame.scalars))
@@ -614,22 +613,23 @@ class Receiver:
         return result == "new"
 
     def end(self, sender: str) -> None:
-        """It is no neighbour any more."""
+        """End the streams of a sender that is no neighbour any more."""
         self._streams.end(sender)
 
     def expect_empty(self, sender: str, key: Key) -> None:
-        """Accept only an empty message of that key.
+        """Accept only an empty message with that key.
 
-        One with content that came before ends the sender's stream: it sends the message again, and is refused.
+        If one with content came before, the sender's stream is ended, so that it sends the message again, and is
+        refused.
         """
         if self.inbox(sender).expect_empty(key) and (pipe := self._streams.active(sender)):
             pipe.abort()
 
     async def _expected(self, sender: str, round: int) -> bool:
-        """Whether a neighbour sends to this peer in that round.
+        """Return whether a neighbour sends to this peer in that round.
 
-        Of two peers that become neighbours one learns it first: its messages wait until the other has, too (R7); and
-        until that is at most W rounds behind them (R6).
+        If two peers become neighbours and one learns it first, its messages wait until the other has learnt it, too
+        (R7), and is at most W rounds behind them (R6).
         """
         while self.round <= round and not (
             round <= self.round + STALENESS_BOUND and self._edges.permits("receive", sender, round)
@@ -638,7 +638,7 @@ class Receiver:
         return self._edges.permits("receive", sender, round)
 
     def begin(self, round: int) -> None:
-        """This peer is in that round now."""
+        """Note that this peer is in that round now, and forget messages of earlier ones."""
         self.round = round
         self._edges.changed.set()
         for inbox in self.inboxes.values():
@@ -655,7 +655,7 @@ class ReverseLink(DialledStream):
         self._receiver = receiver
 
     async def serve(self, pipe: CountedPipe, welcome: Welcome) -> float:
-        """Until the sender has been told what was wrong with a frame."""
+        """Receive tensors until the sender has been told what was wrong with a frame; return the pause."""
         self._backoff.welcomed()
         await self._receiver.receive_reverse(pipe, welcome)
         with suppress(TimeoutError):

@@ -1,12 +1,12 @@
-"""What all streams of one peer share (`NetworkState`), and one stream with a neighbour: dialled, counted, taken over by
-a newer one, opened again, and watched for whether frames arrive. `link.py` and `heartbeat.py` build on it.
+"""What all streams of one peer share (`NetworkState`), and one stream with a neighbour: dialled, counted, replaced by a
+newer one, opened again, and watched for whether frames arrive. `link.py` and `heartbeat.py` build on it.
 
 - `CountedPipe` counts bytes where they pass, so that no kind of message can be left out.
-- `StreamTakeover`: a newer stream takes over from the active one only once it has brought something of use. Opening
-  streams that bring nothing changes nothing, however often that is done; without certificates any caller can.
-- `Backoff`: a neighbour is dialled again after ever longer pauses, until a stream to it has stood for a while.
-- `DeliveryTracker`: tensors and signs of life go over connections of their own, and one may be cut off while the
-  other is well. So both ends of a stream of tensors count its frames, and compare in their heartbeats.
+- `StreamTakeover`: a newer stream replaces the active one only once it has brought something useful. Streams that bring
+  nothing change nothing, however many are opened, which any caller can do without certificates.
+- `Backoff`: a neighbour is dialled again after growing pauses, until a stream to it has lasted for a while.
+- `DeliveryTracker`: tensors and signs of life have separate connections, and one may be cut while the other works. So
+  both ends of a tensor stream count its frames, and compare the counts in their heartbeats.
 - `DialledStream` is what the three kinds of streams that a peer keeps open have in common.
 """
 
@@ -38,13 +38,13 @@ from peer.telemetry.events import Report
 
 @dataclass
 class Traffic:
-    """Bytes handed to and taken from the transport, by neighbour. Those of unknown callers are not counted."""
+    """Bytes handed to and taken from the transport, by neighbour; bytes of unknown callers are not counted."""
 
     sent: Counter[str] = field(default_factory=Counter)
     received: Counter[str] = field(default_factory=Counter)
 
     def __sub__(self, earlier: "Traffic") -> "Traffic":
-        """What has passed since `earlier`."""
+        """The traffic since `earlier`."""
         return Traffic(self.sent - earlier.sent, self.received - earlier.received)
 
     def copy(self) -> "Traffic":
@@ -52,7 +52,7 @@ class Traffic:
 
 
 class CountedPipe(Pipe):
-    """A pipe to or from the neighbour `peer`; `received` bytes of it were read before it was known whose they are."""
+    """A pipe to or from the neighbour `peer`. received: bytes that were read before the neighbour was identified."""
 
     def __init__(self, pipe: Pipe, peer: str, traffic: Traffic, received: int = 0) -> None:
         self._pipe, self.peer, self._traffic = pipe, peer, traffic
@@ -66,7 +66,7 @@ class CountedPipe(Pipe):
         self._traffic.sent[self.peer] += len(data)
 
     def unread(self, data: bytes) -> None:
-        """Put back what was received, to be received again."""
+        """Put received data back, to be received again."""
         self._unread.append(data)
 
     async def receive(self) -> bytes:
@@ -87,7 +87,7 @@ class CountedPipe(Pipe):
 
 
 class StreamTakeover:
-    """The streams of one kind that other peers have opened, by peer."""
+    """The streams of one kind that other peers have opened, by peer: for each an active one, and candidates."""
 
     def __init__(self, limits: Limits, timeouts: Timeouts) -> None:
         self._limits, self._timeouts = limits, timeouts
@@ -97,11 +97,11 @@ class StreamTakeover:
         self._changed = asyncio.Event()
 
     def active(self, caller: str) -> CountedPipe | None:
-        """The stream that counts."""
+        """The active stream of a caller; None if it has none."""
         return self._active.get(caller)
 
     def add(self, pipe: CountedPipe) -> bool:
-        """Add a welcomed stream; return whether it is active at once, as there is no other, and no candidate."""
+        """Add a welcomed stream; return whether it is active at once, as there is no other, or else a candidate."""
         if pipe.peer not in self._active:
             self._put_in_use(pipe)
             return True
@@ -112,9 +112,9 @@ class StreamTakeover:
         return False
 
     async def promote(self, pipe: CountedPipe) -> None:
-        """Make a candidate that has brought something of use the active stream, and end the older one.
+        """Make a candidate that has brought something useful the active stream, and end the older one.
 
-        After several takeovers in a row a further one waits, or until the active stream ends.
+        After several takeovers in a row, the next one has to wait, at most until the active stream ends.
         """
         pace = self._paces.setdefault(
             pipe.peer, RateLimiter(self._limits.successions, self._timeouts.takeover_interval)
@@ -151,7 +151,7 @@ class StreamTakeover:
 
 
 def _one_too_many(candidates: list[CountedPipe]) -> CountedPipe:
-    """The oldest of those from the host that has opened most: another host cannot push out an honest one."""
+    """Remove and return the oldest candidate of the host with the most: so no other host can push out an honest one."""
     origins = Counter(_host(pipe) for pipe in candidates)
     most = max(origins.values())
     oldest = next(pipe for pipe in candidates if origins[_host(pipe)] == most)
@@ -169,18 +169,18 @@ class Backoff:
     def __init__(self, timeouts: Timeouts) -> None:
         self._timeouts, self._clock = timeouts, asyncio.get_running_loop().time
         self._failed: Counter[tuple[float, ...]] = Counter()
-        """Attempts in a row that ended in a cut, and those that ended in a refusal."""
+        """How many attempts in a row have failed, by the pauses that apply: after a cut or after a refusal."""
         self._welcomed: float | None = None
 
     def welcomed(self) -> None:
         self._welcomed = self._clock()
 
     def after_disconnect(self) -> float:
-        """Return the seconds until the next attempt: the stream is over, or there was none."""
+        """Return the seconds until the next attempt, after a stream has ended or could not be opened."""
         return self._pause(self._timeouts.retry)
 
     def after_refusal(self, error: RefusedError | None = None) -> float:
-        """The same where the neighbour refused the stream or what was sent on it, and is likely to do so again."""
+        """Return the seconds until the next attempt, after a refusal, which is likely to be repeated."""
         elsewhere = error is not None and error.refusal.reason == Refusal.VIEW
         return self._pause(self._timeouts.retry_other_view if elsewhere else self._timeouts.retry_refused)
 
@@ -194,21 +194,21 @@ class Backoff:
 
 
 class DeliveryTracker:
-    """Frames of the present stream to and from each neighbour."""
+    """Counts the frames of the present stream to and from each neighbour."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        """From a frame that arrives to the next, at most."""
+        """The longest time from one arriving frame to the next."""
         self._sent, self._taken = Counter[str](), Counter[str]()
         self._waiting: set[str] = set()
         self._progress: dict[str, tuple[int, float]] = {}
-        """How many frames each neighbour had taken, and since when it has not taken more."""
+        """How many frames each neighbour had received, and since when it has received no more."""
 
     def on_open(self, to: str) -> None:
         self._sent[to] = 0
 
     def forget(self, to: str) -> None:
-        """There will be no other stream."""
+        """Forget a neighbour, as there will be no other stream to it."""
         self._sent.pop(to, None)
 
     def on_sent(self, to: str) -> None:
@@ -219,7 +219,7 @@ class DeliveryTracker:
 
     @contextmanager
     def receiving(self, sender: str) -> Iterator[None]:
-        """One more frame from there; the next one is read after the block."""
+        """Count one more frame from that sender; the next one is read after the block."""
         self._taken[sender] += 1
         self._waiting.add(sender)
         try:
@@ -228,11 +228,11 @@ class DeliveryTracker:
             self._waiting.discard(sender)
 
     def received_count(self, sender: str) -> int | None:
-        """For the beats; None while the sender has to wait for this peer: nothing is read then, by intent."""
+        """The count for heartbeats; None while this peer makes the sender wait, and reads nothing on purpose."""
         return None if sender in self._waiting else self._taken.get(sender)
 
     def is_stalled(self, to: str, taken: int | None, now: float) -> bool:
-        """Whether frames have been on their way to a neighbour for too long; `taken`: how many it says have arrived."""
+        """Return whether frames have been on their way to a neighbour for too long. taken: how many it says it has."""
         if taken is None or taken >= self._sent.get(to, 0):
             self._progress.pop(to, None)
             return False
@@ -242,30 +242,30 @@ class DeliveryTracker:
 
 
 Memory = Callable[[int, torch.dtype], Tensor]
-"""Allocates a vector of so many values on the CPU, uninitialised, in which a message is put together."""
+"""Allocates an uninitialised CPU vector of so many values, into which a message is received."""
 
 
 def pageable(size: int, dtype: torch.dtype) -> Tensor:
-    """Ordinary memory."""
+    """Allocate ordinary memory."""
     return torch.empty(size, dtype=dtype)
 
 
 async def no_views(_pipe: Pipe) -> None:
-    """Answer no question about views: the members of the run stay the same."""
+    """Answer no question about views, as the members of the run stay the same."""
     raise DisconnectedError("the members of this run stay the same")
 
 
 @dataclass(frozen=True)
 class NetworkCallbacks:
-    """What the network asks of the peer above it."""
+    """What the network needs from the peer above it."""
 
     report: Report
     state: Callable[[], tuple[str, int]]
-    """What the peer does, and in which round."""
+    """Returns the peer's state and its round."""
     resources: Callable[[], Resources]
     memory: Memory = pageable
     questions: Callable[[Pipe], Awaitable[None]] = no_views
-    """Answers a question about views."""
+    """Serves a stream with a question about views."""
 
 
 class NetworkState:
@@ -291,22 +291,22 @@ class NetworkState:
         self.traffic, self.deliveries = Traffic(), DeliveryTracker(timeouts.delivery_timeout)
         self.decoder, self.surprises = UntrustedDecoder(limits, len(addresses)), Surprises(limits)
         self.round = 0
-        """The one this peer is in."""
+        """The round this peer is in."""
         self.last_round = identity.rounds
-        """After which all peers end, as far as is known."""
+        """The round after which all peers end, as far as this peer knows."""
 
     @property
     def id(self) -> str:
         return self.identity.id
 
     def welcome(self, round: int, positions: Iterable[Position] = ()) -> bytes:
-        """The answer to a hello on a stream of tensors: what is durable here (R3), and what has arrived since."""
+        """The serialised answer to a hello on a tensor stream: the durable round (R3), and what has arrived since."""
         welcome = Welcome(durable=self.durability.own, round=round, positions=positions, life=self.identity.life)
         return Reply(welcome=welcome).SerializeToString()
 
     @asynccontextmanager
     async def stream(self, neighbour: Neighbour, service: Service) -> AsyncIterator[tuple[CountedPipe, Welcome]]:
-        """A stream to a neighbour that has been welcomed, dropped after the block; RefusedError, DisconnectedError."""
+        """A welcomed stream to a neighbour, dropped after the block; RefusedError or DisconnectedError without one."""
         assert neighbour.address
         pipe = CountedPipe(await self.transport.dial(neighbour.address, service), neighbour.id, self.traffic)
         try:
@@ -328,9 +328,9 @@ class NetworkState:
             pipe.abort()
 
     def _released(self, neighbour: Neighbour, refusal: Refusal) -> None:
-        """A neighbour that is in a later view, or has forgotten this edge first (R7), says how far it is."""
+        """Take the durable round in the refusal of a neighbour in a later view, or that has forgotten the edge (R7)."""
         if refusal.reason == Refusal.VIEW:
-            neighbour.signs.last_heartbeat = asyncio.get_running_loop().time()  # it is on its way, and not lost
+            neighbour.signs.last_heartbeat = asyncio.get_running_loop().time()  # it is alive, and not lost
         if refusal.reason == Refusal.VIEW and refusal.HasField("durable"):
             with suppress(ImpossibleError):
                 self.durability.record_first_hand(neighbour.id, refusal.durable)
@@ -344,7 +344,7 @@ class NetworkState:
 
 
 class DialledStream(ABC):
-    """A stream of one kind to one neighbour that this peer keeps open: it dials again after each end, ever later."""
+    """A stream of one kind to one neighbour that this peer keeps open, dialling again after growing pauses."""
 
     service: Service
 
@@ -353,7 +353,7 @@ class DialledStream(ABC):
         self._backoff, self._reason = Backoff(state.timeouts), ThrottledReason(state.limits, state.timeouts)
 
     async def run(self) -> None:
-        """Until this peer is to dial no more."""
+        """Keep the stream open until this peer is to dial no more."""
         while await self.wait_for_turn():
             try:
                 async with self._state.stream(self.neighbour, self.service) as (pipe, welcome):
@@ -369,17 +369,17 @@ class DialledStream(ABC):
             await asyncio.sleep(pause)
 
     async def wait_for_turn(self) -> bool:
-        """Wait until this peer is to dial; False once it is not to dial any more."""
+        """Wait until this peer is to dial; return False if it is not to dial any more."""
         return True
 
     @abstractmethod
     async def serve(self, pipe: CountedPipe, welcome: Welcome) -> float:
-        """One stream from its welcome to its end; return the seconds until the next attempt."""
+        """Serve one stream, from its welcome to its end; return the seconds until the next attempt."""
 
     def on_disconnect(self, reason: str) -> None:
-        """There is no stream, or not any more."""
+        """React to the end of a stream, or to a failed attempt to open one."""
         self.neighbour.mark_unreachable(reason)
 
     def on_refusal(self, _error: RefusedError, reason: str) -> None:
-        """The neighbour refused the stream, or what was sent on it."""
+        """React to a refusal of the stream, or of what was sent on it."""
         self.neighbour.mark_refused(reason)

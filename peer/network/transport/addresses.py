@@ -1,7 +1,7 @@
-"""host:port: how it is written, whether this machine can listen there, and whether something answers there.
+"""Addresses, host:port: how they are written, whether this machine can listen there, and whether something answers.
 
-Whether something answers is found out by a bare TCP connection, closed at once. It tells sooner than gRPC, and why
-not: every half second for a silent neighbour (`TcpProbe`), and once, in a sentence, before a start (`check_tcp`).
+The latter takes a bare TCP connection, closed at once, which shows sooner than gRPC whether something answers, and why
+not: every half second for a silent neighbour (`TcpProbe`), and once, in words, before a start (`check_tcp`).
 """
 
 import asyncio
@@ -19,13 +19,13 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def split(address: str) -> tuple[str, int]:
-    """`[::1]:7700` as ("::1", 7700)."""
+    """Split an address: `[::1]:7700` into ("::1", 7700)."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def is_loopback(address: str) -> bool:
-    """Whether `host:port` stays on this machine."""
+    """Return whether connections to `host:port` stay on this machine."""
     host, _ = split(address)
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -34,19 +34,19 @@ def is_loopback(address: str) -> bool:
 
 
 def names_of(address: str) -> frozenset[str]:
-    """By which names a browser on this machine may call what listens at `host:port`, and at loopback only; empty: any.
+    """The names by which a browser may call a server at `host:port`, if that is loopback; otherwise empty: any name.
 
-    A web site can give a name of its own the address 127.0.0.1, and so read what it finds there.
+    A web site could let a name of its own point to 127.0.0.1, and so read what a server there says.
     """
     return frozenset({*LOOPBACK, split(address)[0].lower()}) if is_loopback(address) else frozenset()
 
 
 def why_taken(address: str) -> str | None:
-    """Why no process can listen at `host:port` on this machine now, in a few words; None if one can."""
+    """Say in a few words why no process can listen at `host:port` on this machine now; None if one can."""
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(*split(address), type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
-            # A port whose last connections are still closing is free, for a server also sets this.
+            # A port whose last connections are still closing is free, as servers set this option, too.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(place)
     except (OSError, UnicodeError) as error:  # UnicodeError: what cannot be a host name at all
@@ -55,11 +55,11 @@ def why_taken(address: str) -> str | None:
 
 
 Endpoint = tuple[str, int]
-"""Host, as numbers, and port of one end of a connection."""
+"""The numeric host and the port of one end of a connection."""
 
 
 def endpoint(host: str, port: int) -> Endpoint:
-    """Written in one way only: `::ffff:10.0.0.1` is 10.0.0.1, and no interface is named."""
+    """An endpoint in its one spelling: `::ffff:10.0.0.1` becomes 10.0.0.1, and no interface is named."""
     try:
         number = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -68,16 +68,16 @@ def endpoint(host: str, port: int) -> Endpoint:
 
 
 def caller(peer: str) -> Endpoint | None:
-    """Where a call comes from, as gRPC has it: `ipv4:10.0.0.1:40312` or `ipv6:%5B::1%5D:40312`.
+    """Where a call comes from, read from gRPC's `ipv4:10.0.0.1:40312` or `ipv6:%5B::1%5D:40312`.
 
-    None when its connection has gone: then gRPC has nothing, or `unknown`.
+    None if its connection has gone: then gRPC says nothing, or `unknown`.
     """
     address = unquote(peer.partition(":")[2])
     return endpoint(*split(address)) if address else None
 
 
 def origin(host: str) -> str:
-    """What connections from there are counted to: a host with one IPv6 address has 2^64."""
+    """The origin to which connections of a host count: for IPv6 its /64 network, as a host there has 2^64 addresses."""
     try:
         number = ipaddress.ip_address(host)
     except ValueError:
@@ -94,11 +94,11 @@ OS_REASONS = {
     errno.ETIMEDOUT: TIMED_OUT,
 }
 UNRESOLVED = (OSError, UnicodeError)
-"""Raised for a name that is not known, or that cannot be one."""
+"""The errors for a name that is unknown, or that cannot be a name."""
 
 
 async def resolve(host: str, port: int = 0) -> list[Endpoint]:
-    """The addresses of a host, with that port; raises one of UNRESOLVED."""
+    """Look up the addresses of a host, with that port; raises one of UNRESOLVED."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [(str(place[0]), int(place[1])) for *_, place in found]
 
@@ -109,14 +109,14 @@ async def _connect(place: Endpoint) -> None:
 
 
 class TcpProbe:
-    """Remembers what names stood for: a lookup may take many seconds while there is no network."""
+    """Probes addresses. It remembers what names resolve to, as a lookup may take many seconds without a network."""
 
     def __init__(self) -> None:
         self._found: dict[str, list[Endpoint]] = {}
         self._lookups: dict[str, asyncio.Task[None]] = {}
 
     async def reach(self, address: str) -> None:
-        """Raises DisconnectedError unless a connection is accepted there. It waits for as long as the system does."""
+        """Raise DisconnectedError unless a connection is accepted there; this waits for as long as the system does."""
         for place in await self._places(address):
             try:
                 return await _connect(place)
@@ -125,7 +125,7 @@ class TcpProbe:
         raise DisconnectedError(why)
 
     async def _places(self, address: str) -> list[Endpoint]:
-        """What is known by now; a lookup for a name goes on beside it."""
+        """The endpoints of an address as known by now, while a new lookup goes on in the background."""
         if address not in self._lookups:
             task = self._lookups[address] = asyncio.create_task(self._look_up(address))
             task.add_done_callback(lambda _: self._lookups.pop(address))
@@ -141,21 +141,21 @@ class TcpProbe:
 
 
 TCP_CHECK_TIMEOUT_S = 3.0
-"""For which a name or a host may keep silent."""
+"""Seconds for a lookup, and for an answer of a host."""
 
 
 @dataclass(frozen=True)
 class TcpCheck:
-    """How it went. That nothing listens yet is no fault: the host is there and answered."""
+    """The result of a check. It is right even if nothing listens yet, as the host answered."""
 
     right: bool
     said: str
     accepted: bool = False
-    """Something listens there, whatever that is."""
+    """Whether something listens there, whatever it is."""
 
 
 async def check_tcp(address: str, seconds: float = TCP_CHECK_TIMEOUT_S) -> TcpCheck:
-    """`host:port` looked up and called, at each of its addresses until one answers."""
+    """Look up `host:port` and try to connect to its addresses; return the first good result, or else the last."""
     host, port = split(address)
     try:
         async with asyncio.timeout(seconds):

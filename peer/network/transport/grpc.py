@@ -1,7 +1,7 @@
-"""gRPC streams of raw bytes: the connections of one peer, the dialling end of its streams, and why one ended, in
-words.
+"""gRPC streams of raw bytes: the connections of one peer, the dialling end of its streams, and the reasons, in words,
+why a stream ended.
 
-Tensors and heartbeats have a channel each, so that a large frame never delays a sign of life. The accepting end is
+Tensors and heartbeats have separate channels, so that a large frame never delays a sign of life. The accepting end is
 in `server.py`.
 """
 
@@ -72,18 +72,18 @@ TLS_REASONS = {
     "handshak": "TLS handshake failed",
 }
 CERTIFICATE_REASONS = {CERTIFICATE_REJECTED, *TLS_REASONS.values()} - {TLS_REASONS["WRONG_VERSION_NUMBER"]}
-"""Reasons that the two ends' certificates may explain."""
+"""The reasons that a look at both ends' certificates may explain."""
 
 
 class ClientPipe(Pipe):
-    """The dialling end."""
+    """The dialling end of a stream."""
 
     def __init__(
         self, call: "StreamCall", origin: str, security: "TlsCredentials | None", stands: Callable[[], bool]
     ) -> None:
         self._call, self.origin, self._security = call, origin, security
         self._stands = stands
-        """Whether this peer has not given up the connection."""
+        """Returns whether this peer still uses the connection."""
 
     async def send(self, data: bytes) -> None:
         async with self._disconnections():
@@ -122,17 +122,17 @@ class ClientPipe(Pipe):
 
 
 def _unless_cancelled(error: DisconnectedError) -> DisconnectedError | asyncio.CancelledError:
-    """What to raise where a call has ended; a task that is to end must not take it for a break and call again.
+    """The exception to raise when a call has ended: a cancelled task must not take that for a break and call again.
 
-    While gRPC prepares a call, its reader waits for a task of gRPC's, which takes a cancellation for itself. If the
-    connection breaks in that moment, all that comes out of `read` is the break.
+    While gRPC prepares a call, its reader waits for a task of gRPC's, which swallows a cancellation. If the connection
+    breaks at that moment, `read` shows only the break.
     """
     task = asyncio.current_task()
     return asyncio.CancelledError() if task and task.cancelling() else error
 
 
 def describe_grpc_error(details: str, secure: bool) -> str:
-    """gRPC's account of a failure in a few words to act on; TLS is mentioned only where it is used."""
+    """Put gRPC's account of a failure into a few words to act on; TLS is mentioned only if it is used."""
     if "failed to connect" in details and "Socket closed" in details:
         return CERTIFICATE_REJECTED if secure else CLOSED_AT_ONCE
     for sign, words in (GRPC_REASONS | TLS_REASONS if secure else GRPC_REASONS).items():
@@ -143,16 +143,16 @@ def describe_grpc_error(details: str, secure: bool) -> str:
 
 MAX_MESSAGE = largest_frame(Limits().frame) + 4096
 UNCOMPRESSED = ("grpc.compression_enabled_algorithms_bitset", 1)
-"""No peer compresses: a compressed message, a few bytes that may unfold to any number, ends its call unread."""
+"""Compression is off: a compressed message, which could unfold from a few bytes to any size, ends its call unread."""
 SERVER_OPTIONS = [
     UNCOMPRESSED,
     ("grpc.max_send_message_length", MAX_MESSAGE),
-    ("grpc.so_reuseport", 0),  # or two servers bind one port and each gets half of the connections
-    ("grpc.http2.min_ping_interval_without_data_ms", 5000),  # let the clients' pings below pass
+    ("grpc.so_reuseport", 0),  # else two servers could bind one port, and each would get half of the connections
+    ("grpc.http2.min_ping_interval_without_data_ms", 5000),  # allow the clients' pings, set below
     ("grpc.http2.max_ping_strikes", 0),
 ]
 GRPC_HANDLERS = ("_schedule_rpc_coro", "_handle_exceptions")
-"""gRPC's own tasks for a call that has come in, by their coroutines' names."""
+"""The names of the coroutines of gRPC's own tasks for incoming calls."""
 CLIENT_OPTIONS = [
     UNCOMPRESSED,
     ("grpc.max_send_message_length", MAX_MESSAGE),
@@ -160,19 +160,19 @@ CLIENT_OPTIONS = [
     ("grpc.max_metadata_size", 8192),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.min_reconnect_backoff_ms", 5000),  # in fact the time one attempt to connect may take
-    ("grpc.dns_min_time_between_resolutions_ms", 1000),  # or a host that comes back elsewhere is missed for 30 s
-    ("grpc.keepalive_time_ms", 20_000),  # a NAT forgets a stream that is silent while its peer trains
+    ("grpc.min_reconnect_backoff_ms", 5000),  # in fact the time that one attempt to connect may take
+    ("grpc.dns_min_time_between_resolutions_ms", 1000),  # else a host that comes back elsewhere is missed for 30 s
+    ("grpc.keepalive_time_ms", 20_000),  # a NAT would forget a stream that is silent while its peer trains
     ("grpc.keepalive_timeout_ms", 60_000),  # at 1 Mbit/s a ping waits long behind frames
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.enable_http_proxy", 0),  # neither by http_proxy in the environment
+    ("grpc.enable_http_proxy", 0),  # no proxy by http_proxy in the environment
     ("grpc.address_http_proxy_enabled_addresses", ""),  # nor by GRPC_ADDRESS_HTTP_PROXY
     ("grpc.use_local_subchannel_pool", 1),  # a connection of its own for tensors and for heartbeats
 ]
 
 
 class GrpcTransport(Transport):
-    """Listens at one address, dials all others; `status` answers the Status RPC."""
+    """Listens at one address and dials all others; `status` answers the Status RPC."""
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ class GrpcTransport(Transport):
             await self._listen_for_probes(self._place.probes)
 
     async def run(self) -> None:
-        """Close excess connections, and take up new certificates."""
+        """Close excess connections, and take up new certificates, until cancelled."""
         async with background() as group:
             group.create_task(self._context.probe_limiter.watch())
             watching = group.create_task(self._context.limiter.watch())
@@ -237,8 +237,8 @@ class GrpcTransport(Transport):
         return GrpcServer([*SERVER_OPTIONS, *bounds.items()], limiter.on_stream)
 
     async def _serve(self, server: GrpcServer, address: str, security: "TlsCredentials | None") -> int:
-        """Its port."""
-        if why := why_taken(address):  # gRPC would write a line of its own and not say why
+        """Start a server at an address; return its port. InputError if that is not possible."""
+        if why := why_taken(address):  # gRPC would log a line of its own without the reason
             raise InputError(f"cannot listen at {address}: {why}; stop what uses it or give this peer another `listen`")
         try:
             port = (
@@ -264,8 +264,8 @@ class GrpcTransport(Transport):
             try:
                 await accept(service, pipe)
             except asyncio.CancelledError:
-                # gRPC tells the client nothing of a cancelled handler: it would wait on this stream without end.
-                # One that returns ends it. Were it raised, gRPC would also write it into the log, a stream at a time.
+                # gRPC does not tell the client of a cancelled handler: it would wait on this stream for ever, while a
+                # return ends the stream. gRPC would also log each cancellation that is raised.
                 return
             finally:
                 pipe.ended()
@@ -297,14 +297,14 @@ class GrpcTransport(Transport):
                 await channel.close()
 
     async def _renew_all(self) -> None:
-        """The certificates are new: open every connection again, so that none goes on with an old one."""
-        await shielded(self._serve_anew)  # gRPC stumbles over a server whose start or end is cancelled
+        """Open every connection anew, as the certificates are new, so that none goes on with the old ones."""
+        await shielded(self._serve_anew)  # gRPC cannot cope with a server whose start or end is cancelled
 
     async def _serve_anew(self) -> None:
-        """Close everything and listen again; if that fails and is tried again, there is nothing to close any more.
+        """Close everything and listen again; a repetition after a failure has nothing left to close.
 
-        gRPC can exchange the certificate of a server that runs, but frees the old one while handshakes still use it
-        (grpc/grpc issue 36693), and the peer dies.
+        gRPC can replace the certificate of a running server, but frees the old one while handshakes still use it
+        (grpc/grpc issue 36693), which crashes the peer.
         """
         for address in {address for address, _ in self._channels}:
             await self.renew(address)
@@ -322,8 +322,8 @@ class GrpcTransport(Transport):
             await channel.close()
         for server in self._servers.values():
             await server.stop(grace=0.5)
-        # gRPC writes a traceback into the log when the loop ends before its handlers have, those among them that were
-        # only beginning and have no pipe yet.
+        # gRPC logs a traceback if the loop ends before its handlers, including those that have only begun and have no
+        # pipe yet.
         if handlers := [task for task in asyncio.all_tasks() if _coroutine_name(task) in GRPC_HANDLERS]:
             await asyncio.wait(handlers, timeout=0.5)
         await asyncio.sleep(0)
@@ -334,5 +334,5 @@ def _coroutine_name(task: asyncio.Task[Any]) -> str:
 
 
 def _channel_of(service: Service) -> Service:
-    """Tensors of both directions go over one connection, and all that is small over another."""
+    """The channel of a service: tensors of both directions share one, and all small messages another."""
     return "Tensors" if service in ("Tensors", "Fetch") else "Heartbeat"

@@ -1,4 +1,4 @@
-"""Peers in one process: the same links and frames, the bytes handed over through queues."""
+"""The transport between peers of one process: the same links and frames, with bytes passed through queues."""
 
 import asyncio
 from collections import deque
@@ -18,11 +18,11 @@ from peer.network.transport import (
 from peer.tasks import background
 
 DEPTH = 8
-"""Messages under way in one direction before their sender waits."""
+"""How many messages may be under way in one direction before the sender waits."""
 
 
 class OneWay:
-    """A bounded queue of messages one way, which either end can close."""
+    """A bounded one-way queue of messages, which either end can close."""
 
     def __init__(self) -> None:
         self._messages: deque[bytes] = deque()
@@ -65,7 +65,7 @@ class OneWay:
 
 
 class MemoryPipe(Pipe):
-    """One end of two directions."""
+    """One end of a stream, with a queue in each direction."""
 
     def __init__(self, outgoing: OneWay, incoming: OneWay, origin: str) -> None:
         self._outgoing, self._incoming, self.origin = outgoing, incoming, origin
@@ -84,7 +84,7 @@ class MemoryPipe(Pipe):
         self._incoming.break_off()
 
     def hang_up(self) -> None:
-        """What was sent may still be read, as from a socket whose process has ended."""
+        """Close this end; what was sent can still be read, as from a socket whose process has ended."""
         self._outgoing.hang_up()
         self._incoming.break_off()
 
@@ -94,7 +94,7 @@ class MemoryPipe(Pipe):
 
 
 class MemoryNetwork:
-    """The addresses at which peers of this process listen, and the board that they share, if there is one."""
+    """The addresses at which peers of this process listen, and the board that they share, if any."""
 
     def __init__(self, board: DurabilityBoard | None = None) -> None:
         self.board = board
@@ -111,7 +111,7 @@ class MemoryTransport(Transport):
         self._network, self._address, self.board = network, address, network.board
         self._accept: StreamHandler | None = None
         self._streams: asyncio.TaskGroup | None = None
-        """The incoming ones, while it runs."""
+        """The tasks of incoming streams, while it runs."""
         self._pipes: list[MemoryPipe] = []
         self._dialled: list[tuple[Service, MemoryPipe]] = []
 
@@ -160,7 +160,7 @@ class MemoryTransport(Transport):
 
 
 async def _serve(accept: StreamHandler, service: Service, pipe: MemoryPipe) -> None:
-    """What a gRPC server does around a handler: the stream ends with it."""
+    """Serve a stream and end it with its handler, as a gRPC server does."""
     try:
         await accept(service, pipe)
     finally:

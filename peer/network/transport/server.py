@@ -1,11 +1,11 @@
 """The accepting end of gRPC, in three parts.
 
 - `GrpcServer`: a gRPC server that callers can neither end nor make fill the log, whatever they call and however they
-  go.
-- `ServerContext` and `ServerPipe`: which callers are let in, what unidentified ones may take, and a stream from its
+  leave.
+- `ServerContext` and `ServerPipe`: which callers are let in, what unidentified ones may use, and a stream from its
   first message to its end.
-- `UnaryHandlers`: the peer's state, its health and its services. Small requests, and seconds for each. gRPC would read
-  a request to its end before a handler of its own sees it, however long it is and however slowly it comes. So every
+- `UnaryHandlers`: the peer's state, its health and its services, for small requests with a few seconds for each. gRPC
+  would read a whole request before its own handlers see it, however long it is and however slowly it comes. So every
   method is served as a stream here, from which nothing is read before there is a slot for it.
 """
 
@@ -39,8 +39,8 @@ Handler = Callable[[Any, Any], Awaitable[None]]
 class GrpcServer(_server.Server):
     """Serves methods that are streams of bytes; `stray` gets the origin of each call to any other method.
 
-    gRPC's own server reads the name of such a method as UTF-8, and shuts down for good when it is none. This one reads
-    no name: it knows its methods beforehand.
+    gRPC's own server decodes the name of such a method as UTF-8, and shuts down for good if that fails. This one reads
+    no names, as it knows its methods beforehand.
     """
 
     def __init__(self, options: Sequence[tuple[str, Any]], stray: Callable[[str], object]) -> None:
@@ -48,21 +48,21 @@ class GrpcServer(_server.Server):
         self._server = _Calls(self._loop, options, self._guarded(self._turn_away), self._faults)
 
     def serve(self, service: str, methods: Mapping[str, Handler]) -> None:
-        """Before it is started."""
+        """Register methods of a service; before the server starts."""
         served: dict[str, grpc.RpcMethodHandler[bytes, bytes]]
         served = {name: grpc.stream_stream_rpc_method_handler(self._guarded(one)) for name, one in methods.items()}
         self.add_registered_method_handlers(service, served)
 
     def _guarded(self, handler: Handler) -> Handler:
-        """Log a fault of this peer once. gRPC would send the caller its text, and log a traceback for each caller that
-        has gone by then."""
+        """Wrap a handler so that a fault of this peer is logged once. gRPC would send its text to the caller, and log a
+        traceback for each caller that has left by then."""
 
         async def guarded(requests: Any, context: Any) -> None:
             try:
                 await handler(requests, context)
             except grpc.aio.BaseError:
-                raise  # the caller has gone, or the server has stopped: gRPC says nothing of it
-            except Exception as error:  # noqa: BLE001 (told below)
+                raise  # the caller has left, or the server has stopped: gRPC logs nothing about it
+            except Exception as error:  # noqa: BLE001 (reported below)
                 self._faults.report(error)
                 context.set_code(grpc.StatusCode.INTERNAL)
                 context.set_details("internal error in this peer; see its log")
@@ -75,7 +75,7 @@ class GrpcServer(_server.Server):
 
 
 class _Calls(cygrpc.AioServer):  # type: ignore[misc]
-    """Calls of known methods as usual; the rest goes to one handler, whatever its name."""
+    """Serves calls of known methods as usual, and all others, whatever their names, by one handler."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, options: Sequence[tuple[str, Any]], rest: Handler, faults: OwnFaults
@@ -85,14 +85,14 @@ class _Calls(cygrpc.AioServer):  # type: ignore[misc]
         self._turned_away: set[asyncio.Task[None]] = set()
 
     def _make_request_call_future(self, method: bytes | None) -> "asyncio.Future[Any]":
-        """What the server waits for: the next call of a method, or, without one, of any unknown method."""
+        """The future of the next call of a method, for which the server waits; None: of any unknown method."""
         if method is None:
             return self._loop_here.create_task(self._hand_on())
         future: asyncio.Future[Any] = super()._make_request_call_future(method)
         return future
 
     async def _hand_on(self) -> None:
-        """Give each such call a task of its own, which ends when its caller reads, or goes; until cancelled."""
+        """Give each call of an unknown method a task, which ends when its caller reads or leaves; until cancelled."""
         while True:
             call = await self._request_call()
             task = self._loop_here.create_task(self._one(cygrpc._ServicerContext(call, None, None, self._loop_here)))
@@ -100,25 +100,25 @@ class _Calls(cygrpc.AioServer):  # type: ignore[misc]
             task.add_done_callback(self._turned_away.discard)
 
     async def _one(self, context: Any) -> None:
-        with suppress(grpc.aio.BaseError):  # to abort raises one
+        with suppress(grpc.aio.BaseError):  # aborting raises one
             await self._rest(None, context)
 
     def _serving_task_crash_handler(self, task: "asyncio.Task[None]") -> None:
-        """gRPC shuts the server down then; what it says of it is not logged (`telemetry/logs.py`)."""
+        """Report an error after which gRPC shuts the server down; gRPC's words are not logged (`telemetry/logs.py`)."""
         if not task.cancelled() and (error := task.exception()):
             self._faults.report(error)
         super()._serving_task_crash_handler(task)
 
 
 SubjectReader = Callable[..., str]
-"""The name in the certificate that a caller has shown; "" without one."""
+"""Reads the name in the certificate that a caller has shown; "" without one."""
 
 CallOrigin = tuple[Endpoint, str | None]
 """Where a call comes from, and the name in its certificate, as in `Pipe.identity`."""
 
 
 class ServerContext:
-    """What a peer's servers share: which callers are let in, and what unidentified ones may take."""
+    """What a peer's servers share: which callers are let in, and what unidentified ones may use."""
 
     def __init__(
         self, place: ListenConfig, subject: SubjectReader | None, strangers: UnknownCallerLimits, report: Report
@@ -127,41 +127,41 @@ class ServerContext:
         self.probe_connections = 2 * strangers.of_one_origin
         self.connections = connection_limit(place.neighbours, self.strangers)
         spare = self.connections - strangers.of_one_member * place.neighbours
-        # For unknown callers, for other members, and for those that come between two scans.
+        # A third each for unknown callers, for other members, and for those that come between two scans.
         few = min(self.strangers.connections, max(2, spare // 3))
         self.limiter = ConnectionLimiter(replace(self.strangers, connections=few), report)
-        # Of probes gRPC takes twice as many as there are to be: those that come between two scans.
+        # gRPC takes twice as many probes as there should be, for those that come between two scans.
         half = strangers.of_one_origin // 2
         self.probe_limiter = ConnectionLimiter(replace(strangers, connections=2 * half, of_one_origin=half), report)
         self.reading = ReadSlots(self.strangers)
         self._ring = RingAddresses(place.ring, strangers)
 
     def meet(self, context: "grpc.aio.ServicerContext[bytes, bytes]", limiter: ConnectionLimiter) -> CallOrigin | None:
-        """A call has come; None if its connection has already gone."""
+        """Take note of a call; return its origin, or None if its connection has already gone."""
         if not (where := limiter.on_stream(context.peer())):
             return None
         if not self.subject:
             return where, None
-        # The certificate itself: gRPC's own list of its names cuts each at a NUL.
+        # Read the certificate itself, as gRPC's own list of its names cuts each at a NUL.
         member = self.subject(*(context.auth_context() or {}).get("x509_pem_cert", ()))
         if member:
             limiter.set_owner(where, member)
         return where, member
 
     async def knows(self, host: str) -> bool:
-        """Whether a caller from there may know of this federation."""
+        """Return whether a caller from that host may know about this federation."""
         return self.subject is not None or await self._ring.holds(host)
 
 
 def connection_limit(neighbours: int, strangers: UnknownCallerLimits) -> int:
-    """Incoming connections at once: as many as leave descriptors for the peer's files and its own connections."""
+    """How many incoming connections leave enough descriptors for the peer's files and its own connections."""
     needed = strangers.of_one_member * neighbours
     left = open_files() - strangers.own_files - needed // 2
     return min(needed + 3 * strangers.connections, max(left, needed // 2 + 2))
 
 
 class ServerPipe(Pipe):
-    """The accepting end, alive as long as its handler runs."""
+    """The accepting end of a stream, open as long as its handler runs."""
 
     def __init__(
         self, context: "grpc.aio.ServicerContext[bytes, bytes]", met: CallOrigin, server: ServerContext
@@ -196,7 +196,7 @@ class ServerPipe(Pipe):
         return data
 
     async def finish(self) -> None:
-        """The handler's return ends the stream."""
+        """Do nothing, as the handler's return ends the stream."""
 
     def abort(self) -> None:
         if self.handler:
@@ -215,7 +215,7 @@ class ServerPipe(Pipe):
         return await self._server.knows(self.caller[0])
 
     def ended(self) -> None:
-        """Its handler is about to return."""
+        """Release what the stream holds, as its handler is about to return."""
         self._stays.close()
 
     @contextmanager
@@ -237,7 +237,7 @@ class UnaryHandlers:
         self._limiter, self._context = limiter, context
 
     def health(self, server: GrpcServer) -> None:
-        """Served to every caller: that a peer listens is no secret."""
+        """Serve health checks to every caller, as it is no secret that a peer listens."""
         methods = {"Check": _health_check, "Watch": _health_watch}
         server.serve(HEALTH, {name: self._serve(one, HealthCheckRequest) for name, one in methods.items()})
 
@@ -252,7 +252,7 @@ class UnaryHandlers:
         server.serve(reflection.SERVICE_NAME, {"ServerReflectionInfo": handler})
 
     def status(self, status: StatusHandler) -> Handler:
-        """The question is empty, and need not be read."""
+        """The handler of Status; its request is empty and is not read."""
 
         async def tell(_requests: AsyncIterator[Any]) -> AsyncIterator[bytes]:
             yield await status(b"")
@@ -293,7 +293,7 @@ class UnaryHandlers:
 
 
 def _end_call(context: Any, code: grpc.StatusCode, why: str) -> None:
-    """To abort would raise, and leave a cycle of frames behind for each call of a flood."""
+    """End a call without `abort`, which would raise, and leave a cycle of frames behind for each call of a flood."""
     context.set_code(code)
     context.set_details(why)
 
@@ -307,7 +307,7 @@ async def _health_check(requests: AsyncIterator[HealthCheckRequest]) -> AsyncIte
 
 
 async def _health_watch(requests: AsyncIterator[HealthCheckRequest]) -> AsyncIterator[HealthCheckResponse]:
-    """Nothing changes while the peer lives, and its end ends the call; so does the time that each call has."""
+    """Say once that the peer serves; its end, or the time limit of calls, ends the call."""
     async for asked in requests:
         serving = asked.service in ("", SERVICE)
         yield HealthCheckResponse(

@@ -1,7 +1,7 @@
-"""Certificates: which peers may connect, and as which member. Identity is the certificate's name, mutually checked.
+"""Certificates: which peers may connect, and as which member. Identity is the certificate's name, checked by both ends.
 
 A missing, expired or foreign file is an error at the start, never a reason to go on in plaintext. Files may be
-replaced while the peer runs: from then on the old ones are refused.
+replaced while the peer runs; from then on the old ones are refused.
 """
 
 import asyncio
@@ -27,18 +27,18 @@ from peer.telemetry.events import CertificatesChanged, Report
 
 Extension = TypeVar("Extension", bound=x509.ExtensionType)
 MAX_NAME_CHARACTERS = 300
-"""Characters of names in another's certificate that are shown; an id has 64 at most."""
+"""Characters of the names in another peer's certificate that are shown; an id has at most 64."""
 FETCH_TIMEOUT_S = 3.0
-"""Within which a server shows its certificate."""
+"""Seconds in which a server must show its certificate."""
 COMPARISON_VALID_S = 10.0
-"""How long a comparison is reused: a peer dials many times."""
+"""Seconds for which a comparison is reused, as a peer dials many times."""
 FINGERPRINT_DIGITS = 16
-"""Of a fingerprint that are shown: as many as can be read out on the phone."""
+"""Digits of a fingerprint that are shown: as many as can be read out on the phone."""
 
 
 @dataclass(frozen=True)
 class CertificateBundle:
-    """The contents of the three files, checked to belong together."""
+    """The contents of the three files, which were checked to belong together."""
 
     ca: bytes
     cert: bytes
@@ -47,17 +47,17 @@ class CertificateBundle:
 
     @property
     def fingerprint(self) -> str:
-        """Of its CA, short enough for the phone."""
+        """The fingerprint of the CA, short enough to be read out on the phone."""
         return fingerprint(x509.load_pem_x509_certificate(self.ca))
 
     async def compared(self, why: str, address: str, id: str) -> str:
-        """Why the connection to `id` there failed, with its certificate's CA and dates beside those of this one; `why`
-        alone where it shows none."""
+        """Say why the connection to `id` failed, with the CA and dates of its certificate and of this one; only `why`
+        if it shows no certificate."""
         if (theirs := await fetch_certificate(address, id)) is None:
             return why
         try:
             said, valid = self._problem(theirs) if why == UNTRUSTED else why, validity(theirs)
-        except ValueError:  # dates, or a CA's identifier, that are none
+        except ValueError:  # invalid dates, or an invalid identifier of a CA
             return why
         ca, owner = fingerprint_of_issuer(theirs), sanitise(subject_of(theirs) or "nobody", 64)
         ours = validity(x509.load_pem_x509_certificate(self.cert))
@@ -80,7 +80,7 @@ class CertificateBundle:
 
     @property
     def server(self) -> grpc.ServerCredentials:
-        """They ask every caller for a certificate of the CA."""
+        """The server's credentials, which demand a certificate of the CA from every caller."""
         return grpc.ssl_server_credentials([(self.key, self.cert)], self.ca, require_client_auth=True)
 
     @property
@@ -90,7 +90,7 @@ class CertificateBundle:
 
 @dataclass(frozen=True)
 class CertificatePaths:
-    """Where a peer's certificates lie."""
+    """The paths of a peer's certificate files."""
 
     id: str
     ca: Path
@@ -99,7 +99,7 @@ class CertificatePaths:
 
     @classmethod
     def of_anybody(cls, ca: Path, cert: Path, key: Path) -> "CertificatePaths":
-        """Of the member that the certificate names; raises InputError if it cannot be read."""
+        """The paths for the member that the certificate names; InputError if it cannot be read."""
         return cls(subject_of(_certificate(cert, _read_bytes(cert))), ca, cert, key)
 
     def read(self) -> CertificateBundle:
@@ -117,7 +117,7 @@ class CertificatePaths:
 
     @property
     def version(self) -> tuple[int, ...]:
-        """Changes when a file is replaced."""
+        """The files' times of modification, which change when a file is replaced."""
         return tuple(_modified_at(path) for path in (self.ca, self.cert, self.key))
 
     def _check(self, cert: x509.Certificate, ca: x509.Certificate) -> None:
@@ -149,7 +149,7 @@ class CertificatePaths:
         known = isinstance(key, rsa.RSAPrivateKey) or (
             isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP256R1 | ec.SECP384R1)
         )
-        if not known:  # the server would not open, or every handshake fail
+        if not known:  # the server would not open, or every handshake would fail
             raise InputError(f"{self.key}: is a kind of key that gRPC does not take; make one of RSA, P-256 or P-384")
         form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         if key.public_key().public_bytes(*form) != cert.public_key().public_bytes(*form):
@@ -164,14 +164,14 @@ class TlsCredentials:
     ) -> None:
         self._certificates, self._report, self._look = certificates, report, look
         self.names = names
-        """Whose certificate is expected at each address."""
+        """The member whose certificate is expected at each address."""
         self._version = certificates.version
         self.bundle = certificates.read()
         self._compared: dict[str, tuple[float, CertificateBundle, str, str]] = {}
-        """By address when a failure was looked into last, with which certificates, and what came of it."""
+        """The last comparison for each address: its time, this peer's certificates, the failure and the result."""
 
     async def compared(self, why: str, address: str) -> str:
-        """As `CertificateBundle.compared`, looked up again after a while."""
+        """Say why a connection failed, like `CertificateBundle.compared`, whose results are reused for a while."""
         now = asyncio.get_running_loop().time()
         at, bundle, known, said = self._compared.get(address, (0.0, None, "", ""))
         if bundle is not self.bundle or known != why or now - at > COMPARISON_VALID_S:
@@ -181,16 +181,16 @@ class TlsCredentials:
         return said
 
     def subject(self, pem: bytes = b"") -> str:
-        """The name in a caller's certificate, which TLS has checked; "" is no name, and matches no peer."""
+        """The name in a caller's certificate, which TLS has checked; "" if there is none, which matches no peer."""
         try:
             return subject_of(x509.load_pem_x509_certificate(pem))
         except ValueError:
             return ""
 
     async def watch(self, renew: Callable[[], Awaitable[None]]) -> None:
-        """Take up new files, looked for every `look` seconds; half-written or wrong ones are reported and passed over.
+        """Look for new files every `look` seconds and use them; half-written or wrong ones are reported and skipped.
 
-        If another process takes the peer's address in the moment between two servers, it says so until that has ended.
+        If another process takes the peer's address in the moment between two servers, that is reported until it ends.
         """
         while True:
             await asyncio.sleep(self._look)
@@ -213,13 +213,13 @@ class TlsCredentials:
 
 
 def subject_of(cert: x509.Certificate) -> str:
-    """The one DNS name in a certificate. Of several all are given, which match no peer: no id has a comma."""
+    """The DNS name in a certificate. Several are joined by commas, so that they match no peer's id."""
     names = _extension(cert, x509.SubjectAlternativeName)
     return ", ".join(names.get_values_for_type(x509.DNSName))[:MAX_NAME_CHARACTERS] if names else ""
 
 
 def _extension(cert: x509.Certificate, kind: type[Extension]) -> Extension | None:
-    """None where there is none, or none that can be read."""
+    """An extension of a certificate; None if it has none that can be read."""
     try:
         return cert.extensions.get_extension_for_class(kind).value
     except (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, ValueError):
@@ -227,13 +227,13 @@ def _extension(cert: x509.Certificate, kind: type[Extension]) -> Extension | Non
 
 
 def fingerprint(ca: x509.Certificate) -> str:
-    """Of a CA's key: the identifier that the certificates which it issues name, too."""
+    """The fingerprint of a CA's key: its identifier, which the certificates that it issues also name."""
     known = _extension(ca, x509.SubjectKeyIdentifier) or x509.SubjectKeyIdentifier.from_public_key(ca.public_key())
     return _grouped_digits(known.digest)
 
 
 def fingerprint_of_issuer(cert: x509.Certificate) -> str:
-    """Of the CA's key that the certificate names, whoever signed it."""
+    """The fingerprint of the CA's key that a certificate names, whoever signed it."""
     issuer = _extension(cert, x509.AuthorityKeyIdentifier)
     if issuer and issuer.key_identifier:
         return _grouped_digits(issuer.key_identifier)
@@ -250,7 +250,7 @@ def validity(cert: x509.Certificate) -> str:
 
 
 async def fetch_certificate(address: str, id: str) -> x509.Certificate | None:
-    """The certificate that a server shows to any caller, unchecked; None where there is none."""
+    """Fetch the certificate that a server shows to any caller, without checking it; None if it shows none."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])

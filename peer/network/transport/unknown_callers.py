@@ -1,10 +1,10 @@
-"""What unidentified callers may take, so that the many of one origin do not keep out the few of another.
+"""What unidentified callers may use, so that many from one origin do not keep out a few from another.
 
 gRPC can count connections, but not by caller: `ConnectionLimiter` scans this process's own sockets and closes excess
-ones. gRPC keeps each message until it is whole: `ReadSlots` reads only a few of unidentified callers at a time. In
-both, a new one is let in and the oldest of the origin that has the most goes (`PerOriginQuota`): a caller that
-identifies itself soon gets through, however many are silent. Where no certificate identifies a caller,
-`RingAddresses` tells whether the call comes from an address of the ring.
+ones. gRPC buffers each message until it is whole: `ReadSlots` lets only a few from unidentified callers be read at a
+time. In both, a new one is let in and the oldest of the origin with the most has to go (`PerOriginQuota`): a caller
+that soon identifies itself gets through, however many are silent. Without certificates, `RingAddresses` tells whether a
+call comes from an address of the ring.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ T = TypeVar("T", bound=Hashable)
 
 
 class PerOriginQuota(Generic[T]):
-    """At most `most` in all and `of_one_origin` from one address.
+    """Holds at most `most` items in all and `of_one_origin` from one origin.
 
-    A new one is let in, and the oldest of the origin that has the most goes for it.
+    A new one is always let in, and the oldest of the origin with the most makes room for it.
     """
 
     def __init__(self, most: int, of_one_origin: int) -> None:
@@ -46,7 +46,7 @@ class PerOriginQuota(Generic[T]):
         return iter(self._origins)
 
     def add(self, one: T, origin: str) -> T | None:
-        """Let it in; return the one that has to go for it, and is forgotten here."""
+        """Let an item in; return the one that has to make room for it, which is forgotten here."""
         self._origins[one] = origin
         self._by_origin[origin][one] = None
         crowded = origin
@@ -59,7 +59,7 @@ class PerOriginQuota(Generic[T]):
         return oldest
 
     def remove(self, one: T) -> None:
-        """It has gone, or is identified now; nothing happens if it is not here."""
+        """Forget an item that has gone or is now identified; does nothing if it is not here."""
         if (origin := self._origins.pop(one, None)) is not None:
             del self._by_origin[origin][one]
             if not self._by_origin[origin]:
@@ -67,7 +67,7 @@ class PerOriginQuota(Generic[T]):
 
 
 class ReadSlots:
-    """How many first messages are read at a time, over all connections."""
+    """Limits how many first messages are read at a time, over all connections."""
 
     def __init__(self, strangers: UnknownCallerLimits) -> None:
         self._reading: PerOriginQuota[asyncio.Timeout] = PerOriginQuota(
@@ -87,7 +87,7 @@ class ReadSlots:
 
 
 class RingAddresses:
-    """The ring's hosts, looked up on demand and remembered for a while, whether they were found or not."""
+    """The ring's hosts, looked up on demand; results are remembered for a while, whether found or not."""
 
     def __init__(self, ring: Iterable[str], strangers: UnknownCallerLimits) -> None:
         self._hosts, self._strangers = {split(address)[0] for address in ring}, strangers
@@ -96,7 +96,7 @@ class RingAddresses:
         self._stale = -1.0
 
     async def holds(self, host: str) -> bool:
-        """Many may ask at once: there is one lookup for all. While it takes too long, what was found before counts."""
+        """Return whether a host is in the ring. One lookup serves all; if it takes too long, the last one counts."""
         clock = asyncio.get_running_loop().time
         if self._lookup is None and clock() > self._stale:
             self._lookup = asyncio.create_task(self._look_up())
@@ -118,15 +118,15 @@ async def _addresses(host: str) -> frozenset[str]:
 
 DESCRIPTOR_FOLDER = "/dev/fd"
 GIVEN_UP_CALLS = 100
-"""Calls whose connections have gone, before that is told: a neighbour that dies may leave some."""
+"""Calls without a connection before they are reported, as a neighbour that dies may leave some."""
 BYTES_RECEIVED_OFFSET = 128
-"""Where in Linux's tcp_info it is told, in 8 bytes."""
+"""The offset of the 8-byte count in Linux's tcp_info."""
 
 
 class ConnectionLimiter:
-    """Closes excess connections: of unidentified callers, of one member, of members that are no neighbours.
+    """Closes excess connections: of unidentified callers, of one member, of members that are not neighbours.
 
-    So a neighbour finds room, whatever all others do.
+    So there is room for a neighbour whatever all others do.
     """
 
     def __init__(self, strangers: UnknownCallerLimits, report: Report) -> None:
@@ -138,13 +138,13 @@ class ConnectionLimiter:
         """The member at the other end of a connection, once it has identified itself; the oldest first."""
         self._ports: set[int] = set()
         self._neighbours: Counter[Endpoint] = Counter()
-        """How many streams of neighbours each connection carries."""
+        """The number of neighbours' streams on each connection."""
         self._in_use: Counter[Endpoint] = Counter()
-        """How many of them count."""
+        """The number of active streams among them."""
         self._calls: Counter[Endpoint] = Counter()
         self._came = asyncio.Event()
         self._told: set[str] = set()
-        """Members with too many connections that were reported, each with the reason."""
+        """Reported members with too many connections, each with the reason."""
         self._nuisances = ThrottledRefusals(report)
 
     def watch_port(self, port: int) -> None:
@@ -152,7 +152,7 @@ class ConnectionLimiter:
         self._ports.add(port)
 
     def on_stream(self, peer: str) -> Endpoint | None:
-        """A stream was opened. Return its origin by gRPC's name of the peer; None if that connection has gone."""
+        """Count a new stream; return its origin, from gRPC's name of the peer, or None if the connection has gone."""
         self._came.set()
         one = caller(peer)
         if one:
@@ -162,14 +162,14 @@ class ConnectionLimiter:
         return one
 
     def set_owner(self, caller: Endpoint, member: str) -> None:
-        """The connection is that member's."""
+        """Note that the connection is that member's."""
         self._owners[caller] = member
         self._unknown.remove(caller)
         self._came.set()
 
     @contextmanager
     def exempt(self, caller: Endpoint, in_use: bool = False) -> Iterator[None]:
-        """For the block, the connection carries a neighbour's stream, or an active one."""
+        """Count the connection, during the block, as carrying a neighbour's stream, or an active one (in_use)."""
         streams = self._in_use if in_use else self._neighbours
         streams[caller] += 1
         try:
@@ -180,7 +180,7 @@ class ConnectionLimiter:
                 del streams[caller]
 
     async def watch(self) -> None:
-        """Scan at intervals until cancelled; without a port there is nothing to be scanned."""
+        """Scan at intervals until cancelled; return at once without a port to watch."""
         while self._ports:
             await asyncio.sleep(self._strangers.look)
             if not self._unknown:
@@ -195,7 +195,7 @@ class ConnectionLimiter:
                 await self._came.wait()
 
     def scan(self) -> None:
-        """Take note of connections that have come and gone, and close those that are too many."""
+        """Take note of connections that have come and gone, and close excess ones."""
         connected = dict(self._connections())
         self._owners = {one: member for one, member in self._owners.items() if one in connected}
         for quota in (self._unknown, self._members):
@@ -221,7 +221,7 @@ class ConnectionLimiter:
         self._calls.clear()
 
     def _too_many_of_one(self) -> Iterator[Endpoint]:
-        """Of each member's those that are too many: the oldest that carry no stream in use, from where there are most
+        """Yield the excess connections of each member: the oldest without an active stream, from the host with the most
         of these. So, without certificates, no other host and no silent caller can push out the member itself."""
         held = defaultdict[str, list[Endpoint]](list)
         for one, member in self._owners.items():
@@ -232,7 +232,7 @@ class ConnectionLimiter:
             yield from callers[: max(0, len(callers) - self._strangers.of_one_member)]
 
     def _connections(self) -> Iterator[tuple[Endpoint, int]]:
-        """Where each incoming connection comes from, and its descriptor."""
+        """Yield the origin and the descriptor of each incoming connection."""
         for descriptor in _descriptors():
             try:
                 with borrowed_socket(descriptor) as one:
@@ -247,7 +247,7 @@ class ConnectionLimiter:
         self._members.remove(one)
         try:
             with borrowed_socket(connected.pop(one)) as connection:
-                if endpoint(*connection.getpeername()[:2]) == one:  # it may be closed by now, and its number another's
+                if endpoint(*connection.getpeername()[:2]) == one:  # it may be closed by now, and its descriptor reused
                     connection.shutdown(socket.SHUT_RDWR)
         except OSError:
             return
@@ -262,12 +262,12 @@ class ConnectionLimiter:
 def _descriptors() -> Iterable[int]:
     try:
         return map(int, os.listdir(DESCRIPTOR_FOLDER))
-    except OSError:  # to list them takes one more
+    except OSError:  # listing them takes one more descriptor
         return range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def bytes_received(descriptor: int) -> int:
-    """How many bytes have come on a connection since it stands; 0 where the system does not tell."""
+    """The bytes received on a connection since it was made; 0 if the system does not tell."""
     if sys.platform != "linux":
         return 0
     try:
@@ -280,8 +280,8 @@ def bytes_received(descriptor: int) -> int:
 
 @contextmanager
 def borrowed_socket(descriptor: int) -> Iterator[socket.socket]:
-    """A descriptor owned by other code as a socket; it stays open. Raises OSError if it is none."""
-    # Not asking which family saves half of the time; addresses of the older one fit into those of the newer.
+    """A descriptor of other code as a socket, which stays open after the block; OSError if it is not a socket."""
+    # Not asking for the family saves half of the time; IPv4 addresses fit into those of IPv6.
     one = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 0, fileno=descriptor)
     try:
         yield one

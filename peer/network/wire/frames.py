@@ -3,8 +3,8 @@
 All numbers are little-endian. The digest is xxh3-64 over the header before it and everything after it: it finds
 damage, not malice. docs/wire.md has the table of offsets.
 
-A message is named by its `Key`. Every peer makes the same calls of collectives in the same order, so the number of
-a `Call` within the round names its messages at all peers alike.
+A `Key` names a message. Every peer makes the same collective calls in the same order, so the number of a `Call` within
+the round identifies its messages at all peers.
 """
 
 import struct
@@ -28,7 +28,7 @@ class BadFrameError(Exception):
 
 
 class Key(NamedTuple):
-    """Names a message among all those of one sender: the step counts collectives within a round."""
+    """Names a message among all those of one sender; the step counts collective calls within a round."""
 
     view: int
     round: int
@@ -40,13 +40,13 @@ class Heading(NamedTuple):
 
     key: Key
     payload: int
-    """Number of the payload in the manifest."""
+    """The number of the payload in the manifest."""
     call: int
-    """Names the collective call and its scalars (`Call.tag`): peers that make different calls find out."""
+    """A checksum of the collective and the names of its scalars (`Call.tag`), which shows if peers differ in a call."""
     doubles: int
-    """How many scalars the message has; they travel in its frame 0."""
+    """How many scalars the message has; they travel in frame 0."""
     offset: int
-    """Where in the payload's vector the message begins, in bytes."""
+    """The byte of the payload's vector at which the message begins."""
     length: int
     """How many bytes of the vector the whole message has."""
 
@@ -66,7 +66,7 @@ class Frame:
         return self.heading.key
 
     def check(self, size: int) -> None:
-        """Raise BadFrameError unless the frame is cut as messages are, `size` bytes of the vector to a frame."""
+        """Raise BadFrameError unless the message is cut into frames of `size` bytes of the vector."""
         heading = self.heading
         values = min(size, heading.length - size * self.index)
         if self.index >= frame_count(heading.length, size) or len(self.values) != values:
@@ -74,17 +74,17 @@ class Frame:
 
 
 def frame_count(length: int, size: int) -> int:
-    """Frames of a message of `length` bytes, `size` to a frame; at least one."""
+    """The number of frames of a message of `length` bytes with `size` bytes per frame; at least 1."""
     return max(1, -(-length // size))
 
 
 def largest_frame(size: int) -> int:
-    """The most bytes that a frame has which carries up to `size` bytes of a vector."""
+    """The most bytes of a frame that carries up to `size` bytes of a vector."""
     return HEADER.size + 8 * MAX_DOUBLES + size
 
 
 def encode_frame(heading: Heading, index: int, scalars: bytes, values: memoryview) -> bytes:
-    """One frame. `scalars` are the whole message's (they are written into frame 0 only), `values` this frame's."""
+    """Encode a frame. scalars: the whole message's, written only into frame 0. values: this frame's."""
     carried = scalars if index == 0 else b""
     head = HEADER.pack(
         MAGIC,
@@ -105,7 +105,7 @@ def encode_frame(heading: Heading, index: int, scalars: bytes, values: memoryvie
 
 
 def decode(data: bytes) -> Frame:
-    """Raise BadFrameError for what is not a frame, or not as it was sent; `Frame.check` checks how it was cut."""
+    """Decode a frame; BadFrameError if it is none, or damaged. `Frame.check` checks how its message was cut."""
     if len(data) < HEADER.size:
         raise BadFrameError(f"{len(data)} bytes are too few for a frame")
     magic, payload, doubles, view, round, step, call, index, offset, length, size, digest = HEADER.unpack_from(data)
@@ -127,15 +127,15 @@ def decode(data: bytes) -> Frame:
 
 @dataclass(frozen=True)
 class Call:
-    """Every peer makes the same calls in the same order; a call has up to 65,536 steps from `step` on."""
+    """A collective call, the same at every peer; it has up to 65,536 steps from `step` on."""
 
     round: int
     step: int
     collective: str
     name: str
-    """Of the vector or record."""
+    """The name of the vector or record."""
     scalars: tuple[str, ...] = ()
-    """Names of the numbers that go with it, in the order in which they are sent."""
+    """The names of the scalars that go with it, in the order in which they are sent."""
 
     def at(self, step: int) -> "Call":
         """A later step of the same call."""
@@ -143,7 +143,7 @@ class Call:
 
     @cached_property
     def tag(self) -> int:
-        """What travels of the names: peers that call one another's numbers by other names find out."""
+        """The checksum of the names that travels, so that peers notice if they name scalars differently."""
         return xxhash.xxh32_intdigest("\0".join((self.collective, *self.scalars)).encode())
 
     def __str__(self) -> str:

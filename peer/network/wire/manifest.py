@@ -1,10 +1,9 @@
-"""What may travel: every vector and record by name and size. What is not in it has no way onto the wire.
+"""The manifest: every vector and record that may travel, by name and size. Nothing else gets onto the wire.
 
-A `top-k` message is some values of a vector and their places: a block for each part of the vector. A block has the
+A `top-k` message has some values of a vector and their places, in a block for each part of the vector. A block has the
 places, then the values, which are float32 in ascending order of their places. Places are a bitmap of the block (the
-first place is the lowest bit of the first byte) or, where that is shorter, uint32 numbers. All numbers are
-little-endian. So a message's length is known beforehand, and the manifest can tell whether bytes are such a
-message.
+first place is the lowest bit of the first byte) or, if that is shorter, uint32 numbers. All numbers are little-endian.
+So a message's length is known beforehand, and the manifest can tell whether bytes are such a message.
 """
 
 import hashlib
@@ -22,16 +21,16 @@ from torch import Tensor
 Places = NDArray[np.int64]
 Values = NDArray[np.float32]
 TOP_K_WIDTH = 4
-"""Bytes of a value, and of a place as a number."""
+"""Bytes of a value, and of a place that is a number."""
 
 
 class TopKBlock(NamedTuple):
-    """Some of consecutive values."""
+    """The form of a block: some of `size` consecutive values."""
 
     size: int
-    """How many there are."""
+    """The number of values."""
     kept: int
-    """How many of them are sent."""
+    """The number of values that are sent."""
 
     @property
     def bitmap(self) -> bool:
@@ -39,17 +38,17 @@ class TopKBlock(NamedTuple):
 
     @property
     def places_length(self) -> int:
-        """Bytes of the places."""
+        """The bytes that the places take."""
         return -(-self.size // 8) if self.bitmap else TOP_K_WIDTH * self.kept
 
     @property
     def length(self) -> int:
-        """Bytes of the whole block."""
+        """The bytes of the whole block."""
         return self.places_length + TOP_K_WIDTH * self.kept
 
 
 def pack_top_k(block: TopKBlock, places: Places, values: Values) -> bytes:
-    """A block; `places` (block.kept,) in ascending order, `values` (block.kept,) in the order of the places."""
+    """Encode a block. places: (block.kept,), ascending. values: (block.kept,), in the order of the places."""
     if not block.bitmap:
         return places.astype("<u4").tobytes() + values.astype("<f4").tobytes()
     chosen = np.zeros(block.size, np.bool_)
@@ -58,9 +57,9 @@ def pack_top_k(block: TopKBlock, places: Places, values: Values) -> bytes:
 
 
 def unpack_top_k(blocks: Sequence[TopKBlock], content: memoryview) -> Iterator[tuple[Places, Values]]:
-    """The places and values of each block; ValueError where the content is none of these blocks.
+    """Yield the places and values of each block; ValueError if the content is not these blocks.
 
-    `content` is untrusted: it has any length and holds anything.
+    content: untrusted; any bytes of any length.
     """
     if len(content) != sum(block.length for block in blocks):
         raise ValueError("its length is not that of its blocks")
@@ -98,40 +97,40 @@ INFINITIES: dict[Kind, tuple[str, str, int]] = {
     "float32": ("<u4", "<i4", 0x7F800000),
     "bfloat16": ("<u2", "<i2", 0x7F80),
 }
-"""Of numbers, as whose integers their bits can be read, and the bits of infinity."""
+"""For each kind of numbers, the integer types as which to read their bits, and the bits of infinity."""
 
 
 def vector_bytes(vector: Tensor) -> memoryview:
-    """The bytes of a contiguous vector on the CPU, in place."""
+    """The bytes of a contiguous CPU vector, without a copy."""
     buffer: Any = vector.view(torch.uint8).numpy()  # numpy has no bfloat16
     return memoryview(buffer) if vector.numel() else memoryview(bytearray())
 
 
 class NotDeclaredError(Exception):
-    """A message that the manifest does not allow; says which and why."""
+    """Raised for a message that the manifest does not allow; the text says which and why."""
 
 
 @dataclass(frozen=True)
 class PayloadSpec:
-    """One kind of message: a named vector with a few float64 scalars beside it, or scalars alone."""
+    """One kind of message: a named vector with a few float64 scalars, or scalars alone."""
 
     name: str
     size: int
-    """The most values of the vector; a message may carry a part of them."""
+    """The number of values of the vector; a message may carry some of them."""
     doubles: int
-    """At most so many float64 scalars."""
+    """The most float64 scalars of a message."""
     first_round: int
     last_round: int
     kind: Kind = "float32"
-    """top-k: the bytes of some values and their places, `blocks` of them; uint8: bytes that are not checked."""
+    """The kind of values. top-k: some values and their places, in `blocks`; uint8: bytes that are not checked."""
     tensors: tuple[tuple[str, tuple[int, ...], str], ...] = ()
-    """Name, shape and dtype of the tensors that the vector is made of, in order."""
+    """Name, shape and dtype of the tensors in the vector, in order."""
     head: tuple[int, int] = (0, 0)
-    """Where in the vector a head lies (start, end), by its declaration: such bytes are counted on their own."""
+    """The range [start, end) of the head in the vector, as declared; its bytes are counted separately."""
     every: int = 1
-    """It travels in the first of its rounds and in each so-many-th after that."""
+    """It travels in the first of its rounds and in every `every`-th one after that."""
     blocks: tuple[TopKBlock, ...] = ()
-    """Of a top-k: how many values of each part are sent. A message has all of them, or is empty."""
+    """The blocks of a top-k message, one for each part of the vector. A message has all of them, or is empty."""
 
     @property
     def width(self) -> int:
@@ -142,9 +141,9 @@ class PayloadSpec:
         return round in range(self.first_round, self.last_round + 1, self.every)
 
     def check_values(self, content: memoryview) -> None:
-        """Raise NotDeclaredError unless all values of a frame are finite; what are no numbers may be anything.
+        """Raise NotDeclaredError unless all values of a frame are finite; kinds that are not numbers may be anything.
 
-        Read as integers, infinities and NaNs are the largest of their sign.
+        Read as integers, infinities and NaNs are the largest values of their sign.
         """
         if self.kind not in INFINITIES:
             return
@@ -155,7 +154,7 @@ class PayloadSpec:
             raise NotDeclaredError("its values are not finite")
 
     def check_content(self, content: memoryview) -> None:
-        """Raise NotDeclaredError unless the bytes of a whole message are what its kind says; only top-k needs it."""
+        """Raise NotDeclaredError unless the bytes of a whole message are valid for its kind; only top-k needs this."""
         if not self.blocks or not len(content):
             return
         try:
@@ -165,7 +164,7 @@ class PayloadSpec:
             raise NotDeclaredError(f"`{self.name}` is no such part of a vector: {error}") from None
 
     def head_bytes(self, offset: int, length: int) -> int:
-        """How many of `length` bytes from `offset` on are a head's."""
+        """How many of the `length` bytes from `offset` on belong to the head."""
         start, end = (self.width * place for place in self.head)
         return max(0, min(offset + length, end) - max(offset, start))
 
@@ -176,7 +175,7 @@ class Manifest:
 
     payloads: tuple[PayloadSpec, ...]
     data: tuple[str, ...] = ()
-    """What the peers' data must agree in, one fact each: where each has data of its own, it may differ by mistake."""
+    """The facts in which the peers' data must agree: if each has its own data, they may differ by mistake."""
 
     @cached_property
     def digest(self) -> str:
@@ -184,7 +183,7 @@ class Manifest:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def number(self, name: str, round: int) -> int:
-        """Where the payload called `name` stands; NotDeclaredError when it may not travel in this round."""
+        """The number of the payload called `name`; NotDeclaredError if it may not travel in this round."""
         named = [number for number, payload in enumerate(self.payloads) if payload.name == name]
         for number in named:
             if self.payloads[number].travels(round):
@@ -194,11 +193,11 @@ class Manifest:
         raise NotDeclaredError(f"no vector or record called `{name}` is declared to leave a peer")
 
     def payload(self, name: str, round: int) -> PayloadSpec:
-        """The payload called `name`; NotDeclaredError when it may not travel in this round."""
+        """The payload called `name`; NotDeclaredError if it may not travel in this round."""
         return self.payloads[self.number(name, round)]
 
     def check(self, number: int, round: int, doubles: int, offset: int, length: int) -> PayloadSpec:
-        """The payload of a frame whose header keeps to the declaration; `offset` and `length` in bytes."""
+        """The payload of a frame with this header; NotDeclaredError unless as declared. offset, length: bytes."""
         if number >= len(self.payloads):
             raise NotDeclaredError(f"payload number {number} is not declared")
         payload = self.payloads[number]
@@ -216,5 +215,5 @@ class Manifest:
 
     @property
     def largest(self) -> int:
-        """Bytes of the largest message."""
+        """The bytes of the largest message."""
         return max((payload.width * payload.size + 8 * payload.doubles for payload in self.payloads), default=0)

@@ -1,8 +1,8 @@
 """The protobuf messages of proto/dfl/v1/peer.proto, and the one place where those of other parties are read.
 
 This is the only module that imports the generated stubs. Frames are read by `frames.decode`; everything else that
-another party says comes in through `UntrustedDecoder`: no longer than it need be, and with nothing in it that could
-forge a line of a log.
+another party says goes through `UntrustedDecoder`, which limits its length and removes what could forge a line of a
+log.
 """
 
 from collections.abc import MutableMapping
@@ -33,7 +33,7 @@ from peer.network.wire.stubs.dfl.v1.peer_pb2 import (
 from peer.text import printable
 
 VERSION = 4
-"""Of the wire contract; peers of different versions refuse each other, and a run that another has begun."""
+"""The version of the wire contract. Peers of different versions refuse each other, and each other's runs on disk."""
 DESCRIPTOR = peer_pb2.DESCRIPTOR
 SERVICE = DESCRIPTOR.services_by_name["Peer"].full_name
 
@@ -64,7 +64,7 @@ ControlMessage = TypeVar("ControlMessage", bound=Message)
 
 
 def sanitise(text: str, most: int) -> str:
-    """A text from another party as it may be kept, written and shown: no more than so many characters of it."""
+    """At most `most` characters of a text from another party, made safe to keep, write and show."""
     return printable(text[:most])
 
 
@@ -77,18 +77,18 @@ class UntrustedDecoder:
         self._most_of_beat = self._most + limits.announcement * members
 
     def hello(self, data: bytes) -> Hello:
-        """The first message of a caller."""
+        """Read the first message of a caller."""
         return self._short(Hello, data, "its first message")
 
     def answer(self, data: bytes) -> Reply:
-        """The answer to a hello: it tells of every message that has arrived, and is as long as the transport allows."""
+        """Read the answer to a hello, which lists all messages that have arrived: only the transport limits it."""
         reply = self._read(Reply, data, "its answer")
         if not reply.HasField("welcome") and not reply.HasField("refusal"):
             raise BadFrameError("its answer is neither a welcome nor a refusal")
         return reply
 
     def reply(self, data: bytes) -> Reply:
-        """What comes after a welcome."""
+        """Read a reply that comes after a welcome."""
         reply = self._read(Reply, self._checked(data, self._most_of_beat, "what it answered"), "what it answered")
         self._clean_beat(reply.beat)
         return reply
@@ -99,19 +99,19 @@ class UntrustedDecoder:
         return beat
 
     def question(self, data: bytes) -> Question:
-        """The first message of a caller that asks about views."""
+        """Read the first message of a caller that asks about views."""
         return self._short(Question, data, "its question")
 
     def views(self, data: bytes) -> bytes:
-        """A request or reply about views, to be read by `peer.views.statements`."""
+        """Check the length of a request or reply about views, which `peer.views.statements` reads."""
         return self._checked(data, self._limits.views, "what it says about views")
 
     def view_answer(self, data: bytes) -> Answer:
-        """The answer to a question about views."""
+        """Read the answer to a question about views."""
         return self._read(Answer, self.views(data), "its answer")
 
     def status(self, data: bytes) -> StatusReply:
-        """The answer to a Status request; as long as the transport allows."""
+        """Read the answer to a Status request, which may be as long as the transport allows."""
         reply = self._read(StatusReply, data, "its answer")
         del reply.neighbours[self._members :]
         del reply.outside[self._members :]
@@ -123,7 +123,7 @@ class UntrustedDecoder:
         for one in beat.announced:
             self._clean(one)
         rates = beat.resources.bytes_per_second
-        # What is only shown must leave room for all neighbours in the answer to a Status request.
+        # These are only shown, and must leave room for all neighbours in the answer to a Status request.
         for peer in list(rates)[self._limits.rates :]:
             del rates[peer]
 
@@ -144,12 +144,12 @@ class UntrustedDecoder:
         return message
 
     def _clean(self, message: Message) -> None:
-        """Texts are cut and made printable; numbers that cannot be, such as a rate below 0, are not kept."""
+        """Cut texts and make them printable; drop impossible numbers, such as a negative rate."""
         for field, value in message.ListFields():
             if field.message_type and field.message_type.GetOptions().map_entry:
                 self._clean_map(value)
             elif field.type == FieldDescriptor.TYPE_MESSAGE and not field.is_repeated:
-                self._clean(value)  # what is repeated are places of frames: numbers of which all can be
+                self._clean(value)  # repeated messages hold only positions of frames, which are all valid numbers
             elif field.type == FieldDescriptor.TYPE_STRING and field.is_repeated:
                 value[:] = [sanitise(text, self._limits.characters) for text in value[: self._limits.facts]]
             elif field.type == FieldDescriptor.TYPE_STRING:
@@ -164,5 +164,5 @@ class UntrustedDecoder:
 
 
 def _possible(value: object) -> bool:
-    """Whether a measured number is finite and not below 0."""
+    """Return whether a measured number is finite and not negative."""
     return not isinstance(value, float) or (isfinite(value) and value >= 0)

@@ -19,7 +19,7 @@ from peer.settings import Settings
 Predictions = Mapping[str, Tensor]
 """z_k: what each other peer's model answers to all of this peer's samples, float32 (n, classes), by id."""
 WARMED_UP = "warm"
-"""In `peer.state` once the first epochs are over."""
+"""The name in `peer.state` of the mark that the warm-up is over."""
 NOISE_SHARE = 1e-5
 """Share of CE's gradient that is too little for a direction."""
 
@@ -56,7 +56,7 @@ class Distillation(Settings):
         return self._phases(0, self.warmup_epochs)
 
     async def warm_up_once(self, peer: Peer) -> None:
-        """Those epochs, at a peer that has not trained yet: in round 1, or where it is admitted later."""
+        """Train the warm-up epochs at a peer that has not trained yet: in round 1, or when it is admitted later."""
         if self.warmup_epochs and WARMED_UP not in peer.state:
             await peer.train(*self.warm_up())
             peer.state[WARMED_UP] = torch.tensor(True)

@@ -33,7 +33,7 @@ class Participation(Settings):
 
 
 async def common_start(peer: Peer, init: Init, share: str = "model") -> None:
-    """Where the peers' first weights differ, take their mean."""
+    """Take the mean of the peers' first weights, if they differ."""
     if init == "independent":
         await peer.weighted_mean(share, weight=1)
 

@@ -44,7 +44,7 @@ ENCRYPTED_SHARES = (
     Share("answers", size=CIPHERTEXTS_PER_MESSAGE * (ANSWER_BYTES + LENGTH_BYTES), bytes=True),
 )
 ENCRYPTED_STATE = ("key", "context/", "inputs/")
-"""In `peer.state`: one's own secret key; the context and encrypted inputs of all others."""
+"""Names in `peer.state`: the own secret key; the context and encrypted inputs of all others."""
 
 
 def check_encryptable(peer: Peer) -> None:

@@ -32,11 +32,11 @@ SECRET_BYTES = 32
 WORD_BYTES = 8
 """Bytes of the stream for one number."""
 STEP = 2.0**-53
-"""Between two neighbouring uniform numbers: as fine as float64 is below 1."""
+"""The distance of neighbouring uniform numbers, as fine as float64 below 1."""
 
 
 def draw_secret() -> Tensor:
-    """From the operating system's entropy, uint8 (32,): for `peer.once`, as no two calls give the same."""
+    """Draw a secret from the operating system's entropy, uint8 (32,); only in `peer.once`, as each call differs."""
     return as_secret(secrets.token_bytes(SECRET_BYTES))
 
 
@@ -98,7 +98,7 @@ async def _gathered_bytes(peer: Peer, record: Record, content: bytes) -> dict[st
 
 
 RENYI_ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 384, 512, 1024)
-"""Of the Rényi divergences that are looked at. Any set gives a bound; between whole numbers some do not converge."""
+"""Orders of the Rényi divergences that are tried. Any set gives a bound; some fractional orders do not converge."""
 
 
 def dp_accounting() -> Any:

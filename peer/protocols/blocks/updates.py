@@ -33,11 +33,11 @@ class PeerUpdates:
     samples: Tensor
     """n_i, float64 (N,)."""
     layout: tuple[TensorSlot, ...]
-    """Of the model."""
+    """The model's layout."""
 
     @cached_property
     def learnt(self) -> Tensor:
-        """Where in an update something is learnt, bool (p,); elsewhere lie BatchNorm's running statistics."""
+        """The places of an update at which something is learnt, bool (p,); the others are BatchNorm's statistics."""
         return trainable_places(self.vectors[0], self.layout)
 
     def total(self, weights: Tensor) -> Tensor:

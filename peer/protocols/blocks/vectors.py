@@ -77,7 +77,7 @@ def places_of_largest(values: Tensor, count: int) -> Tensor:
 
 
 def largest_of_each(layout: Sequence[TensorSlot], vector: Tensor, share: float) -> Tensor:
-    """Of every tensor of `layout` in a (p,) vector its ⌈share·size⌉ entries of greatest magnitude, share in 0..1."""
+    """The ⌈share·size⌉ entries of greatest magnitude of each tensor of `layout` in a (p,) vector, share in 0..1."""
     kept = torch.zeros_like(vector)
     for entry in layout:
         values = entry.view(vector).flatten()
@@ -86,7 +86,7 @@ def largest_of_each(layout: Sequence[TensorSlot], vector: Tensor, share: float) 
 
 
 def trainable_places(vector: Tensor, layout: Iterable[TensorSlot]) -> Tensor:
-    """Where in a vector, laid out as the model, something is learnt: bool (p,)."""
+    """The places of a vector, laid out like the model, at which something is learnt: bool (p,)."""
     places = torch.zeros_like(vector, dtype=torch.bool)
     for entry in layout:
         entry.view(places).fill_(entry.trainable)

@@ -1,7 +1,7 @@
-"""Between rounds and membership, where members change: rounds begin only while no next view is being decided on (V1).
+"""The gate between rounds and a membership that changes: rounds begin only while no view is being decided on (V1).
 
-To the runtime it is a `MembershipGate`; to the membership it says what this peer knows of its neighbours, and how far
-it is itself.
+To the runtime it is a `MembershipGate`; it tells the membership what this peer knows of its neighbours, and its own
+progress.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from peer.views.statements import Announcement, Signed
 from peer.views.view import View, ViewChain
 
 LEAVE_TIMEOUT_S = 5.0
-"""How long a leaving member waits at most for all others to know."""
+"""The longest time that a leaving member waits for all others to know."""
 
 
 class DynamicMembershipGate(MembershipGate):
@@ -30,29 +30,30 @@ class DynamicMembershipGate(MembershipGate):
     def __init__(
         self, view: View, acceptor: Acceptor, answer: Callable[[Pipe], Awaitable[None]], changed: Callable[[], None]
     ) -> None:
-        """answer: serves a stream with a request. changed: called when this peer's progress is known."""
+        """answer: serves a stream with a request about views. changed: called when this peer's progress is known."""
         super().__init__(view, acceptor.rules.patience)
         self._chain, self._absence = acceptor.chain, acceptor.rules.absence
         self._id, self._partial_start = acceptor.id, acceptor.rules.start_with is not None
         self._answer, self._on_change = answer, changed
         self.last_rounds, self.keyring = acceptor.chain.last_rounds(view.number), acceptor.keyring
         self.network: Network | None = None
-        """Since the peer has found what it had on disk."""
+        """The network, once the peer has found what it had on disk."""
         self.transport: Transport | None = None
-        """While it takes part in this view."""
+        """The transport, while the peer takes part in this view."""
         self.started = view.first - 1
         """The last round that this peer has begun."""
         self._all_came = False
-        """Whether a handshake was made with every neighbour."""
+        """Whether there was a handshake with every neighbour."""
         self._durable = view.first - 1
-        """The last round that is on disk for good."""
+        """The last durable round."""
         self._resumed = -1
-        """The round of the checkpoint that was read back: this peer can go back there, too."""
+        """The round of the checkpoint that was resumed: this peer can go back to it, too."""
         self.dropped = -1
-        """States up to that round may be gone: all were known to have later ones."""
+        """The last round whose state may be gone, as all members were known to have later ones."""
         self.leaving = False
         """Whether this peer is not a member of the next view, and ends with this one."""
         self.departure_acknowledged = asyncio.Event()
+        """Set when all members know that this peer leaves."""
         self._promised: int | None = None
         self._last: int | None = None
         self._free = asyncio.Event()
@@ -67,34 +68,34 @@ class DynamicMembershipGate(MembershipGate):
         self._on_change()
 
     def announce(self, network: Network, durable: int) -> None:
-        """While a view is decided on, no later one than promised (V1): a member that knew of a later one might drop the
-        state to which all are to go back."""
+        """Announce a durable round, but none beyond the promised one while a view is being decided on (V1): a member
+        that knew of a later round might drop the state that all are to go back to."""
         self._durable = max(self._durable, durable)
         network.announce(durable if self._promised is None else min(durable, self._promised))
 
     def oldest_needed_round(self, durability: Durability) -> int:
-        """That of any member: all go back together. While a view is decided on nothing is dropped: a member may promise
-        little and announce more right after."""
+        """Return the least durable round of all members, as all go back together. While a view is being decided on
+        nothing is dropped, as a member may promise an early round and announce a later one right after."""
         if self._promised is not None:
             return NOTHING
         self.dropped = max(self.dropped, durability.least - 1)
         return durability.least
 
     def join_timeout(self, done: int) -> float:
-        """For ever, as a member that does not come is lost after `absence`; but before the run has begun none is."""
+        """No limit, as a member that does not come is lost after `absence`; but none is before the run begins."""
         return inf if done >= 0 or self._partial_start else self._patience
 
     async def wait_to_start(self, round: int) -> None:
         self._all_came = True
-        while not self._free.is_set():  # it may be blocked again before this task runs
+        while not self._free.is_set():  # the gate may be closed again before this task runs
             await self._free.wait()
         if self._last is None or round <= self._last:
             self.started = round
 
     async def wait_to_end(self, network: Network, finished: bool) -> None:
-        """A finished peer is needed until all have finished: if a member is lost now, the rest goes back. Of members
-        that are no neighbours only relayed reports tell, which end where others have left; so not for longer than
-        `patience`. A leaving member waits until all others know: they could wait for its answer for ever."""
+        """A finished peer is needed until all have finished: if a member is lost now, the rest goes back. It waits for
+        at most `patience`, as relayed reports of members that are not its neighbours end when others leave. A leaving
+        member waits until all others know, who might otherwise wait for its answer for ever."""
         with suppress(TimeoutError):
             if finished:
                 async with asyncio.timeout(self._patience):
@@ -114,7 +115,7 @@ class DynamicMembershipGate(MembershipGate):
     # For the membership.
 
     def block_rounds(self, promised: int) -> None:
-        """Begin no round, and announce none later than the one promised (V1)."""
+        """Let no round begin, and announce none beyond the promised one (V1)."""
         self._promised = promised
         self._free.clear()
 
@@ -125,20 +126,20 @@ class DynamicMembershipGate(MembershipGate):
             self.network.announce(self._durable)
 
     def end_after(self, round: int) -> None:
-        """The next view is planned, and this one is over after that round."""
+        """End this view after that round, as the next view is planned."""
         self._last = round
         if self.network:
             self.network.set_last_round(round)
 
     def leave(self) -> None:
-        """This peer takes part in the view no more."""
+        """End this peer's part in the view."""
         self.transport = None
 
     def progress(self, chain: ViewChain) -> MemberProgress | None:
-        """Return this peer's progress for the next decision; None while it is not known, or must not be told.
+        """Return this peer's progress for the next decision; None while it is unknown or must not be stated.
 
-        A peer that has nothing at all may have forgotten a promise: it tells nothing before a neighbour has accepted
-        its handshake (one that has lost rounds is refused), unless the run may begin without some.
+        A peer that has nothing on disk may have forgotten a promise, so it states nothing until a neighbour has
+        accepted its handshake (peers that have lost rounds are refused), unless the run may begin without some members.
         """
         following = chain.after(self.view.number, self._id)
         if following and self._id in dict(following.entrants):
@@ -154,31 +155,31 @@ class DynamicMembershipGate(MembershipGate):
 
     @property
     def has_begun(self) -> bool:
-        """Whether all have been there at some time, as far as this peer can tell.
+        """Whether all members have been there at some time, as far as this peer can tell.
 
-        A peer that waits for a decision before the first round has met all its neighbours, too: if it held that the run
-        has not begun, and others that it has, they would never agree on which member is lost.
+        This includes a peer that waits for a decision before round 0 and has met all its neighbours: if peers disagreed
+        on whether the run has begun, they could never agree on which member is lost.
         """
         return self.view.number > 0 or self.started >= 0 or self._all_came
 
     @property
     def may_exclude(self) -> bool:
-        """Whether any member counts as lost yet: before the run has begun none, unless it may begin without some."""
+        """Whether members can count as lost yet: not before the run has begun, unless it may begin without some."""
         return self.has_begun or self._partial_start
 
     @property
     def missing(self) -> list[str]:
-        """Neighbours that are away, or have not come yet."""
+        """The neighbours that are away or have not come yet."""
         return [one.id for one in self._neighbours if one.state not in ("up", "left")]
 
     def silent_members(self, seconds: float, answered: Mapping[str, float]) -> list[str]:
-        """Return the neighbours without a heartbeat for so long, or that have lost what they had; of other members
-        nothing is known without asking.
+        """Return the neighbours that have sent no heartbeat for so many seconds, or that have lost rounds; nothing is
+        known of other members without asking them.
 
-        answered: when each has last answered a request, by the loop's clock.
+        answered: when each member last answered a request, by the loop's clock.
         """
         before = asyncio.get_running_loop().time() - seconds
-        # One that says it is in a later view is believed once this peer knows of one.
+        # A neighbour that says it is in a later view is believed once this peer knows of such a view.
         gone_on = [one.id for one in self._neighbours if one.progress.in_later_view and self._last is not None]
         around = [one for one in self._neighbours if one.state != "left" and one.id not in gone_on]
         return [
@@ -188,7 +189,7 @@ class DynamicMembershipGate(MembershipGate):
         ]
 
     def last_heartbeat(self, member: str) -> float:
-        """Return a neighbour's, by the loop's clock; of other members nothing is known here."""
+        """Return when a neighbour's last heartbeat came, by the loop's clock; -inf for other members."""
         return next((one.signs.last_heartbeat for one in self._neighbours if one.id == member), -inf)
 
     def has_met(self, member: str) -> bool:
@@ -196,11 +197,11 @@ class DynamicMembershipGate(MembershipGate):
         return any(one.id == member and one.reach.handshaken for one in self._neighbours)
 
     def announcements(self) -> Mapping[str, Signed[Announcement]]:
-        """Return what members have announced to be on their disks, as far as known here."""
+        """Return the announcements of durable rounds that this peer knows, by member."""
         return self.network.durability.announcements() if self.network else {}
 
     def add_announcement(self, signed: Signed[Announcement]) -> None:
-        """Take up what a member has announced, as another holds against it."""
+        """Take up a member's announcement that another member raised in an objection."""
         if self.network and signed.statement.view == self.view.number:
             with suppress(ImpossibleError):
                 durability = self.network.durability
@@ -208,6 +209,6 @@ class DynamicMembershipGate(MembershipGate):
 
     @property
     def _neighbours(self) -> list[Neighbour]:
-        """The present ones; none before the peer takes part."""
+        """The present neighbours; none before the peer takes part in the view."""
         edges = self.network.edges if self.network else None
         return [edges.neighbours[id] for id in sorted(edges.current())] if edges else []

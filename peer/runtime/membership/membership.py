@@ -1,9 +1,9 @@
 """A member's part in deciding on views: it answers, checks, remembers, and asks the others.
 
-What is promised is on disk before it is answered, and what is decided before any other peer hears of it (rule V1). How
-a view is decided stands at the head of `peer/views/decision.py`; checked here is what only this member can know of a
-proposal (rule V2): whether a member that is to be left out answers after all, which rounds have begun here, and to
-which it can go back.
+A promise is on disk before it is sent, and a decision before any other peer hears of it (rule V1). The head of
+`peer/views/decision.py` says how a view is decided; this module checks what only this member can know about a proposal
+(rule V2): whether a member that is to be left out answers after all, which rounds have begun here, and which one it can
+go back to.
 """
 
 import asyncio
@@ -55,11 +55,11 @@ from peer.views.statements import (
 from peer.views.view import View
 
 REFUSAL_LASTS_S = 3.0
-"""How long a refusal to leave stays the answer to repeated requests."""
+"""Seconds for which a refusal to leave remains the answer to repeated requests."""
 
 
 class LeaveRequest:
-    """An operator's request that this member leave. Not persisted."""
+    """An operator's request that this member leave, which is not kept on disk."""
 
     def __init__(self, report: Report) -> None:
         self._report, self._clock = report, asyncio.get_running_loop().time
@@ -73,16 +73,16 @@ class LeaveRequest:
 
     @property
     def age(self) -> float:
-        """Seconds since it was submitted."""
+        """Seconds since the request was submitted; 0 if there is none."""
         return 0.0 if self._since is None else self._clock() - self._since
 
     @property
     def refusal(self) -> str:
-        """Why the last one was rejected, for a while."""
+        """Why the last request was rejected, for REFUSAL_LASTS_S; empty otherwise."""
         return self._refusal if self._clock() - self._refused_at < REFUSAL_LASTS_S else ""
 
     def submit(self, otherwise: Callable[[], None] | None = None) -> None:
-        """Leave; `otherwise` is called if that cannot be done."""
+        """Request to leave; `otherwise` is called if that is not possible."""
         self._otherwise = otherwise or self._otherwise
         if self._since is None:
             self._since = self._clock()
@@ -97,43 +97,45 @@ class LeaveRequest:
 
 
 class Membership:
-    """One peer's membership, through all views."""
+    """One peer's membership, across all views."""
 
     def __init__(self, store: ViewStore, acceptor: Acceptor, rpc: ViewRpc, report: Report) -> None:
         self.store, self.acceptor, self.memory = store, acceptor, store.memory
         self.rpc, self.report, self.timeouts = rpc, report, rpc.timeouts
         self.id, self.chain, self.keyring = acceptor.id, acceptor.chain, acceptor.keyring
         self.gate: DynamicMembershipGate | None = None
-        """That of the present view."""
+        """The gate of the present view."""
         self.leave_request = LeaveRequest(report)
         self.admission_requests: dict[str, Signed[Entry]] = {}
+        """The entries of peers that ask to be admitted, by peer."""
         self.answered: dict[str, float] = {}
-        """When each member has last answered a request, by the loop's clock."""
+        """When each member last answered a request, by the loop's clock."""
         self._failures: dict[str, str] = {}
         """Why the last request to a member was not answered."""
         self._withholding: dict[str, float] = {}
-        """Since when a member has answered this one's requests for a promise without one."""
+        """The time since which a member has answered this one's requests for a promise without giving one."""
         self._refusals = Refusals(report, rpc.limits, acceptor.rules.ids)
         self._surprises = Surprises(rpc.limits)
         self._clock = asyncio.get_running_loop().time
         self.turns = Turns(self.timeouts.decision_timeout, self._clock)
-        """Only where members may lie; else every attempt is accepted."""
+        """The turns of members. Used only if members may lie; otherwise every attempt is accepted."""
         self._announced: dict[str, Signed[Announcement]] = {}
-        """What members have announced, in this view and before."""
+        """The most binding announcement of each member, made in this view or before."""
         self._prepare: Signed[Prepare] | None = None
-        """The present attempt's."""
+        """The request of the present attempt that this member has promised."""
         self._deciding_since: float | None = None
+        """The time since which the next view has been decided on; None if it is not."""
         self._relayed: tuple[Ballot | None, dict[str, asyncio.Task[Promised | Refused | Behind | None]]] = None, {}
-        """Answers of members to the present attempt, which this one has asked for its proposer, or for itself."""
+        """The present ballot, and members' answers to it that this one has asked for, for its proposer or itself."""
         self._changed, self._writing = asyncio.Event(), asyncio.Lock()
         self._written: object = None
         self._reported = self.chain.current.number
         self._abandoned: int | None = None
-        """The number of the view that this peer plays and that cannot be played to its end any more."""
+        """The number of the view that this peer plays, if it cannot be played to its end any more."""
 
     @classmethod
     def open(cls, setup: Setup, limits: RuntimeLimits, report: Report) -> "Membership":
-        """Go on from views.json; raises FailedError where that is damaged or not proved."""
+        """Go on from views.json; FailedError if it is damaged or a view in it is not proved."""
         make_private(setup.out)
         config, spec, agreement = setup.config, setup.spec, setup.spec.link_agreement
         identity = Identity(config.id, agreement.digests, manifest="", settings=agreement.content)
@@ -153,12 +155,12 @@ class Membership:
 
     @property
     def is_deciding(self) -> bool:
-        """Whether the next view is being decided on: no round may begin."""
+        """Whether the next view is being decided on, so that no round may begin."""
         return self.acceptor.held
 
     @property
     def deciding_for(self) -> float:
-        """Seconds for which the next view has been decided on; 0 if it is not."""
+        """Seconds for which the next view has been being decided on; 0 if it is not."""
         return 0.0 if self._deciding_since is None else self._clock() - self._deciding_since
 
     @property
@@ -173,17 +175,16 @@ class Membership:
 
     @property
     def is_member(self) -> bool:
-        """Whether it is a member of the last view."""
+        """Whether this peer is a member of the last view."""
         return self.acceptor.is_member
 
     @property
     def has_left(self) -> bool:
-        """Whether it was told to leave, and no view is left for it to play."""
+        """Whether this peer was asked to leave, and has no view left to play."""
         return self.leave_request.pending and not self.is_member and not self.chain.after(self.memory.entered, self.id)
 
     def announcements(self) -> Mapping[str, Signed[Announcement]]:
-        """Return what each member has announced to be on its disk, as far as known: in this view or in one before,
-        whichever binds it more."""
+        """Return the announcement of each member that binds it most, made in this view or before, as far as known."""
         for signed in self.gate.announcements().values() if self.gate else ():
             known = self._announced.get(signed.signer)
             if known is None or self._binds(signed) >= self._binds(known):
@@ -191,34 +192,34 @@ class Membership:
         return self._announced
 
     def _binds(self, announced: Signed[Announcement]) -> int:
-        """Return up to which round it holds, now that later views have made some void."""
+        """Return the last round that an announcement still covers, as later views may have made some void."""
         return self.chain.valid(announced.statement.round, announced.statement.view)
 
     # Playing views.
 
     def open_gate(self) -> DynamicMembershipGate:
-        self.announcements()  # those of the view before are not forgotten
+        self.announcements()  # keeps those of the view before
         self.gate = DynamicMembershipGate(self.view, self.acceptor, self.answer, self.stir)
         self._update_gate()
         return self.gate
 
     async def wait_view_over(self, view: View) -> None:
-        """Wait until its rounds are void, or the others go on without this peer."""
+        """Wait until the view's rounds are void, or the others go on without this peer."""
         while not self.is_over(view):
             await self._change()
 
     def is_over(self, view: View) -> bool:
-        """Return whether it is of no use any more to play that view."""
+        """Return whether there is no point any more in playing that view."""
         return view.number == self._abandoned or self.chain.is_over(view.number, self.id)
 
     def abandon_view(self, view: View) -> None:
-        """This member leaves, and cannot play that view to its end: another one is away."""
+        """Give up that view, which this leaving member cannot play to its end, as another member is lost."""
         self._abandoned = view.number
         self._update_gate()
         self.stir()
 
     async def enter(self, view: View) -> None:
-        """Play that view from now on: this is on disk when it returns."""
+        """Play that view from now on; this is on disk when the method returns."""
         self.memory.entered = view.number
         async with self._writing:
             await self._write()
@@ -226,24 +227,24 @@ class Membership:
     # Asking.
 
     def refused(self, member: str) -> bool:
-        """Return whether the connection was refused when that member was last asked."""
+        """Return whether that member refused the connection when it was last asked."""
         return self._failures.get(member) == REFUSED
 
     def awaited(self, member: str) -> Awaited:
-        """Return the member with its address and the reason why it counts as away."""
+        """Return the member, with its address and the reason why it counts as away."""
         withholding = "it answers, and promises nothing"
         reason = withholding if self.is_withholding(member) else self._failures.get(member, "no answer")
         return Awaited(member, self.rpc.addresses.get(member), reason)
 
     def is_withholding(self, member: str) -> bool:
-        """Return whether a member has refused this one every promise for so long that no honest one does: for more than
-        `absence` and a few turns of others."""
+        """Return whether a member has refused this one all promises for longer than an honest member does, which is
+        `absence` plus a few turns of others."""
         since, limit = self._withholding.get(member), self.acceptor.rules.absence + 3 * self.timeouts.decision_timeout
         return since is not None and self._clock() - since > limit
 
     async def ask(self, member: str, request: Request, transport: Transport | None = None) -> Reply | None:
-        """Return the reply; None where there is none, or one that no honest member gives. transport: the gate's, if not
-        given; without either, other members are not asked."""
+        """Return the reply; None if there is none, or none that an honest member gives. transport: the gate's by
+        default; without either, other members are not asked."""
         transport = transport or (self.gate.transport if self.gate else None)
         if transport is None and member != self.id:
             return None
@@ -255,7 +256,7 @@ class Membership:
             check_reply(request, reply)
             if isinstance(reply, Decided):
                 await self.handle(reply)
-        except TimeoutError:  # this peer itself does not know its progress yet
+        except TimeoutError:  # this peer does not know its own progress yet
             return None
         except (DisconnectedError, RefusedError) as error:
             self._failures[member] = str(error)
@@ -276,8 +277,8 @@ class Membership:
         return reply
 
     async def ask_informed(self, member: str, request: Request) -> Reply | None:
-        """Ask; a member that is behind is sent the views that it lacks, and asked again, while it gets on and the time
-        for a question lasts: else a liar could get on for ever."""
+        """Ask; a member that is behind is sent the views that it lacks and asked again, as long as it makes progress
+        and the time for a question lasts, so that a liar cannot keep catching up for ever."""
         known, until = -1, self._clock() + self.timeouts.view_rpc_timeout
         while True:
             reply = await self.ask(member, request)
@@ -291,13 +292,13 @@ class Membership:
     async def ask_all(
         self, members: Iterable[str], request: Request, transport: Transport | None = None
     ) -> dict[str, Reply]:
-        """Return the replies, by member; those that do not answer are left out."""
+        """Return the replies, by member, without members that do not answer."""
         asked = [*members]
         replies = await asyncio.gather(*(self.ask(id, request, transport) for id in asked))
         return {id: reply for id, reply in zip(asked, replies, strict=True) if reply}
 
     def report_invalid(self, member: str, what: str) -> None:
-        """Count what no honest member sends, and report it once."""
+        """Count a message that no honest member sends, and report it once."""
         self._refusals.add(events.CallerRefused(caller=member, kind="views", reason=f"{what}; it was not believed"))
 
     @property
@@ -321,9 +322,9 @@ class Membership:
             return Denied(str(error)[:300])
 
     async def handle(self, request: Request) -> Reply:
-        """Answer, once what follows from it is on disk; raises InvalidError for what no honest member asks."""
+        """Answer a request, once its effects are on disk; raises InvalidError for what no honest member asks."""
         progress = NO_PROGRESS
-        match request:  # what the acceptor does not know
+        match request:  # the cases that need more than the acceptor knows
             case Leave():
                 return await self._leave(request)
             case Expel() if problem := self._expulsion_problem(request):
@@ -343,24 +344,24 @@ class Membership:
             reply = self.acceptor.handle(request, progress, self.most)
         except InvalidError:
             if self.chain.current.number != number:
-                await shielded(self._persist)  # what was proved before the rest counts
+                await shielded(self._persist)  # what was proved before the error still counts
             raise
         self._note(request, reply)
         if self.chain.current.number != number:
             self.turns.forget()
-        await shielded(self._persist)  # what was handled counts, also where the asker has gone meanwhile
+        await shielded(self._persist)  # what was handled counts, even if the asker has gone meanwhile
         return reply
 
     def _note(self, request: Request, reply: Reply) -> None:
-        """Do what follows from the answer here, before anything else can happen."""
+        """Apply the effects of an answer to this peer, before anything else can happen."""
         if isinstance(request, AskPromise) and isinstance(reply, Promised):
             self._prepare = request.prepare
             self.memory.promised = reply.promise.statement.durable
         if isinstance(reply, Voted):
             self.turns.advance(reply.vote.statement.ballot.proposer)
         if self.is_deciding and self.gate:
-            self.gate.block_rounds(self.memory.promised)  # V1: a round that begins from now on is not in the promise
-        # A member that learns late that it was admitted asks once more: that must not count when it is out again.
+            self.gate.block_rounds(self.memory.promised)  # V1: a round begun from now on would not be in the promise
+        # A peer that learns late that it was admitted asks once more; that must not count when it is out again.
         current = self.chain.current
         if isinstance(request, Enter) and request.entry.signer not in {*current.members, *current.expelled}:
             self.admission_requests[request.entry.signer] = request.entry
@@ -369,11 +370,11 @@ class Membership:
 
     @property
     def most(self) -> int:
-        """How many views are sent at once, so that they fit into an answer also with the largest keys."""
+        """How many views are sent at once, so that they fit into an answer even with the largest keys."""
         return max(1, self.rpc.limits.views // (6144 * len(self.acceptor.rules.ids)))
 
     def _not_its_turn(self, prepare: Signed[Prepare]) -> Refused | None:
-        """Return the answer to a new attempt that is not accepted now (rule T1)."""
+        """Return the answer to a new attempt that is not accepted now (rule T1); None if it is."""
         slot, ballot = self.acceptor.slot, prepare.statement.ballot
         if prepare.statement.number != slot.number or (slot.promised and ballot <= slot.promised):
             return None
@@ -388,7 +389,7 @@ class Membership:
         return Refused(slot.number, slot.promised or ballot)
 
     async def _relay(self, prepare: Signed[Prepare], to: Iterable[str]) -> Reply:
-        """Answer with the promises of members from which the proposer has none."""
+        """Answer with promises of members from which the proposer has none."""
         slot, present = self.acceptor.slot, self.chain.current
         if prepare != self._prepare or prepare.statement.ballot != slot.promised:
             return Refused(slot.number, slot.promised or prepare.statement.ballot)
@@ -397,7 +398,7 @@ class Membership:
         return Relayed(tuple(one for one in found if isinstance(one, Promised)))
 
     def _promise_of(self, id: str, prepare: Signed[Prepare]) -> "asyncio.Task[Promised | Refused | Behind | None]":
-        """Ask each member once in an attempt; its answer, or that there is none, is kept until the next."""
+        """Ask each member once per attempt; its answer, or that there was none, is kept until the next attempt."""
         ballot, asked = self._relayed
         if ballot != prepare.statement.ballot:
             self._relayed = prepare.statement.ballot, (asked := {})
@@ -407,7 +408,7 @@ class Membership:
 
     async def _ask_for_promise(self, id: str, prepare: Signed[Prepare]) -> Promised | Refused | Behind | None:
         with suppress(TimeoutError):
-            # Less than the proposer waits for this member's answer.
+            # Shorter than the proposer waits for this member's answer.
             async with asyncio.timeout(0.75 * self.timeouts.view_rpc_timeout):
                 reply = await self.ask_informed(id, AskPromise(prepare))
                 if isinstance(reply, Promised):
@@ -416,8 +417,8 @@ class Membership:
         return None
 
     def _is_promise(self, promised: Promised, by: str, asked: Prepare) -> bool:
-        """Return whether it is one in that ballot, whatever was decided meanwhile. If not, that member is at fault, and
-        not the proposer, which has asked for it."""
+        """Return whether it is a valid promise for that ballot, whatever was decided meanwhile. If not, that member is
+        at fault, not the proposer that has asked for it."""
         try:
             self.acceptor.verifier.check_promised(self.chain.of(asked.number - 1), promised, by, asked.ballot)
         except InvalidError as error:
@@ -426,9 +427,9 @@ class Membership:
         return True
 
     async def _objection(self, proposal: Proposal) -> Objection | None:
-        """Return why this member does not vote for a view, by what only it knows (rules V2 to V4).
+        """Return why this member does not vote for a view, given what only it knows (rules V2 to V4); None if it does.
 
-        Without signatures all members are believed. A view with a lock has had the votes of a quorum before.
+        Without signatures all members are believed. A locked view has already had the votes of a quorum.
         """
         view, grounds, slot = proposal.view, proposal.grounds, self.acceptor.slot
         ballot = proposal.vote.statement.ballot
@@ -461,12 +462,12 @@ class Membership:
         return Objection(f"{', '.join(there)} answers {self.id}"[:300]) if there else None
 
     def _have_begun(self, promises: Iterable[Promise]) -> bool:
-        """Return whether an honest member that promises has begun: then all have been there at some time, also if this
-        peer was restarted meanwhile and does not know it."""
+        """Return whether at least one honest member that promises has begun a round: then all were there at some time,
+        even if this peer was restarted meanwhile and does not know it."""
         return sum(promise.started >= 0 for promise in promises) > self.tolerates
 
     async def _is_there(self, id: str, ballot: Ballot) -> bool:
-        """Return whether a member that is to count as lost answers this one."""
+        """Return whether a member that is to count as lost does answer this one."""
         gate, prepare = self.gate, self._prepare
         if id == self.id or gate is None or gate.transport is None:
             return id == self.id
@@ -474,13 +475,13 @@ class Membership:
             return False
         if id in self.chain.current.members and prepare and prepare.statement.ballot == ballot:
             found = await self._promise_of(id, prepare)
-            # A member that has accepted another ballot, or does not know this view, is there; but none blocks the rest
-            # by that for ever.
+            # A member that has accepted another ballot, or does not know this view, is there; but it must not block
+            # the rest in that way for ever.
             return isinstance(found, Promised) or (found is not None and not self.is_withholding(id))
         return await self.ask(id, Ask(self.chain.current.number)) is not None
 
     async def _leave(self, request: Leave) -> Reply:
-        """Answer when it is decided, or cannot be done; else after a while, and the asker asks again."""
+        """Answer when leaving is decided or impossible, or else after a while: then the asker asks again."""
         order = self.leave_request
         if order.refusal:
             return Denied(order.refusal)
@@ -500,8 +501,8 @@ class Membership:
         return f"without {request.id} {left} members would be left, and the protocol needs {least}"
 
     async def _progress(self) -> MemberProgress:
-        """Return this peer's progress, once it has found what it had on disk."""
-        async with asyncio.timeout(self.timeouts.view_rpc_timeout):  # then the asker has stopped waiting for the answer
+        """Return this peer's progress, once it has found what it had on disk; TimeoutError if that takes too long."""
+        async with asyncio.timeout(self.timeouts.view_rpc_timeout):  # after that the asker waits no longer
             while not (progress := self.gate and self.gate.progress(self.chain)):
                 await self._change()
         return progress
@@ -515,7 +516,7 @@ class Membership:
                 self._written = state
         for view in self.chain.since(self._reported):
             self._reported = view.number
-            self.admission_requests.clear()  # members that still want to be admitted ask again
+            self.admission_requests.clear()  # peers that still want to be admitted ask again
             self.report(ViewDecided(**view.as_json()))
         self._update_gate()
         self.stir()
@@ -529,7 +530,7 @@ class Membership:
             self.turns.end()
         self._deciding_since = (self._deciding_since or self._clock()) if self.is_deciding else None
         if gate := self.gate:
-            # In a view that is void no round is begun, and none on disk is announced.
+            # In a void view no round begins, and none on disk is announced.
             if self.is_deciding or self.is_over(gate.view):
                 gate.block_rounds(self.memory.promised)
             else:

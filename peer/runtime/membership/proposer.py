@@ -1,8 +1,8 @@
-"""When a member proposes the next view, and which: without members that are lost, leave or are expelled, with those
-that ask to enter.
+"""When a member proposes the next view, and which one: without members that are lost, leave or are expelled, and with
+those that ask to enter.
 
-Only how long it waits is drawn at random: what is decided never depends on it. Where too few members are there for a
-decision, it reports the wait for them: that it begins, lasts and ends (`WaitReporter`).
+Only how long it waits is random: what is decided never depends on it. If too few members are there for a decision, it
+reports the beginning, the duration and the end of the wait for them (`WaitReporter`).
 """
 
 import asyncio
@@ -36,23 +36,23 @@ from peer.views.statements import (
 )
 
 CHANGES, CHANGE_AGAIN = 8, 600.0
-"""So many changes of a wait are reported at once, and one more each time that so many seconds have passed: members that
-come and go do not fill the log."""
+"""The first CHANGES changes of a wait are reported at once, and then one more every CHANGE_AGAIN seconds, so that
+members that come and go do not fill the log."""
 
 
 class WaitReporter:
-    """Reports one kind of wait. Reminders come at ever longer intervals, with the changes that came too quickly."""
+    """Reports one kind of wait. Reminders come at growing intervals, and include changes that came too quickly."""
 
     def __init__(self, report: Report, reminders: ReportIntervals) -> None:
         self._report, self._reminders = report, reminders
         self._clock = asyncio.get_running_loop().time
         self._pace = RateLimiter(CHANGES, CHANGE_AGAIN)
         self._reported: list[str] | None = None
-        """The members that are waited for, as reported last; None while no wait is reported."""
+        """The members that were last reported as awaited; None while no wait is reported."""
         self._interval, self._due = 0.0, 0.0
 
     def look(self, waiting: Waiting) -> None:
-        """Take the wait as it is now; it is over when no member is awaited."""
+        """Take the present state of the wait and report it if it is due; the wait is over when no member is awaited."""
         ids = [one.id for one in waiting.awaited]
         begins, reminds = self._reported is None, self._reported is not None and self._clock() >= self._due
         if not ids:
@@ -71,12 +71,12 @@ class WaitReporter:
 
 
 RANK_DELAY_S, LAST_RANK = 0.3, 6
-"""Between two members that begin an attempt, or take over one that has failed; at most so many wait for others. Where
-twenty saw one loss and all began at once, each preempted another, and a decision took 13 s."""
+"""Seconds between the starts of two members that begin an attempt, or take over a failed one; from rank LAST_RANK on,
+members begin together. When twenty that saw one loss all began at once, they preempted each other for 13 s."""
 
 
 class ExcludedError(FailedError):
-    """The others have gone on without this peer, and do not take it in."""
+    """Raised when the others have gone on without this peer, and will not admit it."""
 
 
 class Proposer:
@@ -87,23 +87,24 @@ class Proposer:
         self._acceptor, self._rules = membership.acceptor, membership.acceptor.rules
         self._clock, self._random = asyncio.get_running_loop().time, Random(membership.id)
         self._consents: dict[tuple[str, str], Signed[Consent]] = {}
-        """Of others, by signer and accused."""
+        """Consents received from others, by (signer, accused)."""
         self._guilt: dict[str, Guilt] = {}
+        """Proofs of guilt received from others, by the guilty member."""
         self._failed = False
-        """Whether the last attempt was this peer's, and found no quorum."""
+        """Whether this peer's last attempt found no quorum."""
         self._preempted_by: Ballot | None = None
         self._preempted = 0
-        """How many attempts in a row have been preempted."""
+        """How many attempts in a row were preempted."""
         self._wants_since: float | None = None
-        """Since when it has wanted a change."""
+        """The time since which it has wanted a change; all times are the loop's."""
         self._few_since: float | None = None
-        """Since when too few members are left for a decision."""
+        """The time since which too few members have been left for a decision."""
         self._not_before = 0.0
-        """When it may propose again, by the loop's clock."""
+        """The time before which it does not propose again."""
         self._departure_sent = -inf
-        """When it last told all that it leaves."""
+        """The time at which it last told all that it leaves."""
         self._short_since: float | None = None
-        """Since when it wants a decision for which too few members are there."""
+        """The time since which it has wanted a decision for which too few members are there."""
         self._shortages = WaitReporter(membership.report, reminders)
 
     async def run(self) -> None:
@@ -115,9 +116,9 @@ class Proposer:
     # Which members are there.
 
     async def _look_for_the_missing(self) -> None:
-        """Ask members that are missing whether they are there all the same, and what was decided meanwhile.
+        """Ask missing members, and another one at random, which views were decided; one that answers is not silent.
 
-        While none is missing, none is asked. One that answers is not silent: it may be busy, or play the view before.
+        It may just be busy, or still play the view before. While no member is missing, nobody is asked.
         """
         membership, random = self._membership, Random(self._membership.id)
         while True:
@@ -134,14 +135,14 @@ class Proposer:
         return bool(gate.transport) and not self._membership.is_over(gate.view)
 
     def _wants_decision(self, gate: DynamicMembershipGate) -> bool:
-        """Return whether a decision is due that absent members can prevent."""
+        """Return whether a decision is due that absent members could prevent."""
         membership = self._membership
         if not self._takes_part(gate) or not membership.is_member:
             return False
         return bool(self._lost(gate) or self.to_expel) or membership.deciding_for > self._timeouts.decision_timeout
 
     def _away(self, gate: DynamicMembershipGate) -> list[str]:
-        """Return the members without heartbeat and answer for `absence`, or that withhold their promises."""
+        """Return the members that have sent no heartbeat or answer for `absence`, or that withhold their promises."""
         membership, out, before = self._membership, self.to_expel, self._clock() - self._rules.absence
 
         def is_here(id: str) -> bool:
@@ -151,9 +152,9 @@ class Proposer:
         return [id for id in membership.others if id not in out and not is_here(id)]
 
     def _look_for_a_quorum(self, gate: DynamicMembershipGate) -> None:
-        """Report, in the log and in this peer's status, where a decision waits for members.
+        """Report, in the log and in this peer's status, a decision that waits for members.
 
-        One look is not enough: a member that is busy answers at the next.
+        It takes two looks in a row, as a busy member may answer by the second.
         """
         begun, self._short_since = self._short_since, None
         gate.waiting, over = None, "no decision waits for members any more"
@@ -169,6 +170,7 @@ class Proposer:
         self._shortages.look(gate.waiting or Waiting(cause="quorum", awaited=(), sentence=over))
 
     def _shortage(self, gate: DynamicMembershipGate, away: Collection[str], seconds: float) -> Shortage | None:
+        """Return how many members are short for a decision; None if enough are there. seconds: the wait so far."""
         view, faulty, least, out = self._membership.chain.current, self._rules.faulty, self._least(gate), self.to_expel
         here = [id for id in view.members if id not in away and id not in out]
         if view.is_quorum(here, faulty) and len(here) >= least:
@@ -188,7 +190,7 @@ class Proposer:
     # Which members are to be expelled (V5).
 
     async def _poll(self) -> None:
-        """Ask the others for their consents and proofs, while this member has any of its own."""
+        """Ask the others for their consents and proofs for as long as this member has any of its own."""
         membership = self._membership
         while True:
             memory, present = membership.memory, membership.chain.current
@@ -202,7 +204,7 @@ class Proposer:
             await asyncio.sleep(self._timeouts.liveness_poll)
 
     def _take(self, member: str, evidence: Evidence) -> None:
-        """Take the member's own consents, and what it can prove."""
+        """Take a member's own consents, and the guilt that it can prove."""
         most, verifier = len(self._rules.ids), self._acceptor.verifier
         try:
             ids = {*self._rules.ids} - {*self._membership.chain.current.expelled}
@@ -217,7 +219,7 @@ class Proposer:
 
     @property
     def to_expel(self) -> Mapping[str, Evidence]:
-        """The members to expel, each with the proof; none if too few would be left."""
+        """The members to expel, each with the proof; empty if too few members would be left."""
         acceptor, view = self._acceptor, self._membership.chain.current
         known = self._consents | {(acceptor.id, one.statement.id): one for one in acceptor.memory.consents}
         guilt = self._guilt | {one.id: one for one in acceptor.memory.guilt}
@@ -235,7 +237,7 @@ class Proposer:
         while True:
             await asyncio.sleep(self._timeouts.poll)
             late, looked = self._clock() - looked - self._timeouts.poll, self._clock()
-            # After a pause of this process, pending heartbeats have not been read yet.
+            # After a pause of this process, heartbeats that arrived meanwhile have not been read yet.
             if late >= self._timeouts.heartbeat_interval:
                 self._not_before = max(self._not_before, looked + self._timeouts.suspect_after)
             gate, membership = self._membership.gate, self._membership
@@ -254,6 +256,15 @@ class Proposer:
                 self._wants_since = None
 
     def _desired_change(self, gate: DynamicMembershipGate) -> MembershipChange | None:
+        """Return the change to propose now, None for none; the order of the guards is the policy.
+
+        A decision that is under way (`held`: for how many seconds) is left to others first, unless its proposer is to
+        be expelled; and nothing is proposed while the others would ignore this member (T3). First comes what the
+        training cannot go on without: to exclude lost or expelled members, or whoever does not promise when a decision
+        has taken longer than `absence`. All other changes need the promises of all members: to leave; to end a decision
+        that is under way, with no change if nothing else follows, as no round begins before; and last to admit peers,
+        for which nobody waits.
+        """
         membership, absence, out = self._membership, self._rules.absence, self.to_expel
         held, promised = membership.deciding_for, self._acceptor.slot.promised
         by_expelled = promised is not None and promised.proposer in out
@@ -276,13 +287,13 @@ class Proposer:
     def _exclusion(
         self, lost: Collection[str], out: Mapping[str, Evidence], gate: DynamicMembershipGate, waits: bool
     ) -> MembershipChange:
-        """Leave out members that are lost or expelled; waits: for all others to promise, if none is lost."""
+        """Return the change that leaves out lost or expelled members. waits: unless one is lost, all must promise."""
         others, members = [id for id in lost if id not in out], self._membership.chain.current.members
         return MembershipChange(
             min_members=self._least(gate),
             withholding=frozenset(id for id in members if self._membership.is_withholding(id)),
             unanimous=bool(out) and waits and not others,
-            # Members no more, that were to play the last rounds before a view that is decided.
+            # Former members that still had rounds before the present view to play.
             missing=tuple(id for id in others if id not in members),
             evidence=Evidence(
                 tuple(consent for one in out.values() for consent in one.consents),
@@ -292,9 +303,9 @@ class Proposer:
         )
 
     def _rank(self, change: MembershipChange) -> int:
-        """Return how many members begin before this one, where all may see the same.
+        """Return how many members begin before this one, for a change that all may want at once.
 
-        A member that leaves, or that was asked to admit one, may be the only one that knows.
+        It is 0 for a change that only this member may know of: that it leaves, or was asked to admit a peer.
         """
         if change.leaves or change.entries or self._membership.deciding_for:
             return 0
@@ -303,7 +314,7 @@ class Proposer:
         return min(sum(id not in gone for id in before), LAST_RANK)
 
     def _is_left_to_others(self, held: float) -> bool:
-        """Return whether another member attempts a decision, or takes it over before this one."""
+        """Return whether another member's attempt is under way, or another one is to take over before this one."""
         membership, promised = self._membership, self._acceptor.slot.promised
         if not membership.tolerates:
             return not self._failed and held < self._timeouts.decision_timeout
@@ -313,7 +324,7 @@ class Proposer:
         return membership.turns.over_for < rank * RANK_DELAY_S or membership.turns.over_for == 0
 
     def _stay_reason(self, gate: DynamicMembershipGate | None) -> str | None:
-        """Return why this peer cannot leave, in a sentence."""
+        """Return why this peer cannot leave, in words; None if it can."""
         least, limit, members = self._rules.min_members, self._rules.patience, self._membership.chain.current.members
         if len(members) <= least:
             return f"there are {len(members)} members, and the protocol needs {least}"
@@ -328,9 +339,9 @@ class Proposer:
     # How it is decided.
 
     async def _announce_departure(self, gate: DynamicMembershipGate) -> None:
-        """Tell all that this peer leaves, until they know; and wait for none that is lost meanwhile."""
+        """Tell all members that this peer leaves, until they know; give up the view if one is lost meanwhile."""
         membership = self._membership
-        if self._lost(gate):  # the members may not see it: they would not go back
+        if self._lost(gate):  # the members may not notice the loss, and so would not roll back
             membership.abandon_view(gate.view)
             return
         if gate.departure_acknowledged.is_set() or self._clock() - self._departure_sent < self._timeouts.liveness_poll:
@@ -342,6 +353,7 @@ class Proposer:
             gate.departure_acknowledged.set()
 
     async def _propose(self, change: MembershipChange, gate: DynamicMembershipGate) -> None:
+        """Make one attempt to have the change decided, and set when the next may begin."""
         attempt = Attempt(self._acceptor, self._preempted_by, change)
         attempt.hold_against(self._membership.announcements().values())
         while requests := attempt.requests():
@@ -354,20 +366,20 @@ class Proposer:
         for signed in attempt.announced.values():
             gate.add_announcement(signed)
         self._check_others(attempt.state in ("no_quorum", "preempted"))
-        # Where many see the same loss at once, each attempt preempts another: ever fewer of them try.
+        # When many see the same loss at once, attempts preempt each other: the growing backoff lets ever fewer try.
         self._preempted = self._preempted + 1 if attempt.state == "preempted" else 0
         backoff = self._random.uniform(*self._timeouts.proposal_backoff) * 2 ** min(self._preempted, 5)
         self._not_before = self._clock() + backoff
 
     async def _ask_all(self, requests: Mapping[str, Request], gone: Collection[str]) -> dict[str, Reply | None]:
-        """Return all replies, by member; None where none came. gone: members that seem silent for good."""
+        """Return all replies, by member; None for a member without reply. gone: members that seem silent for good."""
         membership, asking = self._membership, dict[str, asyncio.Task[Reply | None]]()
         async with asyncio.TaskGroup() as group:
             for id in (id for id in requests if id != membership.id):
                 ask = membership.ask if id in gone else self._ask_patiently
                 asking[id] = group.create_task(ask(id, requests[id]))
             if own := requests.get(membership.id):
-                # A peer that learns of a decision closes its connections to move on: so the others learn of it before.
+                # A peer that learns of a decision closes its connections to move on, so the others must know it first.
                 members = own.decisions[-1].view.members if isinstance(own, Decided) else ()
                 if hearing := [asking[id] for id in members if id in asking]:
                     await asyncio.wait(hearing)
@@ -375,9 +387,9 @@ class Proposer:
         return {id: task.result() for id, task in asking.items()}
 
     async def _ask_patiently(self, member: str, request: Request) -> Reply | None:
-        """Ask again where the connection is refused: that peer may be starting, or on its way to the next view.
+        """Ask for a promise again while the connection is refused: that peer may be starting, or changing views.
 
-        A member that promises nothing is left out: so it is asked for as long as a silent one is waited for.
+        A member that does not promise is left out, so it is asked for as long as this peer would wait for a reply.
         """
         until = self._clock() + self._timeouts.view_rpc_timeout
         while True:
@@ -388,7 +400,7 @@ class Proposer:
             await asyncio.sleep(self._timeouts.retry[-1])
 
     def _check_others(self, in_vain: bool) -> None:
-        """Raise ExcludedError once so many have ended for so long that no decision can be expected any more."""
+        """Raise ExcludedError when so many members have ended, for `patience`, that no decision is possible."""
         view = self._membership.chain.current
         there = [id for id in view.members if not self._membership.refused(id)]
         if not in_vain or self._acceptor.verifier.is_quorum(view, there):

@@ -1,6 +1,6 @@
-"""A peer in the views of an earlier run, none of which is decided again.
+"""A peer that replays the views of an earlier run, without deciding on any of them.
 
-In each view that has rounds that count, its members play these rounds, and no others.
+In each view with rounds that count, the members play exactly those rounds.
 """
 
 import asyncio
@@ -29,19 +29,19 @@ class ReplayedView:
     """A peer's part in one view."""
 
     number: int
-    """How many views of the plan are before it."""
+    """How many views of the replay come before this one."""
     view: View
-    """As recorded, but planned: void rounds are not played."""
+    """The recorded view, but planned, as void rounds are not played."""
     last: int
     """The view's last round."""
     brings: int | None
-    """The round of the private state with which the peer is admitted there, or -1; None: it is not."""
+    """The round of the private state with which the peer is admitted to it, -1 for none; None: it is not admitted."""
     brings_later: int
-    """The least such round of its later views; -1 if there is none."""
+    """The least round that it brings to a later view; -1 if there is none."""
     stay: frozenset[str]
     """The members of all later views."""
     met_again: frozenset[str]
-    """The members of all later views of this peer."""
+    """The members of all later views that this peer is in."""
 
     @property
     def ends(self) -> bool:
@@ -50,7 +50,7 @@ class ReplayedView:
 
 
 def replay_plan(id: str, views: Sequence[View], rounds: int) -> list[ReplayedView]:
-    """Return a peer's part in all views of a run of so many rounds."""
+    """Return a peer's part in each view that it plays of a run of so many rounds."""
     spans, plan = view_rounds(views, rounds), list[ReplayedView]()
     for number, span in enumerate(spans):
         if id not in span.view.members:
@@ -72,10 +72,10 @@ def replay_plan(id: str, views: Sequence[View], rounds: int) -> list[ReplayedVie
 
 
 class ReplayedMembershipGate(MembershipGate):
-    """All play the view to the end of its rounds; a peer that is in no later one leaves then."""
+    """The gate of a replayed view, which all play to the end of its rounds; a peer in no later view leaves then."""
 
     def __init__(self, part: ReplayedView, patience: float, began: Callable[[], None]) -> None:
-        """patience: seconds. began: called when the peer is about to play it."""
+        """patience: seconds. began: called when the peer is about to play the view."""
         super().__init__(part.view, patience)
         self._part, self._began = part, began
         self.last_rounds = dict.fromkeys(range(part.view.number), part.view.first - 1)
@@ -85,16 +85,16 @@ class ReplayedMembershipGate(MembershipGate):
         self._began()
 
     def oldest_needed_round(self, durability: Durability) -> int:
-        """Not later than the round to which this peer goes back when it is admitted."""
+        """The low watermark, but no later than the round that this peer goes back to when it is admitted."""
         brought = self._part.brings_later
         return min(durability.low_watermark, brought) if brought >= 0 else durability.low_watermark
 
     def join_timeout(self, done: int) -> float:
-        """Without limit after the run's first view, as others may have many rounds to play before this one."""
+        """No limit after the run's first view, as others may have many rounds to play before this one."""
         return inf if self._part.number else self._patience
 
     async def wait_to_end(self, network: Network, finished: bool) -> None:
-        """A neighbour that is in no later view may end without a word: it is waited for `patience` seconds at most."""
+        """Wait as usual, but at most `patience` seconds for a neighbour in no later view: it may end without a word."""
         if finished:
             return
         if self._part.ends:
@@ -103,7 +103,7 @@ class ReplayedMembershipGate(MembershipGate):
             return
         await drain(network, self._patience, lambda: self._part.stay)
         if network.edges.neighbours.keys() - self._part.met_again:
-            # They would wait for this peer's last word, which no later handshake brings.
+            # Those would wait for this peer's last word, and no later handshake brings it to them.
             await network.close_gracefully()
 
 
@@ -113,7 +113,7 @@ class Replay:
     def __init__(
         self, setup: Setup, recorded: Sequence[Decision], play: Callable[[Setup], Awaitable[bool]], report: Report
     ) -> None:
-        """play: play the view of a setup's gate, and return whether the run is over."""
+        """play: plays the view of a setup's gate and returns whether the run is over."""
         self._setup, self._play, self._report = setup, play, report
         self._views = (View(0, setup.spec.ids, first=0), *(one.view for one in recorded))
         self._id, self._patience = setup.config.id, setup.spec.patience
@@ -138,7 +138,7 @@ class Replay:
         logging.getLogger("dfl").info("ended: %s was no member of the recorded run any more", self._id)
 
     async def _enter(self, part: ReplayedView) -> None:
-        """Note the view on disk before anything is dropped that the one before could still need."""
+        """Note the view on disk before dropping anything that the view before could still need."""
         self._store.memory.entered = part.view.number
         await self._store.save()
         if part.brings is None or max(self._checkpoints.rounds(), default=-1) >= part.view.first:
@@ -149,7 +149,7 @@ class Replay:
             self._setup = await asyncio.to_thread(prepare, self._setup.config, self._setup.spec)
 
     def _report_views(self, part: ReplayedView) -> None:
-        """Report the views up to this one; in the last one of this peer, all."""
+        """Report the views up to this one; in the last view of this peer, report all."""
         until = self._views[-1].number if part.ends else part.view.number
         for view in self._views[self._reported + 1 : until + 1]:
             self._report(ViewDecided(**view.as_json()))

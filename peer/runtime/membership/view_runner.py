@@ -30,18 +30,18 @@ from peer.views.view import View
 
 
 class ExpelledError(FailedError):
-    """The others have expelled this peer."""
+    """Raised when the others have expelled this peer."""
 
 
 class Rejoin:
-    """Asks the members on connections of its own: it accepts none before it is a member again."""
+    """Asks the members to admit this peer, on connections of its own; it accepts none until it is a member again."""
 
     def __init__(self, membership: Membership, transport: MakeTransport, reminders: ReportIntervals) -> None:
         self._membership, self._make, self._reminders = membership, transport, reminders
         self._random = Random(membership.id)
 
     async def next_view(self, private: int) -> View:
-        """Return the view that this peer plays next; `private`: the round of the private state that it has."""
+        """Return the view that this peer plays next. private: the round of its private state; -1: none."""
         membership = self._membership
         self._check_expelled()
         if following := membership.chain.after(membership.memory.entered, membership.id):
@@ -50,7 +50,7 @@ class Rejoin:
             async for silent in self._poll(transport):
                 if following := membership.chain.after(membership.memory.entered, membership.id):
                     break
-                # A peer that does not reach the others would only be lost again; but liars keep none out by silence.
+                # A peer that cannot reach the others would only be lost again; but f silent liars must not keep it out.
                 if len(silent) <= membership.tolerates:
                     entry = membership.keyring.sign(Entry(membership.chain.current.number, private))
                     answering = [id for id in membership.others if id not in silent]
@@ -59,22 +59,22 @@ class Rejoin:
         return following
 
     async def wait_for_exclusion(self) -> None:
-        """Wait until the others have gone on without this peer, which has lost what it needs as a member."""
+        """Wait until the others have gone on without this peer, which has lost what a member needs."""
         async with self._connected() as transport:
             async for _ in self._poll(transport):
                 if not self._membership.is_member:
                     return
 
     async def _poll(self, transport: Transport) -> AsyncIterator[list[str]]:
-        """Learn later views from the members, and yield those that do not answer, over and over.
+        """Learn later views from the members and yield those that do not answer, again and again.
 
-        Raises ExcludedError when none has answered for `patience` seconds.
+        Raises ExcludedError when none has answered for `patience` seconds, ExpelledError when this peer is expelled.
         """
         membership, clock = self._membership, asyncio.get_running_loop().time
         rules = membership.acceptor.rules
         waits, begun, answered = WaitReporter(membership.report, self._reminders), clock(), dict[str, float]()
         while True:
-            # On a busy machine not all answer every time; that alone does not make them lost.
+            # On a busy machine not all members answer every time; that alone does not make them lost.
             ask = Ask(membership.chain.current.number)
             answered |= dict.fromkeys(await membership.ask_all(membership.others, ask, transport), clock())
             self._check_expelled()
@@ -110,7 +110,7 @@ class Rejoin:
 
 
 async def _no_status(_request: bytes) -> bytes:
-    """Never called: a peer that rejoins accepts no connections."""
+    """Answers status requests; never called, as a peer that rejoins accepts no connections."""
     return b""
 
 
@@ -129,18 +129,18 @@ class ViewRunner:
         self._telemetry, self._bounds = telemetry, bounds
         self._checkpoints, self._journal = Checkpoints(setup.out / "checkpoint"), Journal(setup.out / "journal")
         self.runtime: Runtime | None = None
-        """The present one, or the last."""
+        """The runtime of the present view, or of the last one."""
         self._membership: Membership | None = None
 
     @property
     def views(self) -> tuple[View, ...]:
-        """All that were decided, as far as this peer knows."""
+        """All decided views that this peer knows, with view 0."""
         if self._membership:
             return self._membership.chain.since(-1)
         return (View(0, self._setup.spec.ids, first=0), *(one.view for one in self._setup.recorded or ()))
 
     async def run(self) -> None:
-        """Raises FailedError if the run cannot go on, asyncio.CancelledError if it was stopped in good order."""
+        """Run to the end; FailedError: the run cannot go on; asyncio.CancelledError: stopped in good order."""
         setup, emit = self._setup, self._telemetry.emit
         if setup.recorded is not None:
             await Replay(setup, setup.recorded, self._play, emit).run()
@@ -159,8 +159,8 @@ class ViewRunner:
                 await self._play_views(membership, rejoin)
 
     def leave(self, otherwise: Callable[[], None]) -> bool:
-        """Ask the others to go on without this peer; `otherwise` is called if that cannot be done. Return False if it
-        is not a member."""
+        """Ask the others to go on without this peer; `otherwise` is called if that is not possible. Return False if
+        this peer is not a member."""
         membership = self._membership
         if membership and membership.is_member:
             membership.leave_request.submit(otherwise)
@@ -186,7 +186,7 @@ class ViewRunner:
                 raise
 
     async def _play_view(self, membership: Membership) -> bool:
-        """Play until the run, or the view, is over; return whether it is the run."""
+        """Play until the run or the view is over; return True if it is the run."""
         view, gate = membership.view, membership.open_gate()
         try:
             async with background() as group:
@@ -210,8 +210,9 @@ class ViewRunner:
         self._telemetry.emit(Departed(sentence=sentence))
 
     async def _enter_next_view(self, membership: Membership, rejoin: Rejoin) -> None:
-        """Go on to the next view, if need be by asking to be admitted to one."""
-        # Training still under way would write into the model with which the next view begins.
+        """Go on to the next view, if necessary by asking to be admitted."""
+        # A barrier: this returns when the worker thread is free. Training still under way would write into the model
+        # with which the next view begins.
         await asyncio.get_running_loop().run_in_executor(self._executor, int)
         await self._drop_after(membership.chain.last_valid_round(membership.memory.entered))
         following = await rejoin.next_view(await asyncio.to_thread(self._checkpoints.newest_whole))
@@ -219,7 +220,7 @@ class ViewRunner:
         if membership.id in entrants and following.first > self._setup.spec.rounds:
             # All others have the last round, and only end there.
             raise ExcludedError("the others have finished without this peer, which came back in their last round")
-        # More views may have been decided meanwhile, in which less of it counts.
+        # Views decided meanwhile may have made more rounds void.
         await self._drop_after(entrants.get(membership.id, following.first - 1))
         await membership.enter(following)
         if await asyncio.to_thread(self._checkpoints.newest_whole) < 0:
@@ -227,7 +228,7 @@ class ViewRunner:
             self._setup = await load(self._executor, prepare, setup.config, setup.spec, setup.common)
 
     async def _drop_after(self, round: int | None) -> None:
-        """Remove what is void: all after that round; None: nothing is."""
+        """Remove all that is void, which is all after that round; None: nothing is."""
         if round is not None:
             await in_thread(self._checkpoints.drop_after, round)
             await in_thread(self._journal.drop_after, round)

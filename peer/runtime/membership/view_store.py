@@ -1,6 +1,6 @@
-"""What a member must never forget of views, on its disk (rule V1), and the keys by which it signs.
+"""What a member must never forget about views, on its disk (rule V1), and the keys with which it signs.
 
-Both outlive a process: what was promised binds a restarted peer, and what was signed by an earlier CA stays valid.
+Both outlive a process: a restarted peer is bound by its promises, and signatures under an earlier CA stay valid.
 """
 
 from dataclasses import asdict
@@ -17,14 +17,14 @@ from peer.views.statements import InvalidError, canonical
 
 
 class ViewStore:
-    """views.json in a peer's directory: what a member must never forget of views."""
+    """The file views.json in a peer's directory, with what a member must never forget about views."""
 
     def __init__(self, path: Path, memory: Memory) -> None:
         self.path, self.memory = path, memory
 
     @classmethod
     def open(cls, directory: Path, id: str) -> "ViewStore":
-        """Raises FailedError when it is damaged: a promise that is forgotten could split the federation."""
+        """Read the file; FailedError if it is damaged, as a forgotten promise could split the federation."""
         path = directory / VIEWS
         try:
             memory = read_memory(read(path))
@@ -47,7 +47,7 @@ class ViewStore:
         return cls(path, memory)
 
     def acceptor(self, rules: Rules, keyring: Keyring) -> Acceptor:
-        """Return one that goes on from here; raises FailedError where a view in it has no proof."""
+        """Return an acceptor that goes on from this memory; FailedError if a view in it has no proof."""
         for pem in self.memory.authorities:
             keyring.trust(pem)
         try:
@@ -60,7 +60,7 @@ class ViewStore:
             ) from None
 
     async def save(self) -> None:
-        """Write it as it is now, whatever changes meanwhile; it is on disk when this returns."""
+        """Write the memory as it is at the call; it is on disk when this returns."""
         await in_thread(self.write, canonical(asdict(self.memory)))
 
     def write(self, content: bytes) -> None:
@@ -69,7 +69,7 @@ class ViewStore:
 
 
 def view_keyring(setup: Setup) -> Keyring:
-    """Return one that signs with the present certificate files, as they may be renewed."""
+    """Return a keyring that signs with the certificate files as they are at each use, as they may be renewed."""
     id, tls, federation = setup.config.id, setup.config.tls, setup.spec.agreement.lasting_digest
     if tls is None:
         return Keyring(id, federation)
@@ -79,7 +79,7 @@ def view_keyring(setup: Setup) -> Keyring:
     last: tuple[tuple[int, ...], tuple[bytes, bytes, bytes]] | None = None
 
     def files() -> tuple[bytes, bytes, bytes]:
-        """Read the last ones that belonged together: they may be being replaced just now."""
+        """Return the last files that belong together, as they may just be being replaced."""
         nonlocal last
         version = certificates.version
         if last is None or last[0] != version:

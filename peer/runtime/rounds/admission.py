@@ -1,11 +1,11 @@
-"""What a peer needs to have in common with the others: settled before round 1, or given to a peer that is admitted.
+"""What a peer must have in common with the others: settled before round 1, or given to a peer that is admitted.
 
-- Before anything else in round 0 a peer comes by the means and deviations of `standardize` (`settle_standard`). The
-  federation's are weighted means round the ring, of two vectors: sums over all training samples, of which no peer tells
-  its own. A peer that is admitted later, with nothing but its data, is given the result (`admit_standard`).
-- In the first round of a view an admitted peer gets from its left neighbour what all others have alike, or pass on
+- Round 0 begins with the means and deviations of `standardize` (`settle_standard`). Those of the federation are two
+  weighted means around the ring, of sums over all training samples; no peer reveals its own. A peer that is admitted
+  later, with nothing but its data, is given the result (`admit_standard`).
+- In the first round of a view an admitted peer gets from its left neighbour what all others have in common, or pass on
   (`sync_admitted`).
-- What a protocol keeps of each member has a row for each of them: a row goes and comes with its member
+- What a protocol keeps about members has a row for each of them, which comes and goes with its member
   (`PerMemberState`).
 
 In a view's first round the order is: means and deviations, state, and then the protocol's `begin_view`.
@@ -32,7 +32,7 @@ Whose = Literal["own", "federation"]
 
 
 def admission_name(name: str) -> str:
-    """What such a vector is called on its way to an admitted peer."""
+    """The name of a vector on its way to an admitted peer."""
     return f"{name} on entry"
 
 
@@ -40,43 +40,43 @@ ENTRY = admission_name("column means and deviations")
 
 
 def first_rows(protocol: Protocol, state: ProtocolState, count: int) -> None:
-    """The rows of so many members before anything is known of them."""
+    """Set the rows of `count` members to their first values, (count,), before anything is known about them."""
     for name, first in protocol.by_peer.items():
         state[name] = torch.full((count,), first, dtype=row_dtype(first))
 
 
 def row_dtype(first: float | bool) -> torch.dtype:
-    """Of rows that begin so."""
+    """The dtype of rows with such a first value."""
     return torch.bool if isinstance(first, bool) else torch.float64
 
 
 @dataclass(frozen=True)
 class PerMemberState:
-    """The rows that a protocol keeps of each member, in one run. Those of peers that are no members are kept, too."""
+    """The rows that a protocol keeps about members in one run; rows of peers that are not members are kept, too."""
 
     protocol: Protocol
     ids: tuple[str, ...]
-    """As in the spec."""
+    """All peers, in the order of the spec."""
 
     def remap(self, state: ProtocolState, before: Sequence[str], after: Sequence[str]) -> None:
-        """Give `state` the rows of the members of a view in place of those of an earlier one."""
+        """Replace the rows in `state`, for the members `before`, with rows for the members `after` of a later view."""
         for name in self.protocol.by_peer:
             if name in state:
                 self._put(state, name, self._of_all(state, name, before), after)
 
     def numbers(self, state: ProtocolState, name: str, members: Sequence[str]) -> list[float]:
-        """A row of one number for every id, in the order of the spec."""
+        """The rows of all peers, one number each, in the order of the spec."""
         rows = self._of_all(state, name, members)
         return [float(rows[id]) for id in self.ids]
 
     def take_over(self, state: ProtocolState, name: str, numbers: Sequence[float], members: Sequence[str]) -> None:
-        """Take the rows that `numbers` of another member gave."""
+        """Take over the rows that another member got from its `numbers`."""
         rows = torch.tensor(numbers, dtype=torch.float64).to(row_dtype(self.protocol.by_peer[name]))
         self._put(state, name, dict(zip(self.ids, rows, strict=True)), members)
 
     def _of_all(self, state: ProtocolState, name: str, members: Sequence[str]) -> dict[str, Tensor]:
         present, first = state[name].cpu(), self.protocol.by_peer[name]
-        # A peer that was never a member has no row: it is taken for one like the others.
+        # A peer that was never a member has no row; it gets an average one.
         new = present.mean(0) if present.is_floating_point() else torch.full_like(present[0], first)
         known = dict.fromkeys(self.ids, new) | dict(zip(members, present, strict=True))
         if (kept := state.get(_away(name))) is not None:
@@ -91,14 +91,14 @@ class PerMemberState:
 
 
 def _away(name: str) -> str:
-    """The name under which the rows of peers that are no members are kept, in the order of the spec."""
+    """The name under which the rows of absent peers are kept, in the order of the spec."""
     return f"{name} of who is away"
 
 
 async def sync_admitted(participant: "Participant", entrants: Mapping[str, int]) -> None:
-    """Give admitted peers what all others have alike, or pass on, each from its left neighbour.
+    """Give admitted peers, each from its left neighbour, what all others have in common, or pass on.
 
-    entrants: by id, the round after which their private state stands; -1: they have none.
+    entrants: the round of each one's private state, by id; -1: none.
     """
     peer, protocol, send = participant.face, participant.setup.spec.protocol, participant.communicator.send_state
     if entrants.get(peer.id) == -1:
@@ -128,7 +128,7 @@ def _replace(participant: "Participant", name: str, by: Arrived) -> None:
 
 
 async def settle_standard(participant: "Participant", whose: Whose) -> None:
-    """In round 0, at every member."""
+    """Compute the means and deviations, with all members if they are the federation's, and standardise the samples."""
     together, samples = whose == "federation", participant.face.data
     learner, mean = participant.learner, participant.communicator.runtime_mean
     first = await learner.compute(first_pass, samples)
@@ -141,7 +141,7 @@ async def settle_standard(participant: "Participant", whose: Whose) -> None:
 
 
 async def admit_standard(participant: "Participant", whose: Whose, entrants: Mapping[str, int]) -> None:
-    """In the first round of a view; a peer that brings private state brings these values, too."""
+    """Give means and deviations to new peers in a view's first round; private state already includes them."""
     peer, learner = participant.face, participant.learner
     new = [id for id, stands in entrants.items() if stands == -1]
     if whose == "own":

@@ -1,6 +1,6 @@
 """Peers that misbehave because the spec says so: what they do to their labels, and to the vectors that leave them.
 
-No protocol knows of it: labels are flipped where data are loaded, and vectors change where they leave.
+No protocol knows about it: labels are flipped when data are loaded, and vectors are changed as they leave.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from peer.spec.blocks import Behaviour, Noise, SignFlip, Stale
 
 
 def flip_labels(labels: Tensor, rate: float, classes: int, seed: int, peer: str) -> Tensor:
-    """Labels (n,) of which ⌊rate·n + ½⌋, drawn for this peer, are others of the classes 0 … classes−1.
+    """Return labels (n,) of which ⌊rate·n + ½⌋, drawn for this peer, are replaced by others from 0 … classes−1.
 
     With one class there is no other, and nothing changes.
     """
@@ -29,10 +29,10 @@ def flip_labels(labels: Tensor, rate: float, classes: int, seed: int, peer: str)
 
 
 class SimulatedAdversary:
-    """Turns a vector into the one that is sent: the same one without a behaviour, and for bytes.
+    """Turns a vector into the one that is sent in its place: without a behaviour, and for bytes, the vector itself.
 
-    Of vectors that are laid out as a part of the model only what is trained changes: BatchNorm's statistics, of which a
-    negative variance would end every neighbour, leave as they are.
+    In vectors that are laid out like a part of the model only trained values change: BatchNorm's statistics leave as
+    they are, as a negative variance would end the run of every neighbour.
     """
 
     def __init__(self, behaviour: Behaviour | None, model: Model, seed: int, peer: str) -> None:
@@ -42,20 +42,20 @@ class SimulatedAdversary:
         self._first: dict[str, Tensor] = {}
 
     def begin(self, round: int) -> None:
-        """A new round: the model as it is now is the one from which its change counts."""
+        """Begin a round: sign flips change the direction from the model as it is now."""
         self._round, self._count = round, 0
         if isinstance(self._behaviour, SignFlip):
             self._start = self._model.vector.detach().clone()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What must survive a crash; these tensors never change."""
+        """What must survive a crash: CPU tensors, which never change."""
         return dict(self._first)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         self._first = dict(state)
 
     def transform(self, share: Share, vector: Tensor) -> Tensor:
-        """What is sent in place of `vector` (float32 or bytes, of one dimension), which stays as it is."""
+        """Return what is sent in place of `vector` (float32 or uint8, one-dimensional), which is not modified."""
         if share.bytes:
             return vector
         match self._behaviour:
@@ -74,7 +74,7 @@ class SimulatedAdversary:
         return self._trained(share, vector, vector + noise)
 
     def _stale(self, share: Share, vector: Tensor) -> Tensor:
-        # Each receiver may get a vector of its own under one name, and each of another length.
+        # Receivers may each get their own vector under one name, and of different lengths.
         name = f"{share.vector}/{vector.numel()}"
         if name not in self._first:
             self._first[name] = vector.detach().to("cpu", copy=True)

@@ -3,19 +3,17 @@
 A vector's way out of a peer:
 
 1. `CheckedPeer`, which a protocol calls, turns the names in the call into vectors of the peer and checks them against
-   the declarations: whatever is refused is refused by an InputError with the way out, before anything has left. What is
-   left to do is a `CheckedCall`, of the same form for every collective. A dry run only counts it
-   (`peer.runtime.dry_run`); what follows is done by the `Communicator`:
-2. each vector is fetched to the CPU as the call finds it, or, where the spec says that this peer misbehaves, the one
-   that it sends in its place (`SimulatedAdversary`: applied where vectors leave, so that no protocol knows of it);
-   the trace keeps both;
-3. when it is here, and the earlier calls have sent (`SendQueue`: at once, where nothing ever left the CPU), it is
-   checked to be finite and encoded as `wire` says (`peer.runtime.rounds.encodings`), each vector once however many
-   get it;
+   the declarations: a wrong call raises an InputError that says how to mend it, before anything has left. The result
+   is a `CheckedCall`, which has the same form for every collective. A dry run only counts it
+   (`peer.runtime.dry_run`); the `Communicator` does the rest:
+2. each vector is fetched to the CPU as it is at the call; if the spec makes this peer misbehave, another one is sent in
+   its place (`SimulatedAdversary`, applied here so that no protocol knows about it), and the trace keeps both;
+3. when it has arrived, and the earlier calls have sent (`SendQueue`; at once if nothing ever left the CPU), it is
+   checked to be finite and encoded as `wire` says (`peer.runtime.rounds.encodings`), once for all receivers;
 4. and the round's collective sends it (`peer.network.collectives`). Collectives number their calls, so only the queue
    starts them.
 
-What a protocol notes of a round is made plain JSON by `plain_notes`.
+`plain_notes` turns what a protocol notes about a round into plain JSON.
 """
 
 import asyncio
@@ -53,54 +51,54 @@ Made = TypeVar("Made")
 To = Collection[str] | Mapping[str, Tensor] | None
 Of = Collection[str] | None
 MAX_PENDING = 3
-"""Exchanges of a peer under way at a time: one fewer than the messages of a sender for which a receiver has room."""
+"""The exchanges that a peer may have under way: one fewer than the messages that a receiver holds per sender."""
 
 
 class CheckedCall(NamedTuple):
-    """A call that may be made."""
+    """A call that has passed the checks."""
 
     collective: Collective
     share: Share
     vectors: Mapping[str, Tensor]
-    """In an exchange by receiver, where a receiver that gets none is left out; else the one vector, under "".
-    None where a token is received."""
+    """In an exchange, the vectors by receiver, without receivers that get none; otherwise the one vector, under "".
+    Empty when a token is received."""
     numbers: Mapping[str, float]
-    """The scalars beside it, in the order in which they travel."""
+    """The scalars sent along, in the order in which they travel."""
     around: Neighbourhood
     senders: Collection[str] = ()
-    """Those of which a vector may come, in the order of the result."""
+    """The peers that may send a vector, in the order of the result."""
     required: Collection[str] = ()
-    """Those of them that must send one in an exchange."""
+    """The senders that must send one in an exchange."""
     each_its_own: bool = False
-    """Whether no two receivers get the same vector."""
+    """Whether each receiver gets a vector of its own."""
     weight: float = 0.0
-    """Of the vector in a mean."""
+    """The weight of the vector in a mean."""
 
 
 class CheckedPeer(Peer):
-    """Refuses a protocol's wrong calls, by an InputError with the way out, and begins the others as a subclass says."""
+    """Refuses wrong calls of a protocol with an InputError that says how to mend them; subclasses start the others."""
 
     def __init__(self, protocol: Protocol, rounds: int, model: Model, encoding: Encoding) -> None:
-        """`rounds`: of the run."""
+        """rounds: the number of rounds of the run."""
         self._protocol, self._model, self._encoding = protocol, model, encoding
         self._declared = protocol.declarations(rounds)
 
     @abstractmethod
     def _start(self, call: CheckedCall) -> Awaitable[dict[str, Received]]:
-        """Begin a call; what came of each sender. An exchange sends now, any other call may when it is awaited."""
+        """Begin a call; return what came from each sender. An exchange sends now, other calls perhaps when awaited."""
 
     @abstractmethod
     async def _gather(self, record: str, numbers: Sequence[float]) -> Mapping[str, Sequence[float]]:
-        """Every member's numbers, by id."""
+        """Return every member's numbers, by id."""
 
     @abstractmethod
     def _use_ring(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
-        """Use that order from here on, as all others do."""
+        """Use that order of the ring from now on, as all others do."""
 
     @property
     @abstractmethod
     def _exchanges(self) -> Iterable[Pending[dict[str, Received]]]:
-        """Those of the present round at least."""
+        """The exchanges of the present round, at least."""
 
     def exchange(self, share: str, /, to: To = None, of: Of = None, **scalars: float) -> Awaitable[dict[str, Received]]:
         declared = self._share(share)
@@ -159,12 +157,12 @@ class CheckedPeer(Peer):
             )
 
     async def reorder(self, order: Sequence[str], cost_before: float, cost_after: float) -> None:
-        # Last bits differ between kinds of CPU: a ring that only some believe in must not come into use.
+        # Last bits differ between kinds of CPU: a ring on which the peers disagree must not come into use.
         await self.agree("order", torch.tensor([self.members.index(peer) for peer in order]))
         self._use_ring(tuple(order), cost_before, cost_after)
 
     def _neighbourhood(self) -> Neighbourhood:
-        """The ring's order, and the receivers and senders of messages, in the present round."""
+        """The ring's order, and the receivers and senders of messages in the present round."""
         ring, graph = self.ring, self._protocol.graph
         return Neighbourhood(ring, receivers(graph, ring, self.id), senders(graph, ring, self.id))
 
@@ -173,7 +171,7 @@ class CheckedPeer(Peer):
         return CheckedCall(collective, share, {"": self._vector(share)}, {}, self._neighbourhood())
 
     def _record(self, record: str, values: object) -> list[float]:
-        """The numbers of a record, as many as declared, and finite."""
+        """The numbers of a record; InputError unless they are finite and as many as declared."""
         self._check_ring("gather")
         if not isinstance(values, Tensor):
             why = f" with a {type(values).__name__}; give a tensor: torch.tensor([...])"
@@ -186,26 +184,26 @@ class CheckedPeer(Peer):
         return numbers
 
     def _check_phases(self, phases: Sequence[object]) -> None:
-        """What the trainer is to do."""
+        """Raise InputError unless these are phases for the trainer."""
         if wrong := [phase for phase in phases if not isinstance(phase, Phase)] or not phases:
             given = f"a {type(wrong[0]).__name__}" if isinstance(wrong, list) else "nothing"
             raise self._refused(f"gives `train` {given}", "; give it phases: await peer.train(*self.local())")
 
     def _check_function(self, function: object, called: str = "compute") -> None:
-        """What is to run in the worker thread."""
+        """Raise InputError unless this is a plain function that can run in the worker thread."""
         if iscoroutinefunction(function) or not callable(function):
             given = "an async function" if callable(function) else f"a {type(function).__name__}"
             right = f"await peer.{called}(f{', x' * (called == 'compute')})"
             raise self._refused(f"gives `{called}` {given}", f"; give it a plain function and its arguments: {right}")
 
     def _check_drawn(self, made: object) -> Tensor:
-        """What was made for `once`."""
+        """The tensor that was made for `once`; InputError for anything else."""
         if not isinstance(made, Tensor):
             raise self._refused(f"draws a {type(made).__name__} by `once`", "; return a tensor: torch.tensor(...)")
         return made
 
     def _vector(self, share: Share) -> Tensor:
-        """The vector that a share names, as declared: a part of the peer's model, or one in its state."""
+        """The vector that a share names, a part of the peer's model or in its state; InputError unless as declared."""
         if share.own and share.vector not in self.state:
             hint = f"write peer.state[{share.vector!r}] = ... before"
             neither = f", which is neither {', '.join(PARTS)} nor kept in `peer.state`; {hint}"
@@ -215,15 +213,15 @@ class CheckedPeer(Peer):
         return found
 
     def _length(self, share: Share) -> int | None:
-        """Values of the vector at every peer; None where each may send one of its own length."""
+        """The number of values of the vector, the same at every peer; None if each may send its own length."""
         return None if share.bytes or share.part is None else self._model.sizes[share.part]
 
     def _share(self, name: str) -> Share:
-        """The declaration of that vector for the present round."""
+        """The declaration of that vector in the present round."""
         return self._declared.share(name, self.round)
 
     def _numbers(self, share: Share, scalars: Mapping[str, float]) -> dict[str, float]:
-        """The scalars beside a vector in the order in which they travel: as many as declared, and finite."""
+        """The scalars sent with a vector, in the order in which they travel; InputError if not finite or declared."""
         self._declared.check_scalars(share, scalars, self.round)
         numbers = {name: float(scalars[name]) for name in sorted(scalars)}
         if wrong := [name for name, value in numbers.items() if not isfinite(value)]:
@@ -232,7 +230,7 @@ class CheckedPeer(Peer):
         return numbers
 
     def _addressed(self, share: Share, neighbours: Collection[str], to: To) -> dict[str, Tensor]:
-        """Which vector each receiver gets in an exchange; a neighbour that gets none is left out."""
+        """The vector for each receiver in an exchange, without neighbours that get none."""
         if to is None:
             return dict.fromkeys(neighbours, self._vector(share)) if neighbours else {}
         self._check_ids(share, "to", to, neighbours)
@@ -256,7 +254,7 @@ class CheckedPeer(Peer):
     def _check_ids(
         self, share: Share, which: Literal["to", "of"], ids: Collection[str], neighbours: Collection[str]
     ) -> None:
-        """`ids` are those that an exchange goes to, or is awaited of, as `which` says."""
+        """Raise InputError unless `ids` are neighbours that an exchange can send `to`, or wait for (`of`)."""
         if not isinstance(ids, Collection) or isinstance(ids, Tensor):
             hint = 'name the vector alone, and numbers by their names: peer.exchange("extractor", loss=0.3)'
             raise self._refused(f"exchanges `{share.vector}`", f" with {which}={type(ids).__name__}; {hint}")
@@ -269,7 +267,7 @@ class CheckedPeer(Peer):
             raise self._refused(f"{does} `{share.vector}` {which} {strangers}", known)
 
     def _check_pending(self) -> None:
-        """A receiver has room for four messages of a sender: with more under way, both could wait for ever."""
+        """Limit the exchanges under way: a receiver holds four messages per sender; more could wait for ever."""
         if (pending := sum(not one.awaited for one in self._exchanges)) >= MAX_PENDING:
             raise self._refused(f"has {pending} exchanges under way", " and begins another; `await` one of them first")
 
@@ -283,19 +281,19 @@ class CheckedPeer(Peer):
 
 
 class SendQueue:
-    """Each call sends when its vectors are here and the calls before it have sent: at once, where they never left."""
+    """Sends calls in order, each when its vectors are on the CPU and the calls before it have sent."""
 
     def __init__(self) -> None:
         self._last: asyncio.Future[Any] | None = None
 
     def enqueue(self, fetched: Collection[HostCopy], send: Callable[[], T]) -> asyncio.Future[T]:
-        """What `send` gives. Where nothing is to be waited for, it is called, and raises, before this returns."""
+        """Return the result of `send`. If there is nothing to wait for, it is called, and may raise, at once."""
         if self._last is None and all(one.copied is None for one in fetched):
             sent = asyncio.get_running_loop().create_future()
             sent.set_result(send())
             return sent
         task = asyncio.get_running_loop().create_task(_in_turn(self._last, fetched, send))
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # or it is reported twice
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # else the error is reported twice
         self._last = task
         return task
 
@@ -309,18 +307,18 @@ async def _in_turn(before: asyncio.Future[Any] | None, fetched: Collection[HostC
 
 
 def map_unique(given: Mapping[str, T], make: Callable[[T], Made]) -> dict[str, Made]:
-    """`make` applied to each value, by receiver; once for a value that several share, in the order of its first one."""
+    """Apply `make` to each receiver's value, but only once to a value that several share, in order of first use."""
     made = {at: make(one) for at, one in {id(one): one for one in given.values()}.items()}
     return {to: made[id(one)] for to, one in given.items()}
 
 
 UNDECIDED = -1
-"""What a peer sends that only relays the others' decisions."""
+"""The number that a peer without a decision of its own sends."""
 
 
 @dataclass
 class RingOrder:
-    """The ring's order and what it cost before and after ordering."""
+    """The ring's order, and its cost before and after ordering."""
 
     order: tuple[str, ...]
     cost_before: float | None = None
@@ -331,7 +329,7 @@ class Communicator:
     """Carries out the calls of one peer, each on the present round's collectives."""
 
     def __init__(self, peer: CheckedPeer, spec: Spec, model: Model, lifecycle: Lifecycle, round: Round) -> None:
-        """`peer`: the one that calls; `round`: the present one."""
+        """peer: the one that makes the calls. round: the present one."""
         self._peer, self._lifecycle, self._round = peer, lifecycle, round
         self._encoding = peer._encoding
         self._adversary = SimulatedAdversary(spec.behaviour.get(peer.id), model, spec.seed, peer.id)
@@ -343,7 +341,7 @@ class Communicator:
         self._round = round
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What must survive a crash: tensors on the CPU that never change any more, and plain JSON."""
+        """What must survive a crash: tensors on the CPU that do not change later, and plain JSON."""
         tensors = copies({f"wire/{name}": tensor for name, tensor in self._encoding.state.items()})
         tensors |= {f"behaviour/{name}": tensor for name, tensor in self._adversary.state_dict().items()}
         return tensors, {"ring": asdict(self.ring)}
@@ -356,8 +354,8 @@ class Communicator:
         self.ring = RingOrder(**{**facts["ring"], "order": tuple(facts["ring"]["order"])})
 
     def start(self, call: CheckedCall) -> Awaitable[dict[str, Received]]:
-        """What came of each sender. An exchange sends before this returns, unless something is to be copied: its errors
-        are raised at the call."""
+        """Return what came from each sender. An exchange sends, or raises its errors, before this returns, unless
+        something must be copied first."""
         match call.collective:
             case "exchange":
                 return self._exchange(call)
@@ -385,7 +383,7 @@ class Communicator:
     async def _weighted_mean(self, call: CheckedCall) -> dict[str, Received]:
         with self._communicating():
             vector = await self._leave(call, lambda vectors: vectors[""])
-            # Only now, as the encoding may make what it keeps of this vector.
+            # Not earlier, as this may create the state that the encoding keeps for this vector.
             rounding = self._encoding.rounding(call.share, vector)
             await self._round.collectives.weighted_mean(call.around, call.share.vector, vector, call.weight, rounding)
             self._transfers.copy_into(vector, call.vectors[""])
@@ -412,51 +410,51 @@ class Communicator:
         return {sender: Received(self._decoded(call.share, token.vector), {}) for sender in call.senders}
 
     async def gather(self, record: str, numbers: Sequence[float]) -> dict[str, tuple[float, ...]]:
-        """Every member's numbers, by id."""
+        """Return every member's numbers, by id."""
         with self._communicating():
             collectives, around = self._round.collectives, self._peer._neighbourhood()
             return await (await self._queue.enqueue((), lambda: collectives.gather(around, record, tuple(numbers))))
 
     def use_ring(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
-        """Use that order from here on, as all others do."""
+        """Use that order of the ring from now on, as all others do."""
         self.ring = RingOrder(order, cost_before, cost_after)
         network, number, around = self._round.network, self._round.number, self._peer._neighbourhood()
         network.audit.reordered(number, order)
         network.set_edges(number, around.receivers, around.senders)
         self._lifecycle.report(RingOrdered(order=order, cost_before=cost_before, cost_after=cost_after))
 
-    # -- the runtime's own calls, of vectors and records that no protocol names: they travel as they are --
+    # -- the runtime's own calls, with vectors and records that no protocol names; they travel unencoded --
 
     async def runtime_mean(self, name: str, vector: Tensor, weight: float) -> None:
-        """The weighted mean over all members, in place; on the CPU."""
+        """Replace a CPU vector with its weighted mean over all members."""
         with self._communicating():
             await self._round.collectives.weighted_mean(self._peer._neighbourhood(), name, vector, weight)
 
     async def receive_state(self, name: str, numbers: int = 0) -> Arrived:
-        """What the left neighbour sends to this peer, which is being admitted; the vector is on the CPU."""
+        """Receive what the left neighbour sends to this peer, which is being admitted; the vector is on the CPU."""
         with self._communicating():
             return await self._round.collectives.receive_token(self._peer._neighbourhood(), name, None, numbers)
 
     async def send_state(self, name: str, vector: Tensor, numbers: Sequence[float] = ()) -> None:
-        """To the right neighbour, which is being admitted."""
+        """Send state to the right neighbour, which is being admitted."""
         leaving = self._transfers.fetch(vector)
         with self._communicating():
             here = await self._queue.enqueue([leaving], lambda: leaving.vector)
             await self._round.collectives.pass_token(self._peer._neighbourhood(), name, here, numbers)
 
     def placed(self, vector: Tensor) -> Tensor:
-        """A tensor from the CPU where the model lies."""
+        """Move a tensor from the CPU to the model's device."""
         return self._transfers.to_device(vector)
 
     # -- on the way out --
 
     def _leave(self, call: CheckedCall, start: Callable[[dict[str, Tensor]], T]) -> asyncio.Future[T]:
-        """Fetch a call's vectors now; `start` with them, encoded, when they are here and earlier calls have sent."""
+        """Fetch a call's vectors now; `start` with them, encoded, when they are there and earlier calls have sent."""
         leaving = map_unique(call.vectors, lambda vector: self._fetch(call.share, vector))
         return self._queue.enqueue(leaving.values(), lambda: start(self._encoded(call, leaving)))
 
     def _fetch(self, share: Share, vector: Tensor) -> HostCopy:
-        """A vector on its way to the CPU: another one if this peer misbehaves by the spec; a trace has both."""
+        """Start copying a vector to the CPU, or another one if the spec makes this peer misbehave; trace both."""
         trace = self._round.trace if self._round.trace and self._round.trace.shared == share.vector else None
         if trace:
             trace.communicates(vector)
@@ -466,11 +464,11 @@ class Communicator:
         return self._transfers.fetch(leaving)
 
     def _encoded(self, call: CheckedCall, fetched: Mapping[str, HostCopy]) -> dict[str, Tensor]:
-        """Vectors that are here, as they travel; DivergedError where one is not finite."""
-        # All are looked at before one is encoded: what an encoding keeps must not hold what never left.
+        """Encode vectors that are on the CPU; DivergedError if one is not finite."""
+        # Check all before encoding any: an encoding must not keep what was never sent.
         plain = map_unique(fetched, lambda one: self._finite(call, one.vector))
         if call.collective == "weighted_mean":
-            return plain  # whose parts are rounded as they leave
+            return plain  # its parts are rounded as they leave
         try:
             return map_unique(
                 plain, lambda vector: self._encoding.encode(call.collective, call.share, vector, call.each_its_own)
@@ -480,7 +478,7 @@ class Communicator:
 
     def _finite(self, call: CheckedCall, vector: Tensor) -> Tensor:
         if vector.is_floating_point() and not bool(torch.isfinite(vector.sum())):
-            wrong = int((~torch.isfinite(vector)).sum())  # none where only the sum is too large
+            wrong = int((~torch.isfinite(vector)).sum())  # 0 if only the sum is too large
             if wrong and ":" in (protocol := self._peer._protocol.name):
                 called = "pass_token" if call.collective == "token" else call.collective
                 raise DivergedError(
@@ -511,20 +509,20 @@ class Communicator:
         return self._encoding.decode(share, arrived, lambda: self._peer._vector(share), self._transfers.to_device)
 
     def _bytes(self, share: Share) -> int | None:
-        """Of the vector, as it travels, at every peer; None where each may send one of its own length."""
+        """The bytes of the vector as it travels, the same at every peer; None if each may send its own length."""
         length = self._peer._length(share)
         return None if length is None else self._encoding.length(share, length)
 
     @contextmanager
     def _communicating(self) -> Iterator[None]:
-        """The time that the block takes counts as communication."""
+        """Count the time of the block as communication."""
         self._lifecycle.become("communicating")
         with self._lifecycle.timed("communicate"):
             yield
 
 
 def decision_digest(decision: Tensor | None) -> int:
-    """A number for a decision that a float64 holds exactly, or the one that stands for none."""
+    """A digest of a decision as an integer that float64 holds exactly; UNDECIDED for None."""
     if decision is None:
         return UNDECIDED
     content = repr((str(decision.dtype), decision.cpu().tolist())).encode()
@@ -532,7 +530,7 @@ def decision_digest(decision: Tensor | None) -> int:
 
 
 def plain_notes(protocol: str, values: Mapping[str, object], round: int) -> dict[str, Note]:
-    """Numbers, or lists of them; InputError for anything else. What is not finite is None."""
+    """Notes as plain JSON: numbers, or lists of them, None if not finite; InputError for anything else."""
     if "round" in values:
         raise InputError(f"`{protocol}` notes a `round`; that name is the round's own: choose another")
     found = {}
@@ -555,7 +553,7 @@ def _plain_note(value: object) -> Note:
 
 
 def _finite(value: Any) -> float | None:
-    """JSON has no other numbers, and for a norm that is infinite no run should end."""
+    """A number, or None if it is not finite: JSON has no such numbers, and an infinite norm should not end a run."""
     if isinstance(value, str):
         raise TypeError("float() would read it")
     number = float(value)

@@ -1,11 +1,11 @@
-"""How vectors leave a peer and what is made of those that arrive, by the spec's `wire`; no protocol knows of it.
+"""How vectors are encoded when they leave a peer and decoded when they arrive, by the spec's `wire`.
 
-An encoding stands between a protocol's calls and the collectives. What it keeps of earlier messages is part of the
-peer's checkpoint, so that a replayed round sends the same bytes again.
+An encoding stands between a protocol's calls and the collectives, and no protocol knows about it. What it keeps of
+earlier messages is part of the peer's checkpoint, so that a replayed round sends the same bytes again.
 
 - `Encoding`, float32: vectors travel as they are.
-- `Bfloat16Encoding`, `wire: bfloat16`: vectors in half the bytes; what rounding leaves is added to what is sent next.
-- `TopKEncoding`, `wire: top-k`: some values of a vector, those that matter most now.
+- `Bfloat16Encoding`, `wire: bfloat16`: half the bytes; the rounding error is added to what is sent next.
+- `TopKEncoding`, `wire: top-k`: some of a vector's values, those that matter most now.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,51 +24,50 @@ from peer.spec.blocks import TopK, Wire
 
 Collective = Literal["exchange", "weighted_mean", "all_gather", "token"]
 Placed = Callable[[Tensor], Tensor]
-"""A tensor from the CPU where the model lies."""
+"""Moves a tensor from the CPU to the model's device."""
 
 
 class Encoding:
     """float32: vectors travel as they are."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
-        """`sizes`: values of `extractor`, `head` and `model`."""
+        """sizes: how many values `extractor`, `head` and `model` have."""
         self._sizes = sizes
         self.state: dict[str, Tensor] = {}
-        """float32 vectors on the CPU, by collective and share."""
+        """What is kept between messages: float32 vectors on the CPU, by collective and share."""
 
     def payload(self, share: Share, payload: PayloadSpec) -> PayloadSpec:
-        """What the manifest says of a vector as it travels."""
+        """The manifest's entry for a vector as it travels."""
         return payload
 
     def length(self, share: Share, values: int) -> int:
-        """Bytes of a vector of so many values as it travels."""
+        """The bytes that a vector of so many values takes on the wire."""
         return values if share.bytes else torch.float32.itemsize * values
 
     def check(self, collective: Collective, share: Share, each_its_own: bool = False) -> None:
-        """InputError where a vector cannot travel so in that collective."""
+        """Raise InputError if a vector cannot travel in this encoding in that collective."""
 
     def rounding(self, share: Share, vector: Tensor) -> Rounding | None:
-        """How the parts of a mean are rounded; None: not at all."""
+        """How the parts of a mean are rounded; None: they are not."""
         return None
 
     def encode(self, collective: Collective, share: Share, vector: Tensor, each_its_own: bool = False) -> Tensor:
-        """A finite vector on the CPU as it travels; OverflowError where that is not finite.
+        """Encode a finite vector on the CPU; OverflowError if the result is not finite.
 
-        each_its_own: it is for one neighbour only, and nothing is kept for the next.
+        each_its_own: the vector is for one neighbour only, and nothing is kept for the next message.
         """
         return vector
 
     def decode(self, share: Share, arrived: Tensor, own: Callable[[], Tensor], placed: Placed) -> Tensor:
-        """What arrived as a vector again; `own` is this peer's present one of that name."""
+        """Decode what arrived, to the model's device; `own` returns this peer's present vector of that name."""
         return placed(arrived)
 
 
 BFLOAT16_BYTES = 2
-"""Bytes."""
 
 
 class Bfloat16Encoding(Encoding):
-    """Each value rounded to bfloat16; the rest is added to what is sent next."""
+    """Rounds each value to bfloat16; the rounding error is added to what is sent next."""
 
     def payload(self, share: Share, payload: PayloadSpec) -> PayloadSpec:
         if share.bytes:
@@ -102,14 +101,14 @@ class Bfloat16Encoding(Encoding):
 
 
 class TopKEncoding(Encoding):
-    """top-k: of each half of the model the values that differ most from what was sent last, and their places.
+    """Sends, for each half of the model, the values that differ most from what was sent last, and their places.
 
-    A receiver takes its own present values for all others, and 0 in an update. Vectors of a protocol's own that are no
-    updates travel as they are.
+    For all other values a receiver takes its own present ones, or 0 in an update. A protocol's own vectors travel as
+    they are unless they are updates.
     """
 
     def __init__(self, sizes: Mapping[str, int], wire: TopK, initial: Tensor | None) -> None:
-        """`initial`: the model that all peers know at the start, None if there is none."""
+        """initial: the model that all peers know at the start, (p,); None if there is none."""
         super().__init__(sizes)
         self._wire, self._initial = wire, initial
 
@@ -173,7 +172,7 @@ class TopKEncoding(Encoding):
         return torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
 
     def _known(self, share: Share, vector: Tensor) -> Tensor:
-        """What the others know of a part before anything was sent."""
+        """The values of a part that the others know before anything is sent."""
         if self._initial is None:
             return torch.zeros_like(vector)
         end = self._sizes["model"] if share.part == "head" else len(vector)
@@ -193,7 +192,7 @@ class TopKEncoding(Encoding):
 
 
 def new_encoding(wire: Wire, sizes: Mapping[str, int], initial: Tensor | None = None) -> Encoding:
-    """The encoding of a run that begins; `initial`: the model that all peers know, (p,), None if there is none."""
+    """The encoding for the start of a run. initial: the model that all peers know, (p,); None if there is none."""
     match wire.kind:
         case "float32":
             return Encoding(sizes)

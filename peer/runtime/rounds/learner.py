@@ -1,4 +1,4 @@
-"""What trains: a model, a trainer, and this peer's data as they are in the present round. It sends nothing."""
+"""Learning at one peer: a model, a trainer, and this peer's data in the present round. Nothing is sent here."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Learner:
-    """Model, trainer and data of one peer."""
+    """The model, trainer and data of one peer."""
 
     def __init__(self, setup: Setup, executor: Executor, lifecycle: Lifecycle) -> None:
         self._setup, self._executor, self._lifecycle = setup, executor, lifecycle
@@ -34,9 +34,9 @@ class Learner:
         self.model = setup.model
         self.trainer = self.new_trainer(self._how)
         self.standard: Standardisation | None = None
-        """By which its samples are standardised."""
+        """The means and deviations in use; None if the samples are not standardised."""
         self.loss: float | None = None
-        """Of the newest training."""
+        """The loss of the last training; None before the first."""
         self._use(setup.shard)
 
     @property
@@ -48,7 +48,7 @@ class Learner:
         return len(self.trainer.samples)
 
     def new_trainer(self, how: Training) -> Trainer:
-        """One that has kept nothing."""
+        """A trainer without state."""
         return Trainer(self.model, self.shard.train, self._setup.spec.seed, self._setup.config.id, how)
 
     async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -56,7 +56,7 @@ class Learner:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
 
     async def train(self, phases: Sequence[Phase], round: Round) -> float:
-        """Train phase after phase; the mean loss of the last one."""
+        """Train the phases in turn; return the mean loss of the last one."""
         self._lifecycle.become("training")
         round.trained = True
         with self._lifecycle.timed("train"):
@@ -79,8 +79,8 @@ class Learner:
         return loss
 
     async def _timed_phase(self, phase: Phase, round: Round) -> float:
-        """A phase by the clock. How many steps it came to is on disk before anything that rests on them leaves, so a
-        replay takes as many (rule R1)."""
+        """Train a phase that is limited by time. The number of steps is on disk before anything that depends on them
+        leaves, so that a replay takes as many (rule R1)."""
         number, known = await round.recall()
         loss = await self.compute(self.trainer.train, phase, round.number, None if known is None else int(known))
         if known is None:
@@ -88,7 +88,7 @@ class Learner:
         return loss
 
     async def load_data_for(self, round: int) -> bool:
-        """Load the data of that round; return whether they differ from those before. One shard is kept at a time."""
+        """Load the data of that round; return whether they differ from the present ones. Only one shard is kept."""
         since = stage_of(round, self._setup.spec.data.stages).since
         if since == self._since:
             return False
@@ -99,13 +99,13 @@ class Learner:
         return True
 
     async def apply_drift(self, round: int) -> None:
-        """Load the data of that round, and report them if they differ from those before."""
+        """Load the data of that round, and report them if they differ from the present ones."""
         if await self.load_data_for(round):
             self._lifecycle.report(DataDrifted(round=round, samples=self.samples))
             self._lifecycle.report(self.data_summary(round))
 
     def standardise(self, standard: Standardisation) -> None:
-        """Bring the samples, which are as they lie on disk, to these means and deviations: once in a run of a view."""
+        """Standardise the samples, until now as on disk, with these means and deviations: once in each view."""
         self.standard = self.model.standard = standard
         self._use(self.shard.standardised(standard))
 
@@ -114,20 +114,20 @@ class Learner:
             self.shard.close()
         self._setup.shard = shard
         self.trainer.set_data(shard.train, shard.held_back)
-        # What a peer tells of its data is what it trains on, right or wrong.
+        # A peer states the labels that it trains on, right or wrong.
         mix = class_mix(shard.train, shard.classes) if shard.task.has_classes else shard.proportions
         self.proportions = torch.from_numpy(mix)
         self.validation = shard.validation.to(self.model.device) if shard.validation else None
 
     def data_summary(self, round: int) -> DataSummary:
-        """What it trains on from that round on."""
+        """The event that says what this peer trains on from that round on."""
         shares = self.proportions.tolist() if self.shard.task.has_classes else []
         names = self.shard.names.classes
         named = names if len(names) == len(shares) else map(str, range(len(shares)))
         return DataSummary(round=round, samples=self.samples, classes=dict(zip(named, shares, strict=True)))
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What must survive a crash: copies of tensors, on the CPU, and plain JSON."""
+        """What must survive a crash: copies of tensors on the CPU, and plain JSON."""
         counters = {f"counter/{name}": counter for name, counter in self.model.counters.items()}
         tensors = copies({"model": self.model.vector, **counters})
         tensors |= {f"optimiser/{name}": tensor for name, tensor in self.trainer.state().items()}
@@ -145,7 +145,7 @@ class Learner:
         self.loss = facts["loss"]
 
     def check_frozen(self, round: int, before: str) -> None:
-        """What is frozen is in no checkpoint, but in its own file or code."""
+        """Raise FailedError if the frozen weights differ from those of `round`: they are in no checkpoint."""
         if (now := self.model.frozen_sha256) != before:
             raise FailedError(
                 f"the frozen weights are others than in round {round} (sha256:{now or 'none'}, and then "

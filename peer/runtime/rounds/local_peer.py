@@ -1,9 +1,9 @@
 """One peer, made of its parts.
 
 - `Participant`: the peer as the runtime sees it. It has a learner (model, data and trainer), the present round, a
-  communicator for the protocol's calls, and what the protocol keeps in `peer.state`. What a crash must not lose is in
-  its `state_dict`, which each part fills with its own.
-- `LocalPeer`: the peer as a protocol sees it, and no more than that.
+  communicator for the protocol's calls, and what the protocol keeps in `peer.state`. What must survive a crash is in
+  its `state_dict`, to which each part contributes.
+- `LocalPeer`: the peer as a protocol sees it, and no more.
 """
 
 import asyncio
@@ -48,12 +48,12 @@ class Participant:
         self.journal = Journal(setup.out / "journal")
         self.round = Round(0, network, self.journal)
         self.state = State()
-        """What the protocol keeps."""
+        """The protocol's state (`peer.state`)."""
         self.face = LocalPeer(self)
         self.communicator = Communicator(self.face, spec, setup.model, lifecycle, self.round)
         self.rows = PerMemberState(spec.protocol, spec.ids)
         self._unchanging: dict[str, str] = {}
-        """Checksums of what the protocol keeps unchanged and is on disk, by name in a checkpoint."""
+        """Checksums of the protocol's unchanging tensors that are on disk, by name in a checkpoint."""
 
     def begin(self, number: int, trace: Trace | None = None) -> None:
         """Begin a round: its messages and values are numbered from the start."""
@@ -70,22 +70,22 @@ class Participant:
         self.network.set_edges(self.setup.view.first, around.receivers, around.senders)
 
     def begin_view(self) -> None:
-        """Replace the ring and the per-member rows of an earlier view by those of this one."""
+        """Replace the ring and the per-member rows of an earlier view with those of this one."""
         before = [id for id in self.rows.ids if id in self.communicator.ring.order]
         self.rows.remap(self.state, before, self.face.members)
         self.communicator.ring = RingOrder(self.face.members)
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What must survive a crash: copies of tensors, on the CPU, as the next round changes them, and plain JSON."""
+        """What must survive a crash: copies of tensors on the CPU, as the next round changes them, and plain JSON."""
         learner, learner_facts = self.learner.state_dict()
         communicator, facts = self.communicator.state_dict()
         tensors = {**learner, **copies(self._kept(unchanging=False)), **communicator}
         return tensors, {**facts, "seconds": asdict(self.lifecycle.times), **learner_facts}
 
     async def unchanging(self) -> tuple[dict[str, str], dict[str, Tensor]]:
-        """What the protocol keeps unchanged: checksums by name, and, by checksum, copies of what is new.
+        """The protocol's unchanging tensors: checksums by name, and copies of new ones by checksum.
 
-        InputError when it was changed or is gone: what is on disk already would be something else.
+        InputError if one was changed or removed, as it would differ from what is already on disk.
         """
         protocol, kept = self.setup.spec.protocol.name, self._kept(unchanging=True)
         if not kept and not self._unchanging:
@@ -101,16 +101,16 @@ class Participant:
         return dict(self._unchanging), new
 
     def _kept(self, unchanging: bool) -> dict[str, Tensor]:
-        """What the protocol keeps and sets once, or what it changes, by name in a checkpoint."""
+        """The protocol's tensors that never change, or those that do, by name in a checkpoint."""
         is_unchanging = self.setup.spec.protocol.state_contract.is_unchanging
         return {f"protocol/{name}": tensor for name, tensor in self.state.items() if is_unchanging(name) == unchanging}
 
     def load_state_dict(
         self, round: int, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], unchanging: Mapping[str, str]
     ) -> None:
-        """Go on after `round` from what `state_dict` gave then; FailedError when it gave something else.
+        """Go on after `round` from the result of `state_dict`; FailedError if it is of another model or protocol.
 
-        `tensors` include those that `unchanging` lists by checksum, which are on disk already.
+        `tensors` include those that `unchanging` lists by checksum, which are already on disk.
         """
         self.learner.check_frozen(round, facts.get("frozen", ""))
         try:
@@ -132,7 +132,7 @@ def _digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def _of_participant(path: str, writable: bool = False) -> Any:
-    """A property that is a part's attribute; its type is the one that `Peer` declares."""
+    """A property that reads, or writes, an attribute of the participant; `Peer` declares its type."""
 
     def write(peer: "LocalPeer", value: object) -> None:
         setattr(peer._own, path, value)
@@ -142,7 +142,7 @@ def _of_participant(path: str, writable: bool = False) -> Any:
 
 
 class LocalPeer(CheckedPeer):
-    """What a protocol is given: each call and each attribute goes to the part that it belongs to."""
+    """What a protocol gets: each call and each attribute goes to the part that it belongs to."""
 
     round = _of_participant("lifecycle.round")
     ring = _of_participant("communicator.ring.order")
@@ -189,7 +189,7 @@ class LocalPeer(CheckedPeer):
         self._own.learner.trainer.drop(optimiser)
 
     async def once(self, make: Callable[[], Tensor]) -> Tensor:
-        """What `make` returns, or returned before a crash: on disk before anything that depends on it leaves."""
+        """The result of `make`, or what it was before a crash; on disk before anything that depends on it leaves."""
         own = self._own
         number, value = await own.round.recall()
         if value is None:
@@ -198,7 +198,7 @@ class LocalPeer(CheckedPeer):
         return value.to(own.learner.model.device)
 
     async def resources(self) -> Resources:
-        """As measured or given, once a round."""
+        """The peer's resources, measured or given, once a round."""
         round = self._own.round
         if round.resources is None:
             values = (await self.once(self._measure)).tolist()

@@ -1,4 +1,4 @@
-"""How a peer plays its rounds, one after the other: a protocol's calls, an evaluation, the reports, a checkpoint."""
+"""How a peer plays its rounds: in each, the protocol's calls, an evaluation, the reports, a checkpoint."""
 
 from dataclasses import replace
 from typing import Any
@@ -26,16 +26,16 @@ class Rounds:
         self._declared = self._spec.declarations()
         self._audit = LineFile(self._setup.out / AUDIT)
         self._reported = self._network.traffic.copy()
-        """All bytes that were reported."""
+        """The traffic that was already reported."""
 
     async def resume(self) -> int:
-        """Go back to the newest checkpoint; its round, or -1 when there is none."""
+        """Go back to the newest checkpoint; return its round, or -1 if there is none."""
         done = await self._checkpointer.resume()
         self._reported = self._network.traffic.copy()
         return done
 
     async def set_up(self) -> None:
-        """Round 0: what the protocol settles before training."""
+        """Play round 0, in which the protocol settles what must be known before training."""
         participant, peer = self._participant, self._participant.face
         participant.begin(0)
         with user_code_errors(self._protocol.name), memory_errors():
@@ -69,8 +69,8 @@ class Rounds:
         await self._close(number)
 
     def interrupted(self) -> None:
-        """Keep the audit of a round that is cut off, if members change: it may never be played again, and what has left
-        in it has left."""
+        """Write the audit of a round that is cut short, if members may change: the round may never be played again, but
+        what was sent in it was sent."""
         if self._setup.gate.can_be_excluded:
             for line in self._network.audit.interrupt(self._network.edges):
                 append_audit(self._audit, self._with_own_code(line))
@@ -85,7 +85,7 @@ class Rounds:
             await self._protocol.begin_view(self._participant.face)
 
     def _traced(self, number: int) -> str:
-        """The part of the model whose course a trace shows: what the protocol shares in this round."""
+        """The part of the model that a trace records: what the protocol shares in this round."""
         shared = [share.part for share in self._declared.travelling(number)]
         return "extractor" if shared[:1] == ["extractor"] else "model"
 
@@ -102,12 +102,12 @@ class Rounds:
         self._lifecycle.report(BytesPassed(round=number, sent=dict(passed.sent), received=dict(passed.received)))
 
     async def _close(self, number: int) -> None:
-        """Put the round on disk while the next one trains."""
+        """End a round: write its audit, and its checkpoint while the next round trains."""
         await in_thread(append_audit, self._audit, self._with_own_code(self._network.audit.close(number)))
         await self._checkpointer.save(number)
         if number < self._network.last_round:
             self._lifecycle.become("ready")
 
     def _with_own_code(self, line: dict[str, Any]) -> dict[str, Any]:
-        """With the user code that had a say in what was sent."""
+        """Add the user code that affects what is sent to a line of the audit."""
         return {**line, "own_code": self._setup.own_code} if self._setup.own_code else line

@@ -1,14 +1,13 @@
-"""How good a peer's model is after a round, what follows from that, and what a peer reports of its rounds.
+"""How good a peer's model is after a round, what follows from that, and what a peer reports about its rounds.
 
 `Evaluator` evaluates the model after a round and acts on the figures: it keeps the best model, and with `stop_early`
-decides with all peers whether the run ends. All of it replays: a round that is played again ends in the same figures,
-files and decision. Whether a run goes on is a pure function of figures that all peers know (`EarlyStopping`), so that
-all decide alike, in a replay too. What a checkpoint has of it, this peer's best round and whether the run is over, is
-`RunProgress`.
+decides with all peers whether the run ends. A replay ends in the same figures, files and decision. Whether a run goes
+on is a pure function of figures that all peers know (`EarlyStopping`), so that all decide alike, even in a replay.
+`RunProgress` is the part of it in checkpoints: this peer's best round and whether the run is over.
 
-The reports follow: of a start, of a round when it is over, in reply to a Status request, and of all rounds in the end.
-`Finish` ends a run at one peer: it writes the model as it is, or fine-tuned, and the result. A peer that has fine-tuned
-and is started once more finds that model and its result intact, and takes them as they are.
+The reports follow: at a start, after a round, in reply to a Status request, and at the end of the run. `Finish` ends a
+run at one peer: it writes the model as it is, or fine-tuned, and the result. A peer that has fine-tuned and is started
+again finds that model and its result intact, and uses them as they are.
 """
 
 import asyncio
@@ -63,29 +62,29 @@ from peer.telemetry.telemetry import Telemetry
 
 Better = Literal["up", "down"]
 WORST_FIGURE = 1e300
-"""Of a figure that is better when it is lower: stands for what is no finite number."""
+"""Stands for a figure that is not finite: the worst one if lower is better, its negative if higher is better."""
 
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """How far a federation has come, by the mean of all peers' figures."""
+    """The progress of a federation, by the mean of all peers' figures."""
 
     best: float | None = None
     """The best mean so far; None before the first."""
     round: int = 0
-    """That of the best mean."""
+    """The round of the best mean."""
     waited: int = 0
-    """Evaluations since then."""
+    """The number of evaluations since then."""
 
     def after(self, round: int, figures: Sequence[float], better: Better, margin: float) -> "EarlyStopping":
-        """With all peers' figures after `round`, in the order of the spec: finite numbers, one at least."""
+        """Add all peers' figures after `round`, in the order of the spec: finite numbers, at least one."""
         mean = sum(figure / len(figures) for figure in figures)
         if self.best is None or gain(mean, self.best, better) > margin:
             return EarlyStopping(mean, round, 0)
         return EarlyStopping(self.best, self.round, self.waited + 1)
 
     def since(self, first: int) -> "EarlyStopping":
-        """Of the rounds from `first` on: there the data are others, and figures from before say nothing of them."""
+        """Forget progress made before round `first`, where other data begin: older figures do not apply to them."""
         return self if self.round >= first else EarlyStopping()
 
     def should_stop(self, round: int, rule: StopEarly) -> bool:
@@ -94,37 +93,37 @@ class EarlyStopping:
 
 
 def gain(figure: float, before: float, better: Better) -> float:
-    """By how much a figure is better than another; below 0 where it is worse."""
+    """By how much a figure is better than another; negative if it is worse."""
     return figure - before if better == "up" else before - figure
 
 
 def figure_to_send(figure: float, better: Better) -> float:
-    """A figure as it may leave a peer: in place of one that is no finite number, the worst there is."""
+    """A figure as it may leave a peer: the worst possible one in place of one that is not finite."""
     if isfinite(figure):
         return figure
     return -WORST_FIGURE if better == "up" else WORST_FIGURE
 
 
 class RunProgress:
-    """By the figures on samples that are held back."""
+    """A run's progress by the figures on held-back samples, as in checkpoints."""
 
     def __init__(self, better: Better) -> None:
         self._better: Better = better
         self.best: Best | None = None
-        """The round with the best figure of this peer's own; of equal ones the earliest."""
+        """The round with this peer's own best figure, the earliest if there are several."""
         self.progress = EarlyStopping()
-        """Of all peers together."""
+        """The progress of all peers together."""
         self.stopped_early = False
-        """Whether the round of this checkpoint is the last by `stop_early`."""
+        """Whether `stop_early` made this round the last."""
 
     def is_best(self, figure: float, since: int) -> bool:
-        """Whether a round with that figure is the best. since: the first round with the data as they are now."""
+        """Whether a round with that figure is the best. since: the first round with the present data."""
         if not isfinite(figure):
             return False
         return self.best is None or self.best.round < since or gain(figure, self.best.figure, self._better) > 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain JSON; empty where there is nothing to remember."""
+        """The progress as plain JSON; empty if there is nothing to remember."""
         kept: dict[str, Any] = {"best": asdict(self.best)} if self.best else {}
         if self.progress.best is not None:
             kept |= {"progress": asdict(self.progress), "over": self.stopped_early}
@@ -137,7 +136,7 @@ class RunProgress:
 
 
 def trace_facts(participant: Participant) -> dict[str, object]:
-    """What a trace says of its round beside the vectors."""
+    """What a trace says about its round besides the vectors."""
     return {
         "samples": participant.learner.samples,
         "ring": json.dumps(participant.face.ring),
@@ -148,19 +147,19 @@ def trace_facts(participant: Participant) -> dict[str, object]:
 
 
 def _bounded(figures: Mapping[str, float]) -> dict[str, float | None]:
-    """The task's figures, as far as they can be written down."""
+    """The task's figures as JSON can hold them."""
     return {name: bounded(value) for name, value in figures.items()}
 
 
 def user_figures(participant: Participant, found: ModelFigures) -> dict[str, Note]:
-    """What user code puts into the round's event: figures of its task, notes of its protocol."""
+    """What user code adds to the audit: the figures of its task, the notes of its protocol."""
     spec = participant.setup.spec
     figures = found.figures if ":" in spec.task.name else {}
     return {**figures, **(participant.round.notes if ":" in spec.protocol.name else {})}
 
 
 def round_done(participant: Participant, found: ModelFigures, before: PhaseTimes) -> RoundDone:
-    """The event of the present round; `before`: the times when it began."""
+    """The event at the end of the present round. before: the phase times when it began."""
     traffic, now, then = participant.network.traffic, asdict(participant.lifecycle.times), asdict(before)
     return RoundDone(
         **vars(found),
@@ -175,7 +174,7 @@ def round_done(participant: Participant, found: ModelFigures, before: PhaseTimes
 
 
 async def open_files(telemetry: Telemetry, participant: Participant) -> None:
-    """Write events to the peer's file from now on; the first of this process also says what earlier ones did."""
+    """Write events to the peer's file from now on; the first one also sums up earlier processes of this peer."""
     setup = participant.setup
     close_torn_lines(setup.out)
     if telemetry.writes:  # this process has run in an earlier view
@@ -205,26 +204,26 @@ def report_adversaries(spec: Spec, report: Report) -> None:
 
 
 class Evaluator:
-    """Evaluates one peer's model. All of it replays: a round that is played again ends in the same decision."""
+    """Evaluates one peer's model. A round that is played again ends in the same decision."""
 
     def __init__(self, participant: Participant) -> None:
         self._participant, self._learner = participant, participant.learner
         self._spec, self._task = participant.setup.spec, participant.learner.shard.task
         self.progress = RunProgress(self._task.headline.better)
         self.evaluation: Evaluation | None = None
-        """The newest, on the test set."""
+        """The last evaluation on the test set."""
         self.validation: Mapping[str, float] = {}
-        """The task's figures then on the samples that are held back; empty where none are."""
+        """The task's figures on held-back samples in that evaluation; empty if there are none."""
 
     async def evaluate(self) -> ModelFigures:
-        """The figures of the model as it is."""
+        """Evaluate the model as it is; return the figures."""
         with self._participant.lifecycle.timed("evaluate"):
             self.evaluation, self.validation = await self._learner.compute(self._measure)
         return self.newest
 
     @property
     def newest(self) -> ModelFigures:
-        """The figures that were found last; empty if there are none yet."""
+        """The figures of the last evaluation; empty if there was none."""
         if (found := self.evaluation) is None:
             return ModelFigures(accuracy={})
         return ModelFigures(
@@ -241,7 +240,7 @@ class Evaluator:
         return found, measure(model, shard.held_back).results() if shard.held_back else {}
 
     async def keep_best(self, round: int) -> None:
-        """Write the model beside the last one if it is the best of all rounds so far, before a checkpoint says so."""
+        """Write the model as the best one if it is the best so far, before a checkpoint says so."""
         if not self.validation:
             return
         figure = self.validation[self._task.headline.name]
@@ -251,7 +250,7 @@ class Evaluator:
             self.progress.best = Best(round=round, figure=figure, model_sha256=await asyncio.to_thread(model.sha256))
 
     async def agree(self, round: int) -> None:
-        """Tell all peers how good the model is, and decide with them whether that was the last round."""
+        """Tell all peers how good the model is, and decide with them whether this was the last round."""
         rule = self._spec.stop_early
         if rule is None or not self._spec.may_end_after(round):
             return
@@ -269,14 +268,14 @@ class Evaluator:
             )
 
     def _since(self, round: int) -> int:
-        """The first round with the data as they are in this one."""
+        """The first round with the same data as that round."""
         return stage_of(round, self._spec.data.stages).since
 
 
 def status_reply(
     participant: Participant, evaluator: Evaluator, resources: Resources, waiting: Waiting | None
 ) -> bytes:
-    """Id, state, round, neighbours, figures, bytes and resources, as they are now; for which members it waits."""
+    """The serialised reply to a Status request: what the peer does now, its neighbours, figures and resources."""
     spec, view, network = participant.setup.spec, participant.setup.view, participant.network
     evaluation = evaluator.evaluation
     return StatusReply(
@@ -320,7 +319,7 @@ def _headline(evaluation: Evaluation, spec: Spec) -> float | None:
 
 
 class Finish:
-    """Ends the run, once the last checkpoint has been read back. A peer that is killed meanwhile repeats it from the
+    """Ends the run, once the last checkpoint has been read back. A peer that is killed meanwhile repeats this from the
     same model."""
 
     def __init__(self, participant: Participant, evaluator: Evaluator) -> None:
@@ -329,7 +328,7 @@ class Finish:
         self._last = participant.network.last_round
 
     async def run(self) -> None:
-        """FailedError where the model is not finite, or fine-tuning diverges."""
+        """Write model and result; DivergedError if the model is not finite, FailedError if fine-tuning diverges."""
         await self._participant.learner.apply_drift(self._last)
         if await in_thread(self._take_fine_tuned):
             await self._evaluator.evaluate()
@@ -341,14 +340,14 @@ class Finish:
             await self._write(await self._fine_tune(finetune.phase()), found)
 
     def _take_fine_tuned(self) -> bool:
-        """Whether a fine-tuned model of this run and its result are intact on disk: then the model becomes that one."""
+        """Load a fine-tuned model of this run if it and its result are intact on disk; return whether they are."""
         result = read_result(self._out)
         if result is None or result.before_finetuning is None or result.rounds != self._last:
             return False
         return load_if_intact(self._participant.learner.model, self._out / MODEL, result.model_sha256)
 
     def _check_finite(self) -> None:
-        """Whatever the protocol computes later than it trains and sends, no other check sees in the last round."""
+        """Raise DivergedError if the model is not finite: no other check sees what a protocol computes last of all."""
         vector = self._participant.learner.model.vector
         if not bool(torch.isfinite(vector.sum())) and (wrong := int((~torch.isfinite(vector)).sum())):
             raise DivergedError(
@@ -357,7 +356,7 @@ class Finish:
             )
 
     async def _write(self, found: ModelFigures, before: ModelFigures | None) -> None:
-        """The model as it is, and the result; `before`: its figures before fine-tuning."""
+        """Write the model as it is, and the result. before: the figures before fine-tuning."""
         model = self._participant.learner.model
         await in_thread(save_model, model, self._out / MODEL)
         digest = await asyncio.to_thread(model.sha256)
@@ -367,7 +366,7 @@ class Finish:
     def _result(
         self, found: ModelFigures, before: ModelFigures | None, digest: str, past: tuple[RoundDone, ...]
     ) -> Result:
-        """What the launcher's summary is made of."""
+        """The result, from which the launcher makes its summary."""
         participant, network = self._participant, self._participant.network
         traffic, ring = network.traffic, participant.communicator.ring
         return Result(

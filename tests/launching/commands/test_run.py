@@ -321,7 +321,7 @@ def test_stopped_launcher_stops_its_peers(tmp_path: Path, launched: Command, num
 def test_output_that_nobody_reads_ends_a_command_in_a_sentence(
     tmp_path: Path, small: Path, commands: Commands, command: str, unbuffered: str
 ) -> None:
-    """As with `| head`."""
+    """The output is closed early, as with `| head`."""
     reads, writes = os.pipe()
     os.close(reads)
     paths = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])

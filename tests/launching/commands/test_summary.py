@@ -35,7 +35,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def sites(finished: Path, tmp_path: Path) -> Path:
-    """The same peers as three sites sent them."""
+    """The finished peers' directories as three sites sent them."""
     for id, name in (("peer0", "north"), ("peer1", "east"), ("peer2", "south")):
         shutil.copytree(finished / id, tmp_path / "sites" / name)
     return tmp_path / "sites"
@@ -167,7 +167,7 @@ def test_one_peer_twice_is_refused(sites: Path, finished: Path, capfd: pytest.Ca
 def test_one_directory_twice_is_refused(
     given: list[str], finished: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Also with the run that holds it: whose counts would be taken?"""
+    """A directory with the run that contains it is refused, too: it is unclear whose counts to take."""
     run = shutil.copytree(finished, tmp_path / "run")
     (run / "link").symlink_to(run / "peer0")
     if "link" not in given:

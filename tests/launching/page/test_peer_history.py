@@ -9,7 +9,7 @@ from peer.telemetry.events import ViewDecided, read_event
 
 
 def heard(*lines: tuple[float, str, dict[str, Any]], id: str = "peer0") -> PeerHistory:
-    """Of (time, event, its fields)."""
+    """The history of a peer from lines (time, event, its fields)."""
     found = PeerHistory(id)
     for time, name, fields in lines:
         event = read_event({"time": time, "event": name, **fields})

@@ -85,7 +85,7 @@ def line(view: View, id: str, round: int, **parts: Any) -> dict[str, Any]:
 
 
 def audits() -> dict[str, Any]:
-    """Of a run in which c was killed in round 4; a and b had been in round 5, which became void."""
+    """The audits of a run in which c was killed in round 4; a and b had been in round 5, which became void."""
     told: dict[str, Any] = {id: {"rounds": []} for id in IDS}
     for span in RUN.spans:
         for round in span.rounds:

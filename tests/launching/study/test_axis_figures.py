@@ -52,7 +52,7 @@ def test_what_is_nothing_is_left_out_where_the_scale_is_logarithmic() -> None:
 
 
 def test_zero_is_drawn_where_it_is_a_value() -> None:
-    """Of what is varied, and of how good models are."""
+    """On both axes: that of the varied setting, and that of the models' figure."""
     rows = [{**row("fibfl", 5, mean=mean), "protocol.tau": tau} for tau, mean in ((0, 0.0), (0.01, 0.9), (1, 0.04))]
     _, chart = axis_figures(rows, ["protocol.tau", "protocol"])["axis-protocol.tau-mean"]
     assert picture(chart, look("light"), "svg").decode().count('aria-roledescription="point"') == 3

@@ -22,7 +22,7 @@ def table(path: Path, content: str | bytes) -> Path:
 
 
 def rows(path: Path, **settings: Any) -> list[list[float]]:
-    """Of the whole file, sorted."""
+    """The rows of the whole file, sorted."""
     dataset = load("csv", path=path, **settings)
     parts = (dataset.train_inputs, dataset.test_inputs)
     return sorted(row for part in parts for row in np.asarray(part[np.arange(part.shape[0])]).tolist())

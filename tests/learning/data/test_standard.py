@@ -34,7 +34,7 @@ def samples(x: Tensor) -> InMemory:
 
 
 def weighted(vectors: list[Tensor], weights: list[int]) -> Tensor:
-    """As it comes about round the ring, in float32."""
+    """The weighted mean as it results from the ring, in float32."""
     total = torch.zeros_like(vectors[0])
     for vector, weight in zip(vectors, weights, strict=True):
         total += vector * weight

@@ -38,7 +38,7 @@ def trained(model: Model, how: Training, phase: Phase = PHASE, rounds: int = ROU
 
 
 def epochs(rounds: int = ROUNDS) -> Iterator[tuple[int, list[tuple[Tensor, Tensor]]]]:
-    """Of each epoch its round, from 1, and its batches."""
+    """Yield the round, from 1, and the batches of each epoch."""
     data = samples(N)
     for round in range(1, rounds + 1):
         generator = torch_generator(1, "peer0", round, "order 0")

@@ -129,7 +129,7 @@ def over(name: str, optimiser: torch.optim.Optimizer) -> Any:
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.filterwarnings("ignore:.*epoch parameter in:UserWarning")
 def test_every_scheduler_is_that_of_a_plain_loop(name: str, every: Any) -> None:
-    """Also where the peer is another process after each round."""
+    """This holds even if the peer is another process after each round."""
     if name == "ReduceLROnPlateau" and every == "round":
         pytest.skip("a plain loop has no rounds, and so no loss of one")
     how = Training(

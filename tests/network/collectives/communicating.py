@@ -75,7 +75,7 @@ def exchange(
     to: Collection[str] | None = None,
     expected: Expected | None = None,
 ) -> Coroutine[Any, Any, dict[str, Arrived]]:
-    """Of one vector of the same length everywhere, to all neighbours or to some."""
+    """An exchange of one vector, of the same length everywhere, with all neighbours or some."""
     around = member.around
     outgoing = Outgoing(dict.fromkeys(around.receivers if to is None else to, vector), scalars or {})
     everyone = Expected(vector.nbytes, around.senders, around.senders)

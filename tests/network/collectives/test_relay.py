@@ -61,7 +61,7 @@ async def test_all_gather_of_lengths_of_their_own() -> None:
 
 
 async def test_bytes_are_carried_as_they_are() -> None:
-    """Also those that would be NaN as float32; lengths need not be a multiple of four."""
+    """This includes bytes that would be NaN as float32, and lengths that are not multiples of four."""
     secret = torch.tensor([255] * 7, dtype=torch.uint8)
     async with members(3, 8, "ring", kind="uint8") as made:
         found = await all_of(made, lambda i, m: exchange(m, secret))

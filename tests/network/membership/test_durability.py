@@ -1,4 +1,4 @@
-"""Who waits at the staleness bound says so: for whom, and for which round; seldom."""
+"""A peer that waits at the staleness bound says for whom, and for which round; but seldom."""
 
 import asyncio
 import json

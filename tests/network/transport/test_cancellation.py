@@ -7,7 +7,7 @@ from peer.network.transport.grpc import GrpcTransport
 
 
 async def calls_again_and_again(transport: GrpcTransport, address: str, over: asyncio.Event) -> None:
-    """As links do: what breaks is called again."""
+    """Call again after each break, as links do."""
     while not over.is_set():
         pipe = await transport.dial(address, "Tensors")
         try:

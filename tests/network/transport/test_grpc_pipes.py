@@ -62,7 +62,7 @@ def test_of_tls_only_where_there_is_any(details: str, plain: str, secure: str) -
 
 
 async def test_a_stream_that_the_server_drops_ends_at_the_client(ends: Ends) -> None:
-    """Also when nothing collects its remains: an idle process may not, for minutes."""
+    """It ends even without a garbage collection, which an idle process may not have for minutes."""
     gc.disable()
     try:
         near, far = await ends.stream()

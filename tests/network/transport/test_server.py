@@ -44,7 +44,7 @@ async def test_a_fault_of_a_handler_is_told_once_and_to_no_caller(
 async def test_a_compressed_reply_ends_the_stream(
     ports: Callable[[int], list[int]], compression: grpc.Compression
 ) -> None:
-    """Of a peer that is dialled."""
+    """The reply is that of a dialled peer."""
 
     async def answer(requests: Any, context: Any) -> None:
         await context.write(bytes(1000))

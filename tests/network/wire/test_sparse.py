@@ -66,7 +66,7 @@ WRONG = {
 def test_a_message_that_is_no_part_of_a_vector_is_refused_at_the_wire(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As every frame that was not declared, with nothing of it kept; what is right is taken after it."""
+    """It is refused like every undeclared frame, and nothing of it is kept; a correct one is accepted after it."""
     data, why = WRONG[name]
     length = sum(block.length for block in BLOCKS)
     manifest = Manifest((PayloadSpec("v", length, 2, 1, 9, "top-k", blocks=BLOCKS),))

@@ -44,7 +44,7 @@ class Source(Settings):
     """Applied to each training sample: classes of `torchvision.transforms.v2`, `[RandomHorizontalFlip, {RandomCrop:
     {size: 28, padding: 2}}]`, or your `module:name`, on pixels in [0, 1]."""
     test_transforms: Steps = ()
-    """The same for all other samples."""
+    """Such transforms for all other samples."""
     standardize: Annotated[Literal["own", "federation"] | None, BeforeValidator(_true_or_whose)] = None
     """[Bring each column](data.md#columns-of-one-scale) to mean 0 and deviation 1, by the training samples of each peer
     (`own`, `true`) or of all (`federation`)."""
@@ -66,7 +66,7 @@ class Source(Settings):
 
     @property
     def stages(self) -> list[Stage]:
-        """From drift to drift, that of round 1 first."""
+        """The stages between drifts, that of round 1 first."""
         return stages(self.partition, self.drift)
 
     def relative_to(self, base: Path) -> Self:

@@ -257,7 +257,7 @@ class Table(Source):
             )
 
     def _place(self, row: int) -> str:
-        """Where a user finds a row, counted from 0, in the file."""
+        """Say where in the file a user finds a row, which is counted from 0."""
         return f"row {row + 1}"
 
 

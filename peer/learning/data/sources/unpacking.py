@@ -8,7 +8,7 @@ from peer.errors import InputError
 ALWAYS_ALLOWED_BYTES = 64 << 20
 """Bytes that any file may become."""
 MAX_RATIO = 100
-"""So many times its own size may a larger file become; tables come to 3 to 30, arrays of mostly zeros to more."""
+"""How many times its own size a larger file may become; tables reach 3 to 30, arrays of mostly zeros more."""
 
 
 def check_unpacked(path: Path, size: int, hint: str) -> None:
