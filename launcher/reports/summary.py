@@ -66,13 +66,12 @@ class PeerResults(NamedTuple):
 
     @classmethod
     def find(cls, spec: Spec, places: Places) -> Self:
-        """A result counts if it is its peer's own, of a run of this length, and of a member of the last view."""
+        """A result counts if it is its peer's own, of a run of this length, and of rounds that are not void."""
         read = {id: read_result(place) for id, place in places.items()}
         found = {id: one for id, one in read.items() if one and one.id == id and one.is_of(spec.rounds)}
         # Fewer rounds than the spec's, if all have agreed on that.
         views = decided_views(spec, places, max((one.rounds for one in found.values()), default=spec.rounds))
-        last = sorted(views.spans[-1].view.members) if views.spans else None
-        return cls(places, {id: one for id, one in found.items() if sorted(one.ring) == last}, views)
+        return cls(places, {id: one for id, one in found.items() if views.counts(one.ring)}, views)
 
     @property
     def without(self) -> list[str]:

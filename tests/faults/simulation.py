@@ -30,6 +30,7 @@ from faults.promises import Promises
 from faults.scenarios import PATIENCE, certificates, specification
 from faults.wires import Weather, Wires, factory
 from launcher.run_files import certificate_files
+from launcher.views import Views
 from peer.errors import FailedError
 from peer.network.limits import Limits
 from peer.network.wire.messages import Resources
@@ -229,11 +230,11 @@ class Simulation:
 
     def _ended_in(self, directory: Path) -> str | None:
         """The bits of a peer's model; where it keeps the best one, of that too, and after which rounds. None if it has
-        no result, or one of rounds that are void: it had finished, and the last view is without it."""
+        no result that counts."""
         if not (directory / "result.json").exists():
             return None
         result = json.loads((directory / "result.json").read_text())
-        if sorted(result["ring"]) != sorted(self.views[-1].members):
+        if not Views(self.spec.ids, result["rounds"], self.views[1:]).counts(result["ring"]):
             return None
         if "best" not in result:
             return str(result["model_sha256"])

@@ -51,6 +51,16 @@ def test_who_is_outside_at_the_end_does_not_have_to_finish() -> None:
     assert Views(IDS, ROUNDS, (LOST, View(2, IDS, ROUNDS + 1, planned=True))).finishers == ["a", "b", "d"]
 
 
+def test_a_result_counts_unless_its_rounds_are_void() -> None:
+    assert Views(IDS, ROUNDS).counts(IDS)
+    lost = Views(IDS, ROUNDS, (LOST,))
+    assert lost.counts(["d", "a", "b"])
+    assert not lost.counts(IDS), "c had finished, and was left out of rounds that were played again"
+    late = Views(IDS, ROUNDS, (View(1, ("a", "b", "d"), first=ROUNDS + 1),))
+    assert late.counts(IDS)
+    assert late.counts(["a", "b", "d"]), "they have entered a view that has no round"
+
+
 def test_a_result_is_exact_if_all_have_only_gone_back() -> None:
     assert Views(IDS, ROUNDS, (View(1, IDS, first=5),)).exact
     assert not Views(IDS, ROUNDS, (View(1, IDS, first=5, entrants=(("c", 4),)),)).exact
