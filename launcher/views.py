@@ -37,8 +37,8 @@ class Views:
         return [id for id in self.ids if self.spans and id in self.spans[-1].view.members and id in last.members]
 
     def counts(self, ring: Iterable[str]) -> bool:
-        """Whether a result with this ring counts: it is of the view with the last round, or of one decided after it. Any
-        other is of rounds that are void."""
+        """Whether a result with this ring counts: it is of the view with the last round, or of one decided after it.
+        Any other is of rounds that are void."""
         last = self.spans[-1].view.number if self.spans else 0
         return any({*ring} == {*view.members} for number, view in self.by_number.items() if number >= last)
 

@@ -168,6 +168,13 @@ class DynamicMembershipGate(MembershipGate):
         return self.has_begun or self._partial_start
 
     @property
+    def given_up(self) -> bool:
+        """Whether a neighbour has gone on without the last rounds of this peer, which leaves: it was away for too long,
+        and nobody sends it any more what it lacks."""
+        behind = self._last is not None and self._durable < self._last
+        return behind and any(one.progress.in_later_view for one in self._neighbours)
+
+    @property
     def missing(self) -> list[str]:
         """The neighbours that are away or have not come yet."""
         return [one.id for one in self._neighbours if one.state not in ("up", "left")]

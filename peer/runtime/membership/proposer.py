@@ -339,9 +339,10 @@ class Proposer:
     # How it is decided.
 
     async def _announce_departure(self, gate: DynamicMembershipGate) -> None:
-        """Tell all members that this peer leaves, until they know; give up the view if one is lost meanwhile."""
+        """Tell all members that this peer leaves, until they know; give up the view if one is lost meanwhile, or if
+        they have given up this peer."""
         membership = self._membership
-        if self._lost(gate):  # the members may not notice the loss, and so would not roll back
+        if self._lost(gate) or gate.given_up:  # the members may not notice the loss, and so would not roll back
             membership.abandon_view(gate.view)
             return
         if gate.departure_acknowledged.is_set() or self._clock() - self._departure_sent < self._timeouts.liveness_poll:
