@@ -321,11 +321,13 @@ class Edges:
     def missing(self) -> list[tuple[Neighbour, str]]:
         """The neighbours that lack a handshake in a direction that is used, each with the reason.
 
-        Edges that are only kept for repeats do not count, as their other ends may be past them.
+        Edges that are only kept for repeats do not count, as their other ends may be past them; nor do neighbours in a
+        later view, which have gone on without waiting for this peer's restart.
         """
         lacking: dict[str, list[Direction]] = {}
         for (direction, peer), span in self._spans.items():
-            if span.last is None and direction not in self.neighbours[peer].reach.handshaken:
+            there = direction in self.neighbours[peer].reach.handshaken or self.neighbours[peer].progress.in_later_view
+            if span.last is None and not there:
                 lacking.setdefault(peer, []).append(direction)
         return [(one := self.neighbours[peer], one.missing_handshake_reason(ways)) for peer, ways in lacking.items()]
 

@@ -336,6 +336,7 @@ class NetworkState:
                 self.durability.record_first_hand(neighbour.id, refusal.durable)
                 neighbour.progress.in_later_view = True
                 self.durability.notify_changed()
+                self.edges.changed.set()
         if refusal.reason == Refusal.STRANGER and refusal.HasField("durable") and not neighbour.progress.released:
             with suppress(ImpossibleError):
                 self.durability.record_first_hand(neighbour.id, refusal.durable)

@@ -125,7 +125,7 @@ class Membership:
         """The request of the present attempt that this member has promised."""
         self._deciding_since: float | None = None
         """The time since which the next view has been decided on; None if it is not."""
-        self._relayed: tuple[Ballot | None, dict[str, asyncio.Task[Promised | Refused | Behind | None]]] = None, {}
+        self._relayed: tuple[Prepare | None, dict[str, asyncio.Task[Promised | Refused | Behind | None]]] = None, {}
         """The present ballot, and members' answers to it that this one has asked for, for its proposer or itself."""
         self._changed, self._writing = asyncio.Event(), asyncio.Lock()
         self._written: object = None
@@ -399,9 +399,9 @@ class Membership:
 
     def _promise_of(self, id: str, prepare: Signed[Prepare]) -> "asyncio.Task[Promised | Refused | Behind | None]":
         """Ask each member once per attempt; its answer, or that there was none, is kept until the next attempt."""
-        ballot, asked = self._relayed
-        if ballot != prepare.statement.ballot:
-            self._relayed = prepare.statement.ballot, (asked := {})
+        attempt, asked = self._relayed
+        if attempt != prepare.statement:  # with its number: ballots begin anew with each view
+            self._relayed = prepare.statement, (asked := {})
         if id not in asked:
             asked[id] = asyncio.create_task(self._ask_for_promise(id, prepare))
         return asked[id]
