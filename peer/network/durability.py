@@ -42,8 +42,8 @@ class Durability:
         """The rounds that others have on disk by a decided view."""
         self._incarnations: dict[str, int] = {}
         """The incarnation of each peer in its last handshake (`life` of the message)."""
-        self.ends = False
-        """Whether the last round of this view or of the run is settled."""
+        self._last: int | None = None
+        """The last round of this view or of the run, once it is settled."""
         self.version = 0
         """A counter that grows with every change."""
         self._changed = asyncio.Event()
@@ -137,6 +137,11 @@ class Durability:
             return self._announced
         return {peer: Signed(peer, Announcement(self._view, at)) for peer, at in self.first_hand.items()}
 
+    def end_after(self, round: int) -> None:
+        """Settle the last round that is played."""
+        self._last = round
+        self.notify_changed()
+
     def notify_changed(self) -> None:
         """Wake all tasks that wait for a change."""
         self.version += 1
@@ -162,7 +167,9 @@ class Durability:
         """
         neighbours, found = self._edges.current(), dict[str, int]()
         # Peers in a later view announce nothing in this one. They are believed once this peer knows of a later view.
-        gone = [one.id for one in self._edges.neighbours.values() if self.ends and one.progress.in_later_view]
+        gone = [
+            one.id for one in self._edges.neighbours.values() if self._last is not None and one.progress.in_later_view
+        ]
         for peer in self._edges.members:
             if (at := self._latest(peer, neighbours)) is not None:
                 signed = self._keyring.signs and peer not in gone
@@ -204,7 +211,10 @@ class Durability:
             await self._changed.wait()
 
     def behind(self, round: int) -> dict[str, int]:
-        """The peers that are more than W rounds behind `round` (R6), each with its durable round."""
+        """The peers that are more than W rounds behind `round` (R6), each with its durable round; none if that round
+        will not be played, as the others may be in the next view."""
+        if self._last is not None and round > self._last:
+            return {}
         return {peer: at for peer, at in self._bounding().items() if at < round - STALENESS_BOUND}
 
     async def wait_within_bound(self, round: int) -> None:

@@ -266,8 +266,8 @@ class Network:
 
     def set_last_round(self, round: int) -> None:
         """End after that round, as all peers have agreed, whether it is the run that ends or their view."""
-        self.durability.ends = True
         self._state.last_round = round
+        self.durability.end_after(round)
 
     def announce(self, durable: int) -> None:
         """Announce that rounds up to `durable` are on this peer's disk (rule R3)."""
