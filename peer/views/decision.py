@@ -179,15 +179,19 @@ def next_view(chain: ViewChain, proposer: str, grounds: Grounds, rules: Rules) -
     standing = {id: promise for id, promise in promised.items() if id not in lost}
     enter = {one.signer: one.statement.private for one in grounds.entries if one.signer not in out}
     enter = {id: private for id, private in enter.items() if id not in present.members}
-    members = (standing.keys() - ({proposer} if grounds.leaves else set())) | enter.keys()  # V2
     least = min((promise.durable for promise in standing.values()), default=-1)
-    # A member that has left is needed until all have the rounds before the present view.
+    # A member that has left is needed until all have the rounds before the present view. If it asks to enter before,
+    # it has given them up: it enters once the others have gone back.
     missing = grounds.missing if present.planned and least < present.first - 1 else ()
-    if not (missing or members != {*present.members} or out != {*present.expelled}):
+    unfinished = [number for number, last in chain.last_rounds(present.number).items() if least < last]
+    back_early = enter.keys() & {id for number in unfinished for id in chain.of(number).members}
+    enter = {id: private for id, private in enter.items() if id not in back_early}
+    members = (standing.keys() - ({proposer} if grounds.leaves else set())) | enter.keys()  # V2
+    if not (missing or back_early or members != {*present.members} or out != {*present.expelled}):
         return None
     if len(members) < max(rules.min_members, 1) or not standing:
         return None
-    planned = standing.keys() == {*present.members} and not missing  # V3, from here on
+    planned = standing.keys() == {*present.members} and not missing and not back_early  # V3, from here on
     first = _after_all(present, standing, least) if planned else least + 1
     # Members that were admitted and cannot go back so far are admitted there once more.
     admissions = {id: chain.admission(id) for id in standing}

@@ -5,7 +5,7 @@ A peer that is not a member of the next view asks to be admitted (`Rejoin`), and
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -40,9 +40,10 @@ class Rejoin:
         self._membership, self._make, self._reminders = membership, transport, reminders
         self._random = Random(membership.id)
 
-    async def next_view(self, private: int) -> View:
-        """Return the view that this peer plays next. private: the round of its private state; -1: none."""
-        membership = self._membership
+    async def next_view(self, newest: Callable[[], Awaitable[int]]) -> View:
+        """Return the view that this peer plays next. newest: finds the round of its private state, -1 if there is none;
+        each view that is decided meanwhile may make that void."""
+        membership, number, private = self._membership, -1, -1
         self._check_expelled()
         if following := membership.chain.after(membership.memory.entered, membership.id):
             return following
@@ -52,7 +53,9 @@ class Rejoin:
                     break
                 # A peer that cannot reach the others would only be lost again; but f silent liars must not keep it out.
                 if len(silent) <= membership.tolerates:
-                    entry = membership.keyring.sign(Entry(membership.chain.current.number, private))
+                    if number != membership.chain.current.number:
+                        number, private = membership.chain.current.number, await newest()
+                    entry = membership.keyring.sign(Entry(number, private))
                     answering = [id for id in membership.others if id not in silent]
                     await membership.ask(self._random.choice(answering), Enter(entry), transport)
         assert following
@@ -214,8 +217,12 @@ class ViewRunner:
         # A barrier: this returns when the worker thread is free. Training still under way would write into the model
         # with which the next view begins.
         await asyncio.get_running_loop().run_in_executor(self._executor, int)
-        await self._drop_after(membership.chain.last_valid_round(membership.memory.entered))
-        following = await rejoin.next_view(await asyncio.to_thread(self._checkpoints.newest_whole))
+
+        async def newest() -> int:
+            await self._drop_after(membership.chain.last_valid_round(membership.memory.entered))
+            return await asyncio.to_thread(self._checkpoints.newest_whole)
+
+        following = await rejoin.next_view(newest)
         entrants = dict(following.entrants)
         if membership.id in entrants and following.first > self._setup.spec.rounds:
             # All others have the last round, and only end there.
