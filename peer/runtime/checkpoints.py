@@ -17,10 +17,10 @@ checkpoint while the next round trains. A round is announced as durable when the
 one once it has been read back.
 
 A resume takes these steps: what a killed process left half written is removed; the newest intact checkpoint is looked
-for; if a round that this peer may have announced is damaged, it cannot go on, as the neighbours have dropped their
-messages of that round; what lies after that checkpoint is dropped; state, links and messages are restored; and the
-others hear up to which round this peer has its rounds on disk. A checkpoint of an earlier view only provides the state
-with which the present view is entered.
+for; if none is as new as the last round that this peer may have announced, it cannot go on, as the neighbours have
+dropped their messages of that time; what lies after that checkpoint is dropped; state, links and messages are
+restored; and the others hear up to which round this peer has its rounds on disk. A checkpoint of an earlier view
+provides only the state with which the peer enters the present view.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 class Journal:
-    """The values that a peer has made once. Reading and writing block; they run in a thread."""
+    """Values that are made only once, and reused in a replay. Reading and writing block; they run in a thread."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -215,7 +215,7 @@ class Snapshot:
     unchanging: Mapping[str, str] = field(default_factory=dict)
     """The checksums, by name, of tensors that stay the same in all later checkpoints."""
     new: Mapping[str, Tensor] = field(default_factory=dict)
-    """The tensors, by checksum, of those that are in no earlier checkpoint of this process."""
+    """Of these, the tensors, by checksum, that are in no earlier checkpoint of this process."""
 
 
 class Checkpoints:
@@ -314,7 +314,8 @@ class Checkpoints:
     def recover(self) -> None:
         """Clean up after a process that was killed.
 
-        Its renames are synced, as they will be announced; what it had not sealed, or only half written, is removed.
+        Its renames are synced first, as the checkpoints that they completed will be announced; what it had not sealed,
+        or only half written, is removed.
         """
         if not self.directory.is_dir():
             return
@@ -355,7 +356,8 @@ class Checkpoints:
     def prune(self, low_watermark: int, wanted: Collection[int]) -> None:
         """Set aside what nobody will need: messages except those of `wanted` rounds, and all but two checkpoints.
 
-        The newest checkpoint up to `low_watermark` stays, too: it may be the last one that all can go back to.
+        The newest checkpoint up to `low_watermark` stays, with all later ones: it may be the last one that all can go
+        back to.
         """
         for at in self._message_rounds():
             if at not in wanted:
@@ -504,7 +506,7 @@ class Checkpointer:
         if len(rounds := self._files.rounds()) > 1:
             self._announce(rounds[-2])  # the newest may prove damaged (R3)
         network = self._network
-        wanted = {snapshot.round, *network.rounds_still_needed()}  # the newest go with the next checkpoint
+        wanted = {snapshot.round, *network.rounds_still_needed()}  # the newest can go after the next checkpoint
         await asyncio.to_thread(self._files.prune, self._gate.oldest_needed_round(network.durability), wanted)
         await asyncio.to_thread(self._journal.prune, self._files.rounds()[0])
 
@@ -572,7 +574,7 @@ class Checkpointer:
         return whole[0]
 
     def _enter(self, snapshot: Snapshot) -> int:
-        """Begin in a later view than that of the checkpoint; the round before its first one."""
+        """Enter a later view than that of the checkpoint; return the round before its first one."""
         brought = dict(self._view.entrants).get(self._participant.face.id, self._view.first - 1)
         if snapshot.round != brought:
             raise self._lost(f"this peer is to go on from its round {brought}, and that checkpoint is not whole")
@@ -583,7 +585,7 @@ class Checkpointer:
         return before
 
     def _begin_anew(self) -> int:
-        """With nothing on disk: at the start of the run, or admitted with new private state."""
+        """Begin with nothing on disk: at the start of the run, or admitted with new private state."""
         before = self._view.first - 1
         if before < 0:
             return before
@@ -594,7 +596,7 @@ class Checkpointer:
     def _enter_network(self, state: Mapping[str, Any]) -> int:
         """Let the links begin with this view; the round before its first one.
 
-        Members that went back to that round are known without a word to have it on disk. Before a planned view only
+        Members that went back to that round are known to have it on disk without saying so. Before a planned view only
         neighbours have waited for each other.
         """
         before, id = self._view.first - 1, self._participant.face.id

@@ -9,7 +9,7 @@
   members stay the same the gate is always open; `peer.runtime.membership.gate` has the other one.
 
 The bounds of a peer's waits and stores are in one object, which is passed in (`RuntimeLimits`). `ReportIntervals` says
-when a peer reports a wait; none of them ends one. Watchers look at the neighbours for as long as a peer runs: an
+when a peer reports a wait; no such interval ends a wait. Watchers look at the neighbours for as long as a peer runs: an
 unresponsive one is reported every minute, or ends the run; one that sends only heartbeats is reported, too.
 """
 
@@ -139,7 +139,7 @@ class RuntimeLimits:
     reminders: ReportIntervals = field(default_factory=ReportIntervals)
 
     def in_one_process(self, peers: int, patience: float) -> "RuntimeLimits":
-        """Limits for so many peers in one event loop: if one is silent, so are all; none is asked for its status.
+        """Limits for so many peers in one event loop: they fall silent together, and nobody asks for their status.
 
         More than 20 peers together send no more heartbeats than 20 do, but each still sends several within `patience`
         (seconds).
@@ -291,7 +291,7 @@ class MembershipGate:
             await drain(network)
 
     def announce(self, network: Network, durable: int) -> None:
-        """Announce to the others that the rounds up to this one are on disk, as far as they may know yet."""
+        """Announce to the others that the rounds up to this one are on disk, as far as they may be told yet."""
         network.announce(durable)
 
     def oldest_needed_round(self, durability: Durability) -> int:

@@ -14,22 +14,23 @@ TLAPS; M. Castro, B. Liskov, "Practical Byzantine Fault Tolerance", OSDI 1999). 
 | `Vote` "commit" | 2b | commit | signed, with the lock on disk |
 | `Decision` | chosen | committed-local | a quorum of these: decided, with proof |
 
-A quorum is more than (n + f)/2 of n members (`View.is_quorum`), so any two share an honest member. Hence only one
-value gets a lock in a ballot, as no honest member votes twice; and a higher ballot can only carry on what was decided
-in a lower one, as its quorum of promises includes an honest member that committed, which names that lock or a higher
-one.
+A quorum is more than (n + f)/2 of n members, or, if f is 0, half of them with the first (`View.is_quorum`), so any two
+share an honest member. Hence only one value gets a lock in a ballot, as no honest member votes twice; and a higher
+ballot can only carry on what was decided in a lower one, as its quorum of promises includes an honest member that
+committed, which names that lock or a higher one.
 
 - **V1 Promise.** A member that has promised starts no round until the view of that number, or no change, is decided,
   and announces no round as durable beyond the one that it has promised to be able to go back to. Its answer is on disk
   before it is sent.
 - **V2 Which view.** That of the highest lock that the promises name. If they name none, the one that `next_view`
   computes from them: the members that promise, without those that leave, with those that enter. A member that does not
-  promise can be left out only if each voter has had no answer from it either (the driver's part:
+  promise can be left out only if, where members sign, each voter has had no answer from it either (the driver's part:
   `Membership._objection`).
 - **V3 From which round.** If all promise, the view is *planned*: it begins after the last round that any member has
   begun. Otherwise all go back to the last round that every promising member can go back to, and later rounds are void.
   A member that was admitted after that round is admitted there again, with the private state it brought, unless that
-  is void too. If all go back to the beginning, nobody is admitted: all start from scratch.
+  is void too. If all go back to the beginning, nobody is admitted: all start from scratch. A member that has left is
+  needed until all have the rounds before; if it is lost, or asks to enter before, all go back as well.
 - **V4 Promise against announcement.** A member that promises less than it has announced has lost its disk: it is left
   out, and nobody goes back for its sake. Whatever round a member says it has begun, it counts as no further ahead of
   the others than rule R6 allows.
@@ -47,8 +48,8 @@ preempt each other decide nothing (PBFT uses a fixed order of primaries and grow
 - **T2** A member whose attempt fails says so (`Yield`), and its turn is over.
 - **T3** After its turn a member is ignored for a while that grows exponentially with the total time of its turns since
   the last view: so turns that the members grant it at different times come to an end, too.
-- **T4** All of this is forgotten when a view is decided, or a silent member answers again: then an attempt of those
-  that have failed is as promising as any.
+- **T4** All of this is forgotten when a view is decided, or a silent member answers again: then members
+  whose attempts failed are as likely to succeed as any.
 """
 
 from collections import defaultdict

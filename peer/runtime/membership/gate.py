@@ -1,7 +1,7 @@
 """The gate between rounds and a membership that changes: rounds begin only while no view is being decided on (V1).
 
-To the runtime it is a `MembershipGate`; it tells the membership what this peer knows of its neighbours, and its own
-progress.
+To the runtime it is a `MembershipGate`; it tells the membership this peer's progress, and what it knows of its
+neighbours.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ class DynamicMembershipGate(MembershipGate):
         return durability.least
 
     def join_timeout(self, done: int) -> float:
-        """No limit, as a member that does not come is lost after `absence`; but none is before the run begins."""
+        """No limit, as a member that does not come is lost after `absence`; but nobody is before the run begins."""
         return inf if done >= 0 or self._partial_start else self._patience
 
     async def wait_to_start(self, round: int) -> None:
@@ -93,7 +93,7 @@ class DynamicMembershipGate(MembershipGate):
             self.started = round
 
     async def wait_to_end(self, network: Network, finished: bool) -> None:
-        """A finished peer is needed until all have finished: if a member is lost now, the rest goes back. It waits for
+        """A finished peer is needed until all have finished: if a member is lost now, all others go back. It waits for
         at most `patience`, as relayed reports of members that are not its neighbours end when others leave. A leaving
         member waits until all others know, who might otherwise wait for its answer for ever."""
         with suppress(TimeoutError):
@@ -155,7 +155,7 @@ class DynamicMembershipGate(MembershipGate):
 
     @property
     def has_begun(self) -> bool:
-        """Whether all members have been there at some time, as far as this peer can tell.
+        """Whether the run has begun, as far as this peer can tell.
 
         This includes a peer that waits for a decision before round 0 and has met all its neighbours: if peers disagreed
         on whether the run has begun, they could never agree on which member is lost.

@@ -1,8 +1,8 @@
 """When a member proposes the next view, and which one: without members that are lost, leave or are expelled, and with
 those that ask to enter.
 
-Only how long it waits is random: what is decided never depends on it. If too few members are there for a decision, it
-reports the beginning, the duration and the end of the wait for them (`WaitReporter`).
+Only its pauses, and whom else it asks, are random: what is decided never depends on it. If too few members are there
+for a decision, it reports the beginning, the duration and the end of the wait for them (`WaitReporter`).
 """
 
 import asyncio
@@ -41,7 +41,8 @@ members that come and go do not fill the log."""
 
 
 class WaitReporter:
-    """Reports one kind of wait. Reminders come at growing intervals, and include changes that came too quickly."""
+    """Reports one kind of wait. Reminders come at growing intervals, and include changes that came too quickly to be
+    reported at once."""
 
     def __init__(self, report: Report, reminders: ReportIntervals) -> None:
         self._report, self._reminders = report, reminders
@@ -287,7 +288,8 @@ class Proposer:
     def _exclusion(
         self, lost: Collection[str], out: Mapping[str, Evidence], gate: DynamicMembershipGate, waits: bool
     ) -> MembershipChange:
-        """Return the change that leaves out lost or expelled members. waits: unless one is lost, all must promise."""
+        """Return the change that leaves out lost or expelled members. waits: if some are only expelled, all must
+        promise."""
         others, members = [id for id in lost if id not in out], self._membership.chain.current.members
         return MembershipChange(
             min_members=self._least(gate),
@@ -401,7 +403,7 @@ class Proposer:
             await asyncio.sleep(self._timeouts.retry[-1])
 
     def _check_others(self, in_vain: bool) -> None:
-        """Raise ExcludedError when so many members have ended, for `patience`, that no decision is possible."""
+        """Raise ExcludedError when, for `patience`, so many members have been gone that no decision is possible."""
         view = self._membership.chain.current
         there = [id for id in view.members if not self._membership.refused(id)]
         if not in_vain or self._acceptor.verifier.is_quorum(view, there):
