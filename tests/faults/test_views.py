@@ -40,6 +40,8 @@ ONCE_HARMFUL = [
     ("healing three", 1007),  # a view was over before its first round, and its member looked for a checkpoint
     ("healing scaffold", 1010),  # a member whose disk was emptied was neither welcome nor lost
     ("healing feddyn", 3010),  # somebody was taken in before the first round, when there was nothing to be given yet
+    ("signed seven", 200_010),  # a member restarted in the last round waited for neighbours in the next view
+    ("signed seven", 200_012),  # a member passed on a promise of the view before, and was reported
     ("healing scaffold", 1011),  # a member asked to enter that had been taken in, and was taken in again when dead
 ]
 

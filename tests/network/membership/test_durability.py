@@ -76,6 +76,16 @@ async def test_a_short_wait_is_not_worth_a_word(tmp_path: Path) -> None:
     assert told.said == []
 
 
+async def test_nobody_waits_to_begin_a_round_that_is_not_played(tmp_path: Path) -> None:
+    told = Told(spec(tmp_path, 3), {"peer1": 2})
+    await asyncio.sleep(0)
+    told.durability.end_after(7)
+    await asyncio.sleep(0)
+    assert not told.waiting.done()
+    told.durability.end_after(6)
+    await asyncio.wait_for(told.waiting, 5)
+
+
 async def test_news_without_end_are_told_seldom(tmp_path: Path) -> None:
     """Everything that is heard wakes the peer; it speaks no oftener for that."""
     clock = asyncio.get_running_loop().time
