@@ -68,8 +68,9 @@ def _of_change(run: "Simulation", before: View, after: View) -> Iterator[str]:
         consenting = {one for order in run.orders if order.victim == id for one in order.by} | traitors
         if not before.is_quorum(consenting - {id}, run.spec.tolerated(run.certificates is not None)):
             yield f"{id} was voted out by {consenting} of {before.members}: {after}"
-    # Before a round is done, who has no right neighbour promises nothing: it may have forgotten a promise.
-    if left and after.first and not run.wires.weather.cut:
+    # Before a round is done, who has no right neighbour promises nothing: it may have forgotten a promise. After the
+    # last one, who has finished may have gone.
+    if left and 0 < after.first <= run.spec.rounds and not run.wires.weather.cut:
         yield f"{left} were left out and had always been there: {after}"
 
 
