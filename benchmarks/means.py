@@ -21,7 +21,7 @@ from torch import nn
 
 from benchmarks import peers
 from benchmarks.measure import Cost, Figure, in_turns, machine, median, ratios
-from benchmarks.rounds import BATCH, PEERS, Timed, timed
+from benchmarks.rounds import BATCH, PEERS, Timed, timed, together
 from benchmarks.timed import mlp_larger
 
 SHARD, ROUNDS = 4 * BATCH, 8
@@ -52,12 +52,7 @@ def gloo(store: Path) -> Cost:
     processes = [
         context.Process(target=all_reduce, args=(rank, store.as_uri(), length, results)) for rank in range(PEERS)
     ]
-    for process in processes:
-        process.start()
-    costs = [results.get() for _ in processes]
-    for process in processes:
-        process.join()
-    return Cost(max(cost.wall for cost in costs), sum(cost.cpu for cost in costs) / PEERS)
+    return together(processes, results)
 
 
 def compare(turns: int) -> tuple[dict[str, list[Cost]], dict[str, list[Timed]]]:

@@ -16,8 +16,10 @@ import statistics
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from itertools import count
 from multiprocessing import get_context
+from multiprocessing.context import SpawnProcess
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -71,6 +73,12 @@ def plain_loops(model: str) -> Cost:
     barrier, results = context.Barrier(cores), context.SimpleQueue()
     shares = [len(range(core, PEERS, cores)) for core in range(cores)]
     processes = [context.Process(target=loops, args=(model, share, barrier, results)) for share in shares]
+    return together(processes, results)
+
+
+def together(processes: Sequence[SpawnProcess], results: "SimpleQueue[Cost]") -> Cost:
+    """Run processes that do the work of all peers and put their costs into `results`; return the slowest one's wall
+    clock, and CPU seconds per peer."""
     for process in processes:
         process.start()
     costs = [results.get() for _ in processes]

@@ -42,8 +42,6 @@ class Durability:
         """The rounds that others have on disk by a decided view."""
         self._incarnations: dict[str, int] = {}
         """The incarnation of each peer in its last handshake (`life` of the message)."""
-        self._last: int | None = None
-        """The last round of this view or of the run, once it is settled."""
         self.version = 0
         """A counter that grows with every change."""
         self._changed = asyncio.Event()
@@ -137,11 +135,6 @@ class Durability:
             return self._announced
         return {peer: Signed(peer, Announcement(self._view, at)) for peer, at in self.first_hand.items()}
 
-    def end_after(self, round: int) -> None:
-        """Settle the last round that is played."""
-        self._last = round
-        self.notify_changed()
-
     def notify_changed(self) -> None:
         """Wake all tasks that wait for a change."""
         self.version += 1
@@ -166,10 +159,7 @@ class Durability:
         signed for when the next view is decided on, and all would go back that far.
         """
         neighbours, found = self._edges.current(), dict[str, int]()
-        # Peers in a later view announce nothing in this one. They are believed once this peer knows of a later view.
-        gone = [
-            one.id for one in self._edges.neighbours.values() if self._last is not None and one.progress.in_later_view
-        ]
+        gone = self._edges.gone_on  # they announce nothing in this view
         for peer in self._edges.members:
             if (at := self._latest(peer, neighbours)) is not None:
                 signed = self._keyring.signs and peer not in gone
@@ -213,7 +203,7 @@ class Durability:
     def behind(self, round: int) -> dict[str, int]:
         """The peers that are more than W rounds behind `round` (R6), each with its durable round; none if that round
         will not be played, as the others may be in the next view."""
-        if self._last is not None and round > self._last:
+        if (last := self._edges.last_round) is not None and round > last:
             return {}
         return {peer: at for peer, at in self._bounding().items() if at < round - STALENESS_BOUND}
 

@@ -107,7 +107,7 @@ class Progress:
     released: bool = False
     """Whether it has said that this peer is no longer its neighbour."""
     in_later_view: bool = False
-    """Whether it is in a later view, and so has all that it needed in this one."""
+    """Whether it says that it is in a later view (`Edges.gone_on`)."""
     regressed: bool = False
     """Whether its last handshake shows that it has lost rounds, so that no link to it is possible."""
 
@@ -235,6 +235,21 @@ class Edges:
         """Former neighbours, and how often each has been told since then that it is none any more."""
         self.changed = asyncio.Event()
         """Set on every change of an edge or of what is known about one."""
+        self.last_round: int | None = None
+        """The last round of this view or of the run, once it is settled."""
+
+    def end_after(self, round: int) -> None:
+        self.last_round = round
+        self.changed.set()
+
+    @property
+    def gone_on(self) -> set[str]:
+        """The neighbours in a later view, which have all that they needed in this one.
+
+        That is what they say of themselves: they are believed once this peer knows that its view ends.
+        """
+        settled = self.last_round is not None
+        return {id for id, neighbour in self.neighbours.items() if settled and neighbour.progress.in_later_view}
 
     def use(self, round: int, receivers: Collection[str], senders: Collection[str]) -> None:
         """Use these edges from `round` on; other edges of that round stay open until it is over."""
@@ -321,12 +336,12 @@ class Edges:
     def missing(self) -> list[tuple[Neighbour, str]]:
         """The neighbours that lack a handshake in a direction that is used, each with the reason.
 
-        Edges that are only kept for repeats do not count, as their other ends may be past them; nor do neighbours in a
-        later view, which have gone on without waiting for this peer's restart.
+        Edges that are only kept for repeats do not count, as their other ends may be past them; nor do neighbours
+        that have gone on, without waiting for this peer's restart.
         """
-        lacking: dict[str, list[Direction]] = {}
+        lacking, gone_on = dict[str, list[Direction]](), self.gone_on
         for (direction, peer), span in self._spans.items():
-            there = direction in self.neighbours[peer].reach.handshaken or self.neighbours[peer].progress.in_later_view
+            there = direction in self.neighbours[peer].reach.handshaken or peer in gone_on
             if span.last is None and not there:
                 lacking.setdefault(peer, []).append(direction)
         return [(one := self.neighbours[peer], one.missing_handshake_reason(ways)) for peer, ways in lacking.items()]

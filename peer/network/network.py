@@ -267,7 +267,8 @@ class Network:
     def set_last_round(self, round: int) -> None:
         """End after that round, as all peers have agreed, whether it is the run that ends or their view."""
         self._state.last_round = round
-        self.durability.end_after(round)
+        self.edges.end_after(round)
+        self.durability.notify_changed()
 
     def announce(self, durable: int) -> None:
         """Announce that rounds up to `durable` are on this peer's disk (rule R3)."""

@@ -172,7 +172,7 @@ class DynamicMembershipGate(MembershipGate):
         """Whether a neighbour has gone on without the last rounds of this peer, which leaves: it was away for too long,
         and nobody sends it any more what it lacks."""
         behind = self._last is not None and self._durable < self._last
-        return behind and any(one.progress.in_later_view for one in self._neighbours)
+        return behind and any(one.id in self._gone_on for one in self._neighbours)
 
     @property
     def missing(self) -> list[str]:
@@ -186,9 +186,7 @@ class DynamicMembershipGate(MembershipGate):
         answered: when each member last answered a request, by the loop's clock.
         """
         before = asyncio.get_running_loop().time() - seconds
-        # A neighbour that says it is in a later view is believed once this peer knows of such a view.
-        gone_on = [one.id for one in self._neighbours if one.progress.in_later_view and self._last is not None]
-        around = [one for one in self._neighbours if one.state != "left" and one.id not in gone_on]
+        around = [one for one in self._neighbours if one.state != "left" and one.id not in self._gone_on]
         return [
             one.id
             for one in around
@@ -213,6 +211,10 @@ class DynamicMembershipGate(MembershipGate):
             with suppress(ImpossibleError):
                 durability = self.network.durability
                 durability.record_signed(signed.signer, signed.statement.round, signed.signature, signed.certificate)
+
+    @property
+    def _gone_on(self) -> set[str]:
+        return self.network.edges.gone_on if self.network else set()
 
     @property
     def _neighbours(self) -> list[Neighbour]:
