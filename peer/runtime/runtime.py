@@ -132,16 +132,16 @@ class Runtime:
         await open_files(self.telemetry, self.participant)
         done = await rounds.resume()
         self.telemetry.emit(StateChanged(state=self.lifecycle.state, round=self.lifecycle.round))
-        await learner.load_data_for(done)
-        self.telemetry.emit(learner.data_summary(max(0, done)))
-        report_adversaries(self._spec, self.telemetry.emit)
         if self._evaluator.progress.stopped_early:
             network.set_last_round(done)
         self._gate.attach(network, done)
+        if done < min(self._view.first, network.last_round):
+            self.participant.use_first_edges()
+        await learner.load_data_for(done)
+        self.telemetry.emit(learner.data_summary(max(0, done)))
+        report_adversaries(self._spec, self.telemetry.emit)
         if done < network.last_round:
             self._complete.unlink(missing_ok=True)
-            if done < self._view.first:
-                self.participant.use_first_edges()
             await wait_for_neighbours(network.edges, self.telemetry.emit, self._gate.join_timeout(done))
             self.lifecycle.become("ready")
             while done < network.last_round and await self._may_start(done + 1):

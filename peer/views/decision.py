@@ -23,8 +23,9 @@ committed, which names that lock or a higher one.
   and announces no round as durable beyond the one that it has promised to be able to go back to. Its answer is on disk
   before it is sent.
 - **V2 Which view.** That of the highest lock that the promises name. If they name none, the one that `next_view`
-  computes from them: the members that promise, without those that leave, with those that enter. A member that does not
-  promise can be left out only if, where members sign, each voter has had no answer from it either (the driver's part:
+  computes from them: the members that promise, without those that leave, with those that enter. An honest proposer has
+  one view both exclude and admit members only if too few would be left otherwise. A member that does not promise can be
+  left out only if, where members sign, each voter has had no answer from it either (the driver's part:
   `Membership._objection`).
 - **V3 From which round.** If all promise, the view is *planned*: it begins after the last round that any member has
   begun. Otherwise all go back to the last round that every promising member can go back to, and later rounds are void.
@@ -151,7 +152,7 @@ class MembershipChange:
     leaves: bool = False
     """Whether the proposer leaves, at the end of the present view."""
     entries: tuple[Signed[Entry], ...] = ()
-    """Requests to be admitted."""
+    """Requests to be admitted: granted if nothing else changes, or if too few members would be left otherwise."""
     min_members: int = 1
     """A view with fewer members is not proposed."""
     withholding: frozenset[str] = frozenset()
@@ -846,15 +847,13 @@ class Attempt:
         change, promises = self._change, tuple(one.promise for one in self._promises.values())
         held = {one.signer: one.statement for one in promises}
         known = (self._known[id] for id in self._known if is_less(held.get(id), self._known[id].statement, self._chain))
-        grounds = Grounds(
-            promises, self.lock, tuple(known), change.entries, change.evidence, change.leaves, change.missing
-        )
+        grounds = Grounds(promises, self.lock, tuple(known), (), change.evidence, change.leaves, change.missing)
         view = self.lock.view if self.lock else None
         if view is None:
-            view = next_view(self._chain, self.ballot.proposer, grounds, self._rules)
-            lacking = change.unanimous and len(promises) < len(self._asked)
-            if view and (lacking or len(view.members) < change.min_members):
-                view = None
+            view = self._wanted(grounds)
+            if view is None and change.entries:
+                grounds = replace(grounds, entries=change.entries)
+                view = self._wanted(grounds)
             if view is None and self._promises.keys() != {*self._present.members}:
                 self._fail()
                 return
@@ -867,6 +866,12 @@ class Attempt:
             return
         self._become("proposing")
         self._send(dict.fromkeys(self._promises, Propose(proposal)))
+
+    def _wanted(self, grounds: Grounds) -> View | None:
+        """Return the view that follows from the grounds; None for no change, or a change that is not wanted."""
+        view = next_view(self._chain, self.ballot.proposer, grounds, self._rules)
+        lacking = self._change.unanimous and len(grounds.promises) < len(self._asked)
+        return None if view is None or lacking or len(view.members) < self._change.min_members else view
 
     def _confirm(self) -> None:
         assert self._proposal

@@ -42,6 +42,8 @@ ONCE_HARMFUL = [
     ("healing feddyn", 3010),  # somebody was taken in before the first round, when there was nothing to be given yet
     ("signed seven", 200_010),  # a member restarted in the last round waited for neighbours in the next view
     ("signed seven", 200_012),  # a member passed on a promise of the view before, and was reported
+    ("healing gossip", 400_003),  # too few would have been left without the lost, and those that asked to enter waited
+    ("healing standardised", 300_010),  # a neighbour called while the data were read, and was reported as a stranger
     ("healing scaffold", 1011),  # a member asked to enter that had been taken in, and was taken in again when dead
 ]
 

@@ -362,6 +362,16 @@ def test_a_lie_within_the_run_moves_a_planned_view_by_a_few_rounds_at_most(lie: 
     assert decided.view.entrants == (("e", -1),)
 
 
+def test_who_asks_to_enter_makes_up_for_the_lost_where_too_few_would_be_left_and_waits_otherwise() -> None:
+    for least, members, entrants in ((2, "ab", {}), (3, "abe", {"e": -1})):
+        assembly = Assembly("abcde", min_members=least).begin_with(View(1, ("a", "b", "c"), 0))
+        entry = assembly.keyrings["e"].sign(Entry(1, -1))
+        decided = assembly.attempt(MembershipChange(entries=(entry,)), lost="c").decision
+        assert decided
+        assert (decided.view.members, dict(decided.view.entrants)) == ((*members,), entrants)
+        assert (decided.view.planned, decided.view.first) == (False, 6), "the others go back"
+
+
 def test_an_entry_from_a_round_that_never_comes_is_refused_at_once() -> None:
     """Else it would be in every proposal of who has heard it, for which nobody votes."""
     assembly = Assembly("abcde").begin_with(View(1, IDS, 0))

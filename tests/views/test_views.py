@@ -149,9 +149,8 @@ def test_nobody_is_taken_in_where_all_begin_anew() -> None:
     assert found
     assert (found.members, found.first, found.entrants) == (("a", "b", "d"), 0, ())
     begin = {**STANDING, "a": MemberProgress(-1, 1)}
-    found = view_of(
-        attempt(MembershipChange(entries=enters("e", 2)), begin, lost="c", after=replace(BEGINNING, first=0))
-    )
+    wish = MembershipChange(entries=enters("e", 2), min_members=4)
+    found = view_of(attempt(wish, begin, lost="c", after=replace(BEGINNING, first=0)))
     assert found
     assert (found.members, found.first, found.entrants) == (("a", "b", "d", "e"), 0, ())
 

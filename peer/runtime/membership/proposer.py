@@ -25,6 +25,7 @@ from peer.views.statements import (
     Consent,
     Consents,
     Decided,
+    Entry,
     Evidence,
     Guilt,
     Heard,
@@ -174,7 +175,7 @@ class Proposer:
         """Return how many members are short for a decision; None if enough are there. seconds: the wait so far."""
         view, faulty, least, out = self._membership.chain.current, self._rules.faulty, self._least(gate), self.to_expel
         here = [id for id in view.members if id not in away and id not in out]
-        if view.is_quorum(here, faulty) and len(here) >= least:
+        if view.is_quorum(here, faulty) and len(here) + len(self._entries(gate)) >= least:
             return None
         quorum, tie_breaker = view.needed(here, faulty)
         if least >= quorum or tie_breaker in out:
@@ -264,7 +265,7 @@ class Proposer:
         training cannot go on without: to exclude lost or expelled members, or whoever does not promise when a decision
         has taken longer than `absence`. All other changes need the promises of all members: to leave; to end a decision
         that is under way, with no change if nothing else follows, as no round begins before; and last to admit peers,
-        for which nobody waits.
+        for which nobody waits, unless too few members would be left without them.
         """
         membership, absence, out = self._membership, self._rules.absence, self.to_expel
         held, promised = membership.deciding_for, self._acceptor.slot.promised
@@ -279,11 +280,16 @@ class Proposer:
             return MembershipChange(leaves=True, min_members=self._rules.min_members, unanimous=True)
         if held:
             return MembershipChange(unanimous=True)
-        number = membership.chain.current.number
-        entries = [one for one in membership.admission_requests.values() if one.statement.number == number]
-        if entries and gate.started < self._rules.rounds:
-            return MembershipChange(entries=(*entries,), unanimous=True)
+        if entries := self._entries(gate):
+            return MembershipChange(entries=entries, unanimous=True)
         return None
+
+    def _entries(self, gate: DynamicMembershipGate) -> tuple[Signed[Entry], ...]:
+        """Return the requests to be admitted that can be granted in the next view; none in the last round."""
+        if gate.started >= self._rules.rounds:
+            return ()
+        number, requests = self._membership.chain.current.number, self._membership.admission_requests.values()
+        return tuple(one for one in requests if one.statement.number == number)
 
     def _exclusion(
         self, lost: Collection[str], out: Mapping[str, Evidence], gate: DynamicMembershipGate, waits: bool
@@ -291,10 +297,13 @@ class Proposer:
         """Return the change that leaves out lost or expelled members. waits: if some are only expelled, all must
         promise."""
         others, members = [id for id in lost if id not in out], self._membership.chain.current.members
+        unanimous = bool(out) and waits and not others
         return MembershipChange(
+            # Members are expelled only if enough are left (`to_expel`).
+            entries=() if unanimous else self._entries(gate),
             min_members=self._least(gate),
             withholding=frozenset(id for id in members if self._membership.is_withholding(id)),
-            unanimous=bool(out) and waits and not others,
+            unanimous=unanimous,
             # Former members that still had rounds before the present view to play.
             missing=tuple(id for id in others if id not in members),
             evidence=Evidence(
@@ -309,7 +318,7 @@ class Proposer:
 
         It is 0 for a change that only this member may know of: that it leaves, or was asked to admit a peer.
         """
-        if change.leaves or change.entries or self._membership.deciding_for:
+        if change.leaves or (change.entries and change.unanimous) or self._membership.deciding_for:
             return 0
         own, gone = self._acceptor.id, {*change.suspects, *self.to_expel}
         before = itertools.takewhile(lambda id: id != own, self._membership.chain.current.members)

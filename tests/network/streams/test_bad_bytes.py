@@ -247,6 +247,17 @@ async def test_who_is_behind_does_not_wait_to_become_a_neighbour() -> None:
     assert len(door.reported) == 1
 
 
+async def test_a_peer_that_does_not_know_its_neighbours_yet_calls_nobody_a_stranger() -> None:
+    """It is still reading its checkpoint; the caller dials again."""
+    door = Door(timeouts=Timeouts(newcomer_timeout=0.01))
+    door.edges.neighbours.clear()
+    caller, pipe = pipes()
+    await caller.send(hello("far"))
+    with pytest.raises(transport.DisconnectedError, match="not read its checkpoint"):
+        await door.receiver.serve_tensors(pipe)
+    assert not door.reported
+
+
 def test_who_is_in_an_earlier_view_is_told_how_far_the_other_is() -> None:
     """Its last word there may be lost on the way, and there is no other; more than one view may lie between."""
     there = Identity("me", SPEC, MANIFEST.digest, view=3, passed={2: 9, 1: 8})
