@@ -356,8 +356,10 @@ class Edges:
             neighbour.reach.inbound.clear()
         self.changed.set()
 
-    async def wait_complete(self) -> None:
-        while self.missing():
+    async def wait_complete(self, done: int = -1) -> None:
+        """Wait until no neighbour lacks a handshake, or until no round after `done` is left to play: then those that
+        have left may never come."""
+        while self.missing() and (self.last_round is None or self.last_round > done):
             await self.wait_changed()
 
     async def wait_changed(self) -> None:

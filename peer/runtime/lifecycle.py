@@ -150,12 +150,13 @@ class RuntimeLimits:
         return replace(self, timeouts=self.timeouts.stretched(factor), reminders=reminders)
 
 
-async def wait_for_neighbours(edges: Edges, report: Report, patience: float) -> None:
-    """Wait for a handshake with every neighbour; FailedError after `patience` seconds names those still missing."""
+async def wait_for_neighbours(edges: Edges, done: int, report: Report, patience: float) -> None:
+    """Wait for a handshake with every neighbour, unless round `done` turns out to be the last; FailedError after
+    `patience` seconds names those still missing."""
     try:
         async with asyncio.timeout(None if patience == inf else patience), background() as group:
             group.create_task(_report_missing(edges, report))
-            await edges.wait_complete()
+            await edges.wait_complete(done)
     except TimeoutError:
         if not (missing := edges.missing()):
             return  # the last one came at the same moment

@@ -142,7 +142,7 @@ class Runtime:
         report_adversaries(self._spec, self.telemetry.emit)
         if done < network.last_round:
             self._complete.unlink(missing_ok=True)
-            await wait_for_neighbours(network.edges, self.telemetry.emit, self._gate.join_timeout(done))
+            await wait_for_neighbours(network.edges, done, self.telemetry.emit, self._gate.join_timeout(done))
             self.lifecycle.become("ready")
             while done < network.last_round and await self._may_start(done + 1):
                 done += 1

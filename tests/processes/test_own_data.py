@@ -51,7 +51,7 @@ async def test_who_gives_up_on_other_data_names_one_way_out() -> None:
     edges.use(0, ["left"], [])
     edges.neighbours["left"].mark_refused(reason)
     with pytest.raises(FailedError) as gave_up:
-        await wait_for_neighbours(edges, lambda event: None, 0.01)
+        await wait_for_neighbours(edges, -1, lambda event: None, 0.01)
     assert str(gave_up.value) == f"gave up after 0.01 s of waiting for left at 127.0.0.1:1: {reason}"
 
 
