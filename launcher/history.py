@@ -36,6 +36,7 @@ from peer.telemetry.events import (
     PeerRegressed,
     Resumed,
     Returning,
+    Rewound,
     RingOrdered,
     RoundDone,
     Started,
@@ -179,6 +180,8 @@ class PeerHistory:
                 self.rounds = {round: done for round, done in self.rounds.items() if round < event.first}
                 self._close_all(over=True)
                 self.moves = self._view_decided = True
+            case Rewound():
+                self.rounds = {round: done for round, done in self.rounds.items() if round <= event.round}
             case Waiting():
                 self._wait(event)
             case LinkChanged():
@@ -227,7 +230,7 @@ class PeerHistory:
                 return None if self.moves else "recovery"
             case Departed() | Leaving() | EndedUnacknowledged() | Stopped():
                 return "note"
-            case CallerRefused() | DataDrifted() | StoppedEarly() | FineTuned():
+            case CallerRefused() | DataDrifted() | StoppedEarly() | FineTuned() | Rewound():
                 return "note"
         return None
 

@@ -16,6 +16,7 @@ from peer.learning.model.model import Model
 from peer.network.operator_client import StatusClient
 from peer.network.transport.addresses import TCP_CHECK_TIMEOUT_S, why_taken
 from peer.network.transport.tls import CertificateBundle, CertificatePaths
+from peer.runtime.backup import pending_rewind, rounds_in_words, sealed_rounds
 from peer.runtime.data_and_model import check_room, fitting_model, local_shard
 from peer.runtime.run_directory import check_directory
 from peer.spec.federation import Spec
@@ -141,8 +142,11 @@ class PeerCheck:
 
     def _directory(self) -> str:
         check_directory(self.config, self.spec)
-        held = "holds this run, which goes on" if (self.out / "run.json").exists() else "can be written"
-        return f"{self.out}: {held}"
+        if not (self.out / "run.json").exists():
+            return f"{self.out}: can be written"
+        back = pending_rewind(self.out, self.spec)
+        course = "goes on" if back is None else f"goes back to round {back}"
+        return f"{self.out}: holds this run, which {course}; on disk: {rounds_in_words(sealed_rounds(self.out))}"
 
     def _disk(self) -> str:
         if self.shard is None or self.model is None:

@@ -6,6 +6,7 @@ Checkpoints hold the end of a round: all state, and every message a neighbour ma
 - checkpoint/messages-0003.safetensors: the frames sent in round 3, with their receivers
 - checkpoint/round-0003.json: the seal, written last; its checksums of both tell whether the checkpoint is intact
 - checkpoint/kept-*.safetensors: each a tensor that never changes, written once and named by its checksum
+- checkpoint/archive/: older checkpoints that are kept for a rewind (`keep`), without messages of other rounds
 - checkpoint/.spare-*: files that are no longer needed; the next ones are written over them
 
 The journal holds what is drawn, measured or encrypted once, on disk before anything that depends on it leaves (R1).
@@ -48,6 +49,7 @@ from peer.network.streams.link import KeptFrame, KeptFrames
 from peer.network.wire.frames import BadFrameError, decode
 from peer.process import LARGE_BYTES, trim_memory
 from peer.runtime.lifecycle import CheckpointLostError
+from peer.spec.blocks import Keep
 from peer.tasks import background, shielded
 from peer.telemetry.events import CheckpointDamaged, Resumed
 from peer.telemetry.results import sync_lines
@@ -244,9 +246,43 @@ class Checkpoints:
         content = {"state": _content_digest(state), "messages": messages, "facts": snapshot.facts}
         if snapshot.unchanging:
             content["unchanging"] = dict(snapshot.unchanging)
+        self._write_seal(snapshot.round, content)
+
+    def _write_seal(self, round: int, content: Mapping[str, Any]) -> None:
         seal = {"content": content, "digest": _content_digest(json.dumps(content).encode())}
-        self._write("round", snapshot.round, "json", json.dumps(seal).encode())
+        self._write("round", round, "json", json.dumps(seal).encode())
         sync(self.directory)
+
+    def copy(self, round: int, to: "Checkpoints") -> None:
+        """Copy a checkpoint with the messages of its round, its seal last; all of it is on disk when this returns.
+
+        It may be damaged there, as the process that keeps these checkpoints may write over files meanwhile; raises
+        OSError, ValueError or KeyError if one is gone.
+        """
+        to.directory.mkdir(parents=True, exist_ok=True)
+        seal = read(self._path("round", round, "json"))
+        files = [self._kept_path(digest) for digest in self._seal(round)["unchanging"].values()]
+        files += [self._path(kind, round, "safetensors") for kind in ("round", "messages")]
+        for path in files:
+            with suppress(FileNotFoundError):  # messages are pruned first
+                write_atomically(to.directory / path.name, read(path))
+        sync(to.directory)
+        write_atomically(to.directory / _file_name("round", round, "json"), seal)
+        sync(to.directory)
+
+    def facts(self, round: int) -> dict[str, Any]:
+        """The plain JSON in an intact checkpoint."""
+        facts: dict[str, Any] = self._seal(round)["facts"]
+        return facts
+
+    def replace_facts(self, round: int, facts: Mapping[str, Any]) -> None:
+        """Seal an intact checkpoint anew, with other plain JSON in it."""
+        self._write_seal(round, self._seal(round) | {"facts": facts})
+
+    @property
+    def archive(self) -> "Checkpoints":
+        """The older checkpoints that are kept for a rewind; a resume does not look at them."""
+        return Checkpoints(self.directory / "archive")
 
     def rounds(self) -> list[int]:
         """The rounds with a sealed checkpoint, intact or not, in ascending order."""
@@ -327,11 +363,17 @@ class Checkpoints:
         for at in self._numbers("round", "safetensors"):
             if at not in sealed:
                 self._path("round", at, "safetensors").unlink()
+        self.archive.recover()
 
     def drop_after(self, round: int) -> None:
         """Remove all that lies after `round`, to which the peer goes back."""
         if beyond := [at for at in {*self.rounds(), *self._message_rounds()} if at > round]:
             self._drop(beyond)
+        self._drop_unsealed()
+
+    def drop_before(self, last: int) -> None:
+        """Remove all but the `last` newest checkpoints."""
+        self._drop(self.rounds()[:-last])
         self._drop_unsealed()
 
     def _drop(self, beyond: Collection[int]) -> None:
@@ -353,11 +395,11 @@ class Checkpoints:
             if path.stem.removeprefix("kept-") not in sealed:
                 path.unlink()
 
-    def prune(self, low_watermark: int, wanted: Collection[int]) -> None:
+    def prune(self, low_watermark: int, wanted: Collection[int], keep: Keep | None = None) -> None:
         """Set aside what nobody will need: messages except those of `wanted` rounds, and all but two checkpoints.
 
         The newest checkpoint up to `low_watermark` stays, with all later ones: it may be the last one that all can go
-        back to.
+        back to. Of the others, the archive gets those that `keep` names.
         """
         for at in self._message_rounds():
             if at not in wanted:
@@ -366,6 +408,9 @@ class Checkpoints:
         last_resort = max((at for at in rounds if at <= low_watermark), default=-1)
         for at in rounds[:-2]:
             if at < last_resort:
+                if keep and at % keep.every == 0:
+                    self.copy(at, self.archive)
+                    self.archive.drop_before(keep.last)
                 self._set_aside("round", at, "json")  # the seal first
                 self._set_aside("round", at, "safetensors")
         # Sync before they are written over: a power cut must not bring an old name back with other content.
@@ -507,7 +552,8 @@ class Checkpointer:
             self._announce(rounds[-2])  # the newest may prove damaged (R3)
         network = self._network
         wanted = {snapshot.round, *network.rounds_still_needed()}  # the newest can go after the next checkpoint
-        await asyncio.to_thread(self._files.prune, self._gate.oldest_needed_round(network.durability), wanted)
+        oldest = self._gate.oldest_needed_round(network.durability)
+        await asyncio.to_thread(self._files.prune, oldest, wanted, self._participant.setup.spec.keep)
         await asyncio.to_thread(self._journal.prune, self._files.rounds()[0])
 
     def _leave_on_disk(self, round: int, frames: Sequence[KeptFrame]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from peer.errors import InputError
 from peer.files import make_private, refuse_links, sole_use, unwritable_reason, write_atomically
 from peer.network.wire.messages import VERSION
+from peer.runtime.backup import pending_rewind
 from peer.spec.agreement import differing
 from peer.spec.checks import why_not_continued
 from peer.spec.federation import Spec
@@ -24,11 +25,16 @@ def check_directory(config: PeerConfig, spec: Spec) -> None:
         with sole_use(out):
             refuse_links(out)
     try:
-        theirs = RunIdentity.read(out)
+        _refuse_other_run(RunIdentity.read(out), config, spec)
     except FileNotFoundError:
-        return
+        pass
     except (OSError, ValueError):
         raise InputError(f"{out}/run.json: is not readable; give another `out` or remove {out}") from None
+    pending_rewind(out, spec)
+
+
+def _refuse_other_run(theirs: RunIdentity, config: PeerConfig, spec: Spec) -> None:
+    out = config.directory
     if theirs.id != config.id:
         raise InputError(f"{out}: belongs to peer `{theirs.id}`; give another `out`")
     if theirs.version != VERSION:

@@ -40,6 +40,8 @@ class Setup:
     """The recorded views to replay, without view 0; None if views are to be decided."""
     later_gate: MembershipGate | None = None
     """The gate of a view whose members may change, or that is replayed; None: the members stay the same."""
+    rewound: int | None = None
+    """The round to which this peer has gone back as it started; None if it has not."""
     common: SharedData | None = None
     """What all peers of this process share; None if each peer has its own process."""
 

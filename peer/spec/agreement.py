@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-NOT_COMPARED = ("code", "recording", "metrics", "tensorboard", "tracker")
+NOT_COMPARED = ("code", "recording", "metrics", "tensorboard", "tracker", "keep")
 """Keys of a spec in which peers may differ."""
 
 

@@ -225,6 +225,15 @@ class StopEarly(Settings):
     """Minimum improvement of the mean."""
 
 
+class Keep(Settings):
+    """Checkpoints that each peer keeps, so that all can [go back](backups.md)."""
+
+    every: int = Field(ge=1)
+    """Keep the checkpoint of every round that this divides."""
+    last: int = Field(default=3, ge=1)
+    """How many of them, the newest first."""
+
+
 class FineTune(Settings):
     """Local training after the last round by plain SGD; nothing leaves the peer."""
 

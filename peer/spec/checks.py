@@ -238,8 +238,8 @@ def why_not_continued(spec: "Spec", differing: Collection[str], rounds: int) -> 
 
     More rounds than before are possible where the protocol's course does not depend on their number.
     """
-    # What a peer trains for itself in the end changes nothing that came before.
-    keys = sorted({*differing} - {"finetune"})
+    # What a peer trains for itself in the end changes nothing that came before; of rewinds each peer knows more.
+    keys = sorted({*differing} - {"finetune", "rewinds"})
     if not keys:
         return None
     if keys != ["rounds"] or spec.rounds < rounds:

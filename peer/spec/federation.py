@@ -23,6 +23,7 @@ from peer.spec.blocks import (
     FineTune,
     Float32,
     Id,
+    Keep,
     Machine,
     Member,
     Port,
@@ -45,7 +46,7 @@ Test = Literal["matched", "global", "paper"]
 
 class Spec(Settings):
     """What all peers agree on. Handshakes compare it, except addresses, `code`, `recording`, `metrics`, `tensorboard`,
-    `tracker`, and where data and weights lie."""
+    `tracker`, `keep`, and where data and weights lie."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=100)] = "federation"
     """Names the federation and its directory under runs/."""
@@ -83,6 +84,10 @@ class Spec(Settings):
     on_loss: Literal["wait", "stop", "bypass"] = "wait"
     """When a neighbour is lost: wait without limit, stop after `patience`, or after `absence`
     [continue without it](views.md) and admit it later."""
+    keep: Keep | None = None
+    """Older checkpoints to keep, besides the newest ones: `{every: 500, last: 3}`."""
+    rewinds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] | None = None
+    """The rounds to which all peers have [gone back](backups.md#go-back-together) by agreement, in order."""
     absence: Annotated[float, Field(ge=3, le=1e7)] = 30.0
     """Seconds of silence after which a peer is lost with `on_loss: bypass`."""
     start_with: Annotated[int, Field(ge=2)] | None = None

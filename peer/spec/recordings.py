@@ -44,11 +44,18 @@ class RunIdentity(BaseModel):
     rounds: int
     digests: dict[str, str]
     spec: Mapping[str, Any] | None = None
+    backup: bool = False
+    """Whether the directory is a backup, from which a peer starts only if all go back (peer/runtime/backup.py)."""
 
     @classmethod
     def from_spec(cls, spec: Spec, id: str, version: int) -> Self:
         plain = spec.model_dump(mode="json")
         return cls(version=version, id=id, rounds=spec.rounds, digests=Agreement.from_plain(plain).digests, spec=plain)
+
+    @property
+    def rewinds(self) -> tuple[int, ...]:
+        """The rounds to which this peer has gone back."""
+        return tuple((self.spec or {}).get("rewinds") or ())
 
     @classmethod
     def read(cls, directory: Path) -> Self:
@@ -161,7 +168,7 @@ def _views_of(id: str, directory: Path, spec: Spec) -> Memory:
         theirs = RunIdentity.read(directory)
     except (OSError, ValueError):
         raise InputError(f"{directory / RUN}: is not readable; name another recording") from None
-    if keys := [key for key in differing(spec.agreement.digests, theirs.digests) if key not in ("views", "run")]:
+    if keys := [key for key in differing(spec.agreement.digests, theirs.digests) if key not in ("views", "run", "rewinds")]:
         named = ", ".join(f"`{key}`" for key in keys)
         raise InputError(f"{directory}: is of another federation, which differs in {named}; name another recording")
     path = directory / VIEWS

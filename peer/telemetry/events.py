@@ -207,6 +207,18 @@ class Resumed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rewound(Event):
+    """All peers have agreed to go back, and this one has done so."""
+
+    name = "rewound"
+    round: Number
+    """The last round that counts."""
+
+    def __str__(self) -> str:
+        return f"went back to round {self.round}, as all have agreed"
+
+
+@dataclass(frozen=True, kw_only=True)
 class CertificatesChanged(FreeTextEvent):
     """New certificates were found; whether they are used."""
 

@@ -14,6 +14,7 @@ from random import Random
 
 from peer.errors import FailedError
 from peer.network.transport import Transport
+from peer.runtime.backup import rewind
 from peer.runtime.checkpoints import Checkpoints, Journal
 from peer.runtime.connection import MakeTransport
 from peer.runtime.lifecycle import CheckpointLostError, ReportIntervals, RuntimeLimits
@@ -144,7 +145,8 @@ class ViewRunner:
 
     async def run(self) -> None:
         """Run to the end; FailedError: the run cannot go on; asyncio.CancelledError: stopped in good order."""
-        setup, emit = self._setup, self._telemetry.emit
+        config, emit = self._setup.config, self._telemetry.emit
+        self._setup = setup = replace(self._setup, rewound=rewind(config.directory, config.id, self._setup.spec))
         if setup.recorded is not None:
             await Replay(setup, setup.recorded, self._play, emit).run()
         elif setup.spec.on_loss != "bypass":

@@ -38,6 +38,7 @@ from peer.telemetry.events import (
     Misbehaving,
     Note,
     Report,
+    Rewound,
     RoundDone,
     Shortage,
     Started,
@@ -196,6 +197,8 @@ async def open_files(telemetry: Telemetry, participant: Participant) -> None:
             members=view.members,
         )
     )
+    if setup.rewound is not None:
+        telemetry.emit(Rewound(round=setup.rewound))
 
 
 def report_adversaries(spec: Spec, report: Report) -> None:

@@ -1,0 +1,175 @@
+"""How all peers go back to an earlier round, and copies of a peer's directory from which they can.
+
+A *rewind* is agreed on in federation.yaml: `rewinds` lists the rounds to which all have gone back, and handshakes
+compare it. So nobody decides it for another: each operator starts the own peer with the new file, and a peer that has
+not gone back is refused and told why. The peer goes back as it starts, in steps that a crash repeats: the checkpoint of
+that round is brought from the archive; everything later is removed, as are promises, which were about rounds that are
+void; run.json records the rewind. As `rewinds` is part of what names the federation in signatures, no vote from before
+counts afterwards.
+
+A *backup* is made of a peer that runs or has stopped: run.json, sealed checkpoints, and the lines of its events and
+audit. What the peer has drawn or promised since is not in it, so a peer never continues from a backup alone, which
+could send other values than it has sent before (rule R1): it is only good for a rewind.
+"""
+
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from peer.errors import FailedError, InputError
+from peer.files import lines, open_plain, private, sole_use, sync, write_atomically, write_failure
+from peer.network.wire.messages import VERSION
+from peer.runtime.checkpoints import Checkpoints, Journal
+from peer.spec.federation import Spec
+from peer.spec.recordings import VIEWS, RunIdentity, read_views
+from peer.telemetry.results import AUDIT, EVENTS, RESULT
+
+ATTEMPTS = 5
+"""How often a checkpoint is copied that a running peer replaces meanwhile."""
+
+
+def sealed_rounds(out: Path) -> list[int]:
+    """Return the rounds whose checkpoints a peer's directory holds, the archive's too, in ascending order."""
+    files = Checkpoints(out / "checkpoint")
+    return sorted({*files.rounds(), *files.archive.rounds()})
+
+
+def rounds_in_words(rounds: Sequence[int]) -> str:
+    """Return rounds as text, such as "rounds 500, 1499, 1500"."""
+    listed = ", ".join(map(str, rounds))
+    return f"round{'s' * (len(rounds) > 1)} {listed}" if rounds else "no round"
+
+
+def pending_rewind(out: Path, spec: Spec) -> int | None:
+    """Return the round to which the peer with this directory is still to go back, if any.
+
+    Raises InputError if it cannot go there, and OSError or ValueError if its run.json cannot be read.
+    """
+    wanted = spec.rewinds or ()
+    try:
+        identity = RunIdentity.read(out)
+    except FileNotFoundError:
+        if wanted and spec.on_loss != "bypass":  # with bypass, the others admit a peer that has nothing
+            raise InputError(
+                f"{out}: holds no run, and `rewinds` takes one back to round {wanted[-1]}; put a backup there, or "
+                "remove `rewinds` to begin anew"
+            ) from None
+        return None
+    done, missed = identity.rewinds, wanted[len(identity.rewinds) :]
+    if done != wanted[: len(done)]:
+        raise InputError(f"{out}: went back to {rounds_in_words(done)}, which `rewinds` does not begin with; add it")
+    if not missed:
+        if identity.backup:
+            raise InputError(
+                f"{out}: is a backup with {rounds_in_words(sealed_rounds(out))}, and a peer does not continue from it "
+                "alone; have all peers go back to one of them by `rewinds` (`dfl-launch rewind`)"
+            )
+        return None
+    if (round := missed[-1]) > min(missed):
+        raise InputError(f"{out}: has missed the rewind to round {min(missed)}; go back there or further")
+    changes = _changes_of_members(out)
+    if changes and round >= (first := min(changes)):
+        raise InputError(
+            f"{out}: the members changed in round {first}, and all can only go back to an earlier one; choose round "
+            f"{first - 1} or before"
+        )
+    if round not in (there := sealed_rounds(out)):
+        raise InputError(
+            f"{out}: cannot go back to round {round}, as it holds {rounds_in_words(there)}; choose a round that all "
+            "peers hold, or put a backup with that round in its place"
+        )
+    return round
+
+
+def _changes_of_members(out: Path) -> Sequence[int]:
+    """Return the first rounds of the decided views that a peer knows."""
+    try:
+        return [one.view.first for one in read_views(out).decisions]
+    except FileNotFoundError:
+        return []
+
+
+def rewind(out: Path, id: str, spec: Spec) -> int | None:
+    """Let the peer with this directory go back, if it is still to do so; return the round. Raises as `pending_rewind`,
+    and FailedError if the disk is full."""
+    if (round := pending_rewind(out, spec)) is None:
+        return None
+    files = Checkpoints(out / "checkpoint")
+    with sole_use(out):
+        source = next((one for one in (files, files.archive) if one.verify(round) is None), None)
+        if source is None:
+            raise InputError(f"{out}: its checkpoint of round {round} is damaged; choose another round, or a backup")
+        if source is not files:
+            source.copy(round, files)
+        for one in (files, files.archive):
+            one.drop_after(round)
+        Journal(out / "journal").drop_after(round)
+        # Nobody has a later round on disk any more.
+        facts = files.facts(round)
+        durable = {peer: min(at, round) for peer, at in facts["network"]["durable"].items()}
+        files.replace_facts(round, facts | {"network": facts["network"] | {"durable": durable}})
+        for name in (VIEWS, RESULT, "complete"):
+            (out / name).unlink(missing_ok=True)
+        sync(out)
+        RunIdentity.from_spec(spec, id, VERSION).write(out)
+        sync(out)
+    return round
+
+
+def backup(out: Path, to: Path, round: int | None = None) -> Sequence[int]:
+    """Copy all sealed rounds of a peer, or only that one, to a new directory or a new `.tar`; return the rounds.
+
+    `to` is whole or not there. Raises InputError for a directory that is no peer's or lacks that round, and FailedError
+    if the copy cannot be written.
+    """
+    try:
+        identity = RunIdentity.read(out)
+    except (OSError, ValueError):
+        raise InputError(f"{out}: holds no run of a peer; give the directory that has its run.json") from None
+    if to.exists():
+        raise InputError(f"{to}: exists already; give another name for the backup")
+    if round is not None and round not in (there := sealed_rounds(out)):
+        raise InputError(f"{out}: cannot back up round {round}, as it holds {rounds_in_words(there)}")
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        with private(), tempfile.TemporaryDirectory(dir=to.parent, prefix=f".{to.name}.") as beside:
+            made = Path(beside) / identity.id
+            made.mkdir()
+            copied = _copy_checkpoints(out, made, round)
+            for name in (EVENTS, AUDIT):
+                with suppress(FileNotFoundError), open_plain(out / name) as file:
+                    write_atomically(made / name, b"".join(line + b"\n" for line in lines(file)))
+            identity.model_copy(update={"backup": True}).write(made)
+            sync(made)
+            if to.suffix == ".tar":
+                packed = Path(beside) / "tar"
+                with tarfile.open(packed, "w") as tar:
+                    tar.add(made, identity.id)
+                sync(packed)
+                packed.replace(to)
+            else:
+                made.replace(to)
+            sync(to.parent)
+    except OSError as error:
+        raise FailedError(write_failure(error.filename or to, error)) from None
+    return copied
+
+
+def _copy_checkpoints(out: Path, made: Path, round: int | None) -> Sequence[int]:
+    """Copy the archive and the newest checkpoint, or that round alone; return the rounds, all of them intact."""
+    files, target = Checkpoints(out / "checkpoint"), Checkpoints(made / "checkpoint")
+    for _ in range(ATTEMPTS):
+        older, newest = files.archive.rounds(), files.rounds()[-1:]
+        wanted = [*older, *newest] if round is None else [round]
+        for at in wanted:
+            with suppress(OSError, ValueError, KeyError):  # a running peer has replaced or removed it
+                (files.archive if at in older else files).copy(at, target)
+            if target.verify(at):
+                target.drop_after(at - 1)
+        if not wanted:
+            raise InputError(f"{out}: holds no checkpoint yet; make a backup after the first round")
+        if wanted[-1] in (there := target.rounds()):
+            return there
+    raise FailedError(f"{out}: its checkpoint is damaged, or changed while it was copied; try again")
