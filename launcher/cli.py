@@ -80,6 +80,11 @@ def parser() -> argparse.ArgumentParser:
     whose = "whose votes (default: all others whose certificates are there)"
     add("--by", nargs="+", default=[], metavar="ID", help=whose)
 
+    about = "have all peers go back to an earlier round"
+    add = command("rewind", lazily("rewind:rewind_command"), about, spec_arguments)
+    add("--to", type=int, metavar="N", help="which (default: the newest that all peers hold)")
+    add("--out", type=Path, metavar="DIR", help="the run's directory (default: runs/<name>)")
+
     add = command("attach", attach_command, "reattach to a running federation", resumes=True)
     add("run", type=Path, metavar="DIR", help="the run's directory")
     for add_more in (quiet_argument, run_json_argument, dashboard_arguments):

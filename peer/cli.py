@@ -21,13 +21,19 @@ from peer.text import one_line
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a peer to its end; the exit status: 0 done, 1 failed, 2 wrong input, 128 + n after signal n."""
     with leaving_at_once():
-        return _outcome(_parser().parse_args(argv))
+        parser = _parser()
+        arguments = parser.parse_args(argv)
+        if not (arguments.command or arguments.config or arguments.check):
+            parser.error("give --config, --check or backup")
+        return _outcome(arguments)
 
 
 def _outcome(arguments: argparse.Namespace) -> int:
     """The exit status, and what went wrong on stderr."""
     start_logging()
     try:
+        if arguments.command == "backup":
+            return _backup(arguments)
         return _check(arguments.check) if arguments.check else _run(arguments.config, arguments.quiet)
     except InputError as error:
         return _complain(error, WRONG_INPUT)
@@ -44,7 +50,12 @@ def _complain(error: Exception, code: int) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="dfl-peer", description="One client of a decentralised federation.")
-    task = parser.add_mutually_exclusive_group(required=True)
+    commands = parser.add_subparsers(dest="command", metavar="backup")
+    copying = commands.add_parser("backup", help="copy a peer's checkpoints, also while it runs")
+    copying.add_argument("directory", type=Path, metavar="DIR", help="the peer's directory")
+    copying.add_argument("to", type=Path, metavar="TO", help="a new directory, or a new file.tar")
+    copying.add_argument("--round", type=int, metavar="N", help="only this round (default: all that it keeps)")
+    task = parser.add_mutually_exclusive_group()
     task.add_argument("--config", type=Path, metavar="PEER.YAML", help="run the peer with these settings")
     task.add_argument("--check", type=Path, metavar="PEER.YAML", help="say what would keep it from starting here now")
     parser.add_argument("--quiet", action="store_true", help="say what happens, and no more: a launcher tells the rest")
@@ -58,6 +69,14 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         print(f"dfl {version('dfl')}")
         parser.exit()
+
+
+def _backup(arguments: argparse.Namespace) -> int:
+    from peer.runtime.backup import backup, rounds_in_words
+
+    copied = backup(arguments.directory, arguments.to, arguments.round)
+    print(f"{arguments.to}: {rounds_in_words(copied)} of {arguments.directory}")
+    return DONE
 
 
 def _check(config: Path) -> int:

@@ -161,6 +161,7 @@ def test_special_libraries_stay_in_one_room(library: str) -> None:
 def test_the_launcher_touches_no_link_and_no_runtime_of_a_peer() -> None:
     allowed = {"peer.runtime.dry_run"}
     own = {"launcher.study.worker": {"peer.runtime.in_process"}, "launcher.study.pool": {"peer.runtime.resources"}}
+    own["launcher.commands.rewind"] = {"peer.runtime.backup"}
     for module in (name for name in MODULES if within(name, "launcher")):
         used = {one for one in imports(module) if within(one, "peer.runtime")} - allowed - own.get(module, set())
         used |= {one for one in imports(module) if within(one, "peer.network")}

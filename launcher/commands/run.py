@@ -106,7 +106,7 @@ def prepare(directory: RunDirectory, run: Run, options: RunOptions) -> Summary |
         directory.check_engine(options.engine)
         if not options.fresh:
             directory.compare(spec)
-            if finished := directory.finished(spec.rounds):
+            if finished := directory.finished(spec):
                 return finished
     options.engine.check(run)
     directory.claim()

@@ -39,6 +39,7 @@ from peer.telemetry.events import (
     PeerRegressed,
     Resumed,
     Returning,
+    Rewound,
     RoundDone,
     Shortage,
     Started,
@@ -226,7 +227,7 @@ class PeerView:
                 self.end("done")
             case Resumed() if moves:
                 return None  # as all do: the change of view was told
-            case Resumed() | CallerRefused():
+            case Resumed() | Rewound() | CallerRefused():
                 return f"{self.id} {event}"
             case Started() if event.schema > SCHEMA:
                 return f"{self.id} tells events of version {event.schema}, newer than {SCHEMA}: some are not shown"

@@ -198,10 +198,12 @@ class RunDirectory:
                 f"{self.path} holds another run: {obstacle}; choose another --out, or discard it with --fresh"
             )
 
-    def finished(self, rounds: int) -> Summary | None:
-        """The summary, if the run has come to its end; with more rounds than then, it has not."""
-        summary = summary_json.read(self.files.summary)
-        return summary if summary and (summary.rounds >= rounds or summary.stopped_early) else None
+    def finished(self, spec: Spec) -> Summary | None:
+        """The summary, if the run has come to its end; with more rounds than then, or if all go back, it has not."""
+        earlier, summary = self.earlier(), summary_json.read(self.files.summary)
+        if summary is None or (earlier and earlier.keys.rewinds != spec.rewinds):
+            return None
+        return summary if summary.rounds >= spec.rounds or summary.stopped_early else None
 
     def discard(self) -> None:
         """Remove what a run wrote; anything else in the directory stays."""

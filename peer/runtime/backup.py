@@ -23,7 +23,7 @@ from peer.files import lines, open_plain, private, sole_use, sync, write_atomica
 from peer.network.wire.messages import VERSION
 from peer.runtime.checkpoints import Checkpoints, Journal
 from peer.spec.federation import Spec
-from peer.spec.recordings import VIEWS, RunIdentity, read_views
+from peer.spec.recordings import VIEWS, RunIdentity, view_changes
 from peer.telemetry.results import AUDIT, EVENTS, RESULT
 
 ATTEMPTS = 5
@@ -69,8 +69,7 @@ def pending_rewind(out: Path, spec: Spec) -> int | None:
         return None
     if (round := missed[-1]) > min(missed):
         raise InputError(f"{out}: has missed the rewind to round {min(missed)}; go back there or further")
-    changes = _changes_of_members(out)
-    if changes and round >= (first := min(changes)):
+    if (changes := view_changes(out)) and round >= (first := min(changes)):
         raise InputError(
             f"{out}: the members changed in round {first}, and all can only go back to an earlier one; choose round "
             f"{first - 1} or before"
@@ -81,14 +80,6 @@ def pending_rewind(out: Path, spec: Spec) -> int | None:
             "peers hold, or put a backup with that round in its place"
         )
     return round
-
-
-def _changes_of_members(out: Path) -> Sequence[int]:
-    """Return the first rounds of the decided views that a peer knows."""
-    try:
-        return [one.view.first for one in read_views(out).decisions]
-    except FileNotFoundError:
-        return []
 
 
 def rewind(out: Path, id: str, spec: Spec) -> int | None:

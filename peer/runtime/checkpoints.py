@@ -81,7 +81,7 @@ class Journal:
         if not whole:
             raise FailedError(
                 f"{path}: is damaged, and neighbours may have got what depends on it; put a copy of this peer's files "
-                "in its place, or begin the federation again (`dfl-launch run --fresh`)"
+                "in its place, or have all go back (`dfl-launch rewind`)"
             )
         return value
 
@@ -662,6 +662,6 @@ class Checkpointer:
     def _lost(self, what: str) -> CheckpointLostError:
         """The error for what no replay brings back; nothing is deleted, so that a copy can be put in its place."""
         return CheckpointLostError(
-            f"{self._files.directory}: {what}, so this peer cannot go on; put a copy of its files there, or "
-            "begin the federation again (`dfl-launch run --fresh`)"
+            f"{self._files.directory}: {what}, so this peer cannot go on; put a copy of its files there, or have all go "
+            "back (`dfl-launch rewind`)"
         )

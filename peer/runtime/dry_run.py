@@ -239,7 +239,7 @@ class DryRunFigures(NamedTuple):
 def disk_needed(spec: Spec, model_floats: int, rehearsed: DryRunFigures) -> int:
     """Estimate how many bytes on disk a peer needs at most.
 
-    These are the checkpoints that the staleness bound keeps, each with the model, two moments per parameter, the
+    These are the checkpoints that the staleness bound and `keep` keep, each with the model, two moments per parameter, the
     messages of a round and what an encoding keeps of each vector; what never changes; the final model; with `trace`,
     every round's start, before, after and passes; with `hold_back`, the best model; and the journal.
     """
@@ -248,7 +248,8 @@ def disk_needed(spec: Spec, model_floats: int, rehearsed: DryRunFigures) -> int:
     shared = {share.vector for share in spec.protocol.shares(spec.rounds) if not share.bytes}
     rests = len(shared) * model if spec.wire.kind != "float32" else 0
     best = model if spec.hold_back else 0
-    rounds = (STALENESS_BOUND + 2) * (3 * model + rests + rehearsed.busiest)
+    kept = spec.keep.last if spec.keep else 0
+    rounds = (STALENESS_BOUND + 2 + kept) * (3 * model + rests + rehearsed.busiest)
     return rounds + rehearsed.unchanging + rehearsed.journalled + model + best + traces
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+CHANGEABLE = ("finetune", "rewinds", "on_loss", "absence", "patience")
+"""Keys that may change in a run, by a restart of all peers: nothing that was computed depends on them."""
 NOT_COMPARED = ("code", "recording", "metrics", "tensorboard", "tracker", "keep")
 """Keys of a spec in which peers may differ."""
 
@@ -60,8 +62,9 @@ def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
 
 
 def lasting_digest(digests: Mapping[str, str]) -> str:
-    """The digest of the lasting keys, by the digests in a peer's run.json; it names the federation in signatures."""
-    changing = ("rounds", "finetune", "views")
+    """The digest of the lasting keys, by the digests in a peer's run.json; it names the federation in signatures, of
+    which those from before a rewind no longer count."""
+    changing = ("rounds", "views", *(key for key in CHANGEABLE if key != "rewinds"))
     return sha256({key: digest for key, digest in digests.items() if key not in changing})
 
 

@@ -24,6 +24,7 @@ from peer.plugins import describe_error, is_installed
 from peer.protocols.base import Init, Protocol, ResourceSource
 from peer.protocols.declarations import Record, Share
 from peer.protocols.registry import suited
+from peer.spec.agreement import CHANGEABLE, NOT_COMPARED
 from peer.spec.blocks import LabelFlip, why_no_ports
 from peer.topology import Graph, unreachable_pair, unreachable_pair_problem
 
@@ -238,12 +239,12 @@ def why_not_continued(spec: "Spec", differing: Collection[str], rounds: int) -> 
 
     More rounds than before are possible where the protocol's course does not depend on their number.
     """
-    # What a peer trains for itself in the end changes nothing that came before; of rewinds each peer knows more.
-    keys = sorted({*differing} - {"finetune", "rewinds"})
+    keys = sorted({*differing} - {*CHANGEABLE})
     if not keys:
         return None
     if keys != ["rounds"] or spec.rounds < rounds:
-        return f"it differs in {', '.join(f'`{key}`' for key in keys)}"
+        named, may = (", ".join(f"`{key}`" for key in some) for some in (keys, ("rounds", *CHANGEABLE, *NOT_COMPARED)))
+        return f"it differs in {named}, and what may change in a run is {may}"
     reason = spec.protocol.why_rounds_are_fixed()
     return reason and f"`{spec.protocol.name}` cannot be given more rounds: {reason}"
 

@@ -94,6 +94,16 @@ def read_views(directory: Path) -> Memory:
     return read_memory(read_plain(directory / VIEWS, MAX_RECORDS_BYTES))
 
 
+def view_changes(directory: Path) -> list[int]:
+    """The first round of each view that a peer knows to be decided, proved or not; InputError if it is not readable."""
+    try:
+        return [one.view.first for one in read_views(directory).decisions]
+    except FileNotFoundError:
+        return []
+    except (OSError, InvalidError) as error:
+        raise InputError(f"{directory / VIEWS}: cannot be read ({error}); put a copy of it in its place") from None
+
+
 def read_proved_views(directory: Path, spec: Spec, trusted: Collection[str] | None = None) -> Memory:
     """What a peer has kept of views in its directory; InvalidError if one has no proof that it was decided. `trusted`:
     the CAs (PEM) that count; not given: those that the peer itself has trusted."""
@@ -168,7 +178,9 @@ def _views_of(id: str, directory: Path, spec: Spec) -> Memory:
         theirs = RunIdentity.read(directory)
     except (OSError, ValueError):
         raise InputError(f"{directory / RUN}: is not readable; name another recording") from None
-    if keys := [key for key in differing(spec.agreement.digests, theirs.digests) if key not in ("views", "run", "rewinds")]:
+    if keys := [
+        key for key in differing(spec.agreement.digests, theirs.digests) if key not in ("views", "run", "rewinds")
+    ]:
         named = ", ".join(f"`{key}`" for key in keys)
         raise InputError(f"{directory}: is of another federation, which differs in {named}; name another recording")
     path = directory / VIEWS

@@ -178,10 +178,10 @@ def test_a_peer_that_lost_its_disk_is_named_and_waits(federation: Build) -> None
     run.start("peer1")
     for neighbour in ("peer0", "peer2"):
         lost = run.await_event(neighbour, "regressed", neighbour="peer1")
-        assert "put a copy of its checkpoint/ back" in lost["sentence"]
+        assert "put back a copy of its directory" in lost["sentence"]
     assert run.peers["peer1"].wait() == 1
     assert "gave up after 10 s of waiting for" in run.log("peer1")
-    assert "put a copy of its checkpoint/ back" in run.log("peer1")
+    assert "put back a copy of its directory" in run.log("peer1")
     if checkpoints.exists():
         checkpoints.rename(run.directory / "begun anew")
     Path(away).rename(checkpoints)

@@ -3,13 +3,9 @@
 import json
 import shutil
 import signal
-import tarfile
-from pathlib import Path
 
-import pytest
-from real_peers import Build, SmallFederation, digests
+from real_peers import Build, SmallFederation, digests, until
 
-from peer.cli import main
 from peer.runtime.backup import backup, sealed_rounds
 from peer.spec.loading import load_spec
 
@@ -30,10 +26,10 @@ def begun(federation: Build, **keys: object) -> SmallFederation:
     return made
 
 
-def go_back(federation: SmallFederation, *rounds: int) -> None:
+def set_keys(federation: SmallFederation, **keys: object) -> None:
     """The operators agree, and send each other the new file."""
     path = federation.directory / "federation.yaml"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"rewinds": rounds}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | keys))
     federation.spec = load_spec(path)
 
 
@@ -45,17 +41,52 @@ def test_all_continue_from_backups_of_different_rounds_with_the_same_bits(federa
         shutil.copytree(made.directory / "nightly" / id, made.directory / id)
     common = set.intersection(*({*sealed_rounds(made.directory / id)} for id in made.ids))
     assert common
-    go_back(made, max(common))
+    set_keys(made, rewinds=[max(common)])
     assert digests(made.run()) == undisturbed
     for id in made.ids:
         assert [event["round"] for event in made.events(id, "rewound")] == [max(common)]
 
 
-def test_one_disk_is_lost_and_the_others_go_back_from_what_they_have(federation: Build) -> None:
+def test_one_disk_is_lost_and_who_does_not_go_back_with_the_others_is_told(federation: Build) -> None:
     made = begun(federation)
     undisturbed = made.undisturbed()
     shutil.rmtree(made.directory / "peer1")
     shutil.copytree(made.directory / "nightly" / "peer1", made.directory / "peer1")
     common = set.intersection(*({*sealed_rounds(made.directory / id)} for id in made.ids))
-    go_back(made, max(common))
+    made.start("peer0")
+    made.await_event("peer0", "resumed")
+    set_keys(made, rewinds=[max(common)])
+    made.start("peer2")
+    until(lambda: "`rewinds.0`" in made.log("peer0") or None, 20, "peer0 hears in what it differs")
+    made.peers["peer0"].signal(signal.SIGTERM)
+    made.peers["peer0"].wait()
+    made.start("peer0", "peer1")
+    assert made.wait() == dict.fromkeys(made.ids, 0), made.account()
+    assert digests(made.results()) == undisturbed
+
+
+def test_members_that_may_change_go_back_too_and_vote_anew(federation: Build) -> None:
+    made = begun(federation, on_loss="bypass", absence=8)
+    undisturbed = made.undisturbed()
+    common = set.intersection(*({*sealed_rounds(made.directory / id)} for id in made.ids))
+    set_keys(made, rewinds=[min(common)])
     assert digests(made.run()) == undisturbed
+
+
+def test_a_federation_that_waits_for_one_that_is_lost_for_good_goes_on_without_it(federation: Build) -> None:
+    made = federation({"name": "fedavg", "epochs": 1}, peers=4, rounds=12)
+    made.start()
+    made.await_event("peer0", "round", round=4)
+    for id in made.ids:
+        made.peers[id].signal(signal.SIGKILL)
+        made.peers[id].wait()
+    set_keys(made, on_loss="bypass", absence=3, patience=20)
+    made.peers.clear()
+    made.start("peer0", "peer1", "peer3")
+    assert {*made.wait().values()} == {0}, made.account()
+    [view] = made.events("peer0", "view")
+    assert view["members"] == ["peer0", "peer1", "peer3"]
+    set_keys(made, on_loss="wait", rounds=13)
+    made.start("peer0")
+    assert made.peers["peer0"].wait() == 2
+    assert "the members of this run have changed" in made.log("peer0")

@@ -1,0 +1,200 @@
+"""Rounds that are kept, copies of them, and a rewind: what it needs, what it refuses, and a crash at any step of it."""
+
+import asyncio
+import json
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from peer import cli, files
+from peer.errors import FailedError, InputError
+from peer.runtime.backup import backup, pending_rewind, rewind, sealed_rounds
+from peer.runtime.checkpoints import Checkpoints, Journal
+from peer.runtime.in_process import run_in_process
+from peer.spec.federation import Spec
+from peer.spec.loading import load_spec
+from peer.spec.recordings import RunIdentity
+
+ROUNDS = 9
+
+
+def spec(place: Path, **keys: Any) -> Spec:
+    path = place / "federation.yaml"
+    content = {"rounds": ROUNDS, "protocol": "rdfl", "data": {"name": "digits", "limit": 200}, "model": "mlp"}
+    path.write_text(json.dumps(content | {"keep": {"every": 2, "last": 2}} | keys))
+    return load_spec(path, peers=3)
+
+
+def run(place: Path, **keys: Any) -> dict[str, str]:
+    """All in one process; their models by id."""
+    runtimes = asyncio.run(run_in_process(spec(place, **keys), place))
+    return {id: runtime.setup.model.sha256() for id, runtime in runtimes.items()}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """A run that is over, and its models."""
+    place = tmp_path_factory.mktemp("finished")
+    return place, run(place)
+
+
+@pytest.fixture
+def place(finished: tuple[Path, dict[str, str]], tmp_path: Path) -> Path:
+    """A copy of it."""
+    shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def test_the_newest_rounds_are_kept_and_the_last_few_that_were_asked_for(place: Path) -> None:
+    files = Checkpoints(place / "peer0" / "checkpoint")
+    assert files.archive.rounds() == [4, 6]
+    assert files.rounds()[-2:] == [8, 9]
+    assert all(files.archive.verify(round) is None for round in files.archive.rounds())
+
+
+@pytest.mark.parametrize("round", [4, 8])
+def test_all_go_back_and_end_in_the_same_bits(place: Path, round: int, finished: tuple[Path, dict[str, str]]) -> None:
+    assert run(place, rewinds=[round]) == finished[1]
+    assert run(place, rewinds=[round, 6]) == finished[1], "and once more"
+    events = (place / "peer1" / "events.jsonl").read_text().splitlines()
+    assert [json.loads(one)["round"] for one in events if '"rewound"' in one] == [round, 6]
+
+
+class KilledError(Exception):
+    """Stands for the end of the process."""
+
+
+def interrupted(step: int) -> Callable[..., Any]:
+    """Fail at the call of that number of all that changes the disk."""
+    left = iter(range(step, -1, -1))
+
+    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            if next(left, -1) == 0:
+                raise KilledError
+            return real(*arguments, **named)
+
+        return call
+
+    return counted
+
+
+def test_a_rewind_that_is_cut_off_anywhere_is_done_again(place: Path, tmp_path: Path) -> None:
+    wanted, out, ended = spec(place, rewinds=[4]), place / "peer0", False
+    Journal(out / "journal").directory.mkdir(exist_ok=True)
+    before = tmp_path / "before"
+    shutil.copytree(out, before)
+    for step in range(200):
+        shutil.rmtree(out)
+        shutil.copytree(before, out)
+        counted = interrupted(step)
+        with (
+            patch("peer.runtime.checkpoints.write_atomically", counted(files.write_atomically)),
+            patch("peer.spec.recordings.write_atomically", counted(files.write_atomically)),
+            patch.object(Path, "unlink", counted(Path.unlink)),
+        ):
+            try:
+                rewind(out, "peer0", wanted)
+                ended = True
+            except KilledError:
+                assert pending_rewind(out, wanted) == 4
+        if ended:
+            break
+        assert rewind(out, "peer0", wanted) == 4
+        checkpoints = Checkpoints(out / "checkpoint")
+        assert (checkpoints.rounds(), checkpoints.archive.rounds()) == ([4], [4])
+        assert checkpoints.verify(4) is None
+        assert RunIdentity.read(out).rewinds == (4,)
+        assert not (out / "complete").exists()
+    assert ended
+    assert step > 8
+
+
+def test_nobody_is_said_to_have_later_rounds_on_disk(place: Path) -> None:
+    rewind(place / "peer0", "peer0", spec(place, rewinds=[6]))
+    durable = Checkpoints(place / "peer0" / "checkpoint").facts(6)["network"]["durable"]
+    assert durable
+    assert max(durable.values()) <= 6
+
+
+@pytest.mark.parametrize(
+    ("done", "wanted", "why"),
+    [
+        ([], [5], "cannot go back to round 5, as it holds rounds 4, 6, .*8, 9; choose a round that all peers hold"),
+        ([], [4, 6], "has missed the rewind to round 4; go back there or further"),
+        ([8], [6], "went back to round 8, which `rewinds` does not begin with; add it"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_is_changed(
+    place: Path, done: list[int], wanted: list[int], why: str
+) -> None:
+    out = place / "peer0"
+    if done:
+        rewind(out, "peer0", spec(place, rewinds=done))
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match="(?s)" + why.replace("(", r"\(")):
+        rewind(out, "peer0", spec(place, rewinds=wanted))
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_a_damaged_round_is_no_round_to_go_back_to(place: Path) -> None:
+    [state] = (place / "peer0" / "checkpoint" / "archive").glob("round-0004.safetensors")
+    state.write_bytes(state.read_bytes()[:-1])
+    with pytest.raises(InputError, match="checkpoint of round 4 is damaged"):
+        rewind(place / "peer0", "peer0", spec(place, rewinds=[4]))
+
+
+def test_who_has_nothing_does_not_begin_in_the_middle(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="put a backup there, or remove `rewinds` to begin anew"):
+        run(tmp_path, rewinds=[4])
+
+
+def test_nobody_continues_from_a_backup_alone(place: Path, tmp_path: Path) -> None:
+    out = place / "peer0"
+    assert backup(out, tmp_path / "backup") == [4, 6, 9]
+    assert not any(path.stat().st_mode & 0o077 for path in (tmp_path / "backup", *(tmp_path / "backup").rglob("*")))
+    shutil.rmtree(out)
+    (tmp_path / "backup").replace(out)
+    with pytest.raises(InputError, match="is a backup with rounds 4, 6, 9, and a peer does not continue from it alone"):
+        run(place)
+
+
+def test_a_backup_is_whole_or_not_there(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, to = place / "peer0", tmp_path / "backups" / "peer0.tar"
+    with (
+        patch("peer.runtime.checkpoints.write_atomically", side_effect=FailedError("full")),
+        pytest.raises(FailedError),
+    ):
+        backup(out, to)
+    assert not any(to.parent.iterdir())
+    assert cli.main(["backup", str(out), str(to), "--round", "6"]) == 0
+    assert "round 6 of" in capsys.readouterr().out
+    with tarfile.open(to) as tar:
+        tar.extractall(tmp_path / "out", filter="data")
+    assert sealed_rounds(tmp_path / "out" / "peer0") == [6]
+    for wrong, why in (
+        ([str(out), str(to)], "exists already"),
+        ([str(out), str(tmp_path / "new"), "--round", "5"], "cannot back up round 5, as it holds rounds 4, 6"),
+        ([str(tmp_path / "backups"), str(tmp_path / "new")], "holds no run of a peer"),
+    ):
+        assert cli.main(["backup", *wrong]) == 2
+        assert why in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_backup_of_what_is_replaced_meanwhile_is_tried_again(place: Path, tmp_path: Path) -> None:
+    out, real, seen = place / "peer0", files.write_atomically, list[Path]()
+
+    def garbled(path: Path, content: Any, *more: Any) -> None:
+        seen.append(path)
+        real(path, content[:-1] if len(seen) == 5 else content, *more)
+
+    with patch("peer.runtime.checkpoints.write_atomically", garbled):
+        assert backup(out, tmp_path / "backup") == [4, 6, 9]
+    copied = Checkpoints(tmp_path / "backup" / "checkpoint")
+    assert all(copied.verify(round) is None for round in copied.rounds())
