@@ -20,8 +20,10 @@ from peer.errors import FailedError
 from peer.text import one_line
 
 VERSION = 1
-MAX_POINTS = 20_000
-"""Rows of `peer_rounds` in a page."""
+MAX_POINTS, MAX_ROUNDS = 10_000, 2000
+"""Rows of `peer_rounds`, and of `rounds`, in a page."""
+DRAWN = ("run", "peer", "round", "stretch", "value")
+"""The columns of `peer_rounds` that are drawn."""
 Row = dict[str, Any]
 """Values of one line of a table by column: numbers, texts, None."""
 State = Literal["finished", "unfinished", "failed"]
@@ -99,16 +101,24 @@ class ReportDocument:
     version: int = VERSION
 
     def dump(self) -> str:
-        return as_text(asdict(self))
+        return as_text({**vars(self), "runs": [asdict(run) for run in self.runs]})
 
     def thinned(self) -> "ReportDocument":
-        """The document without what is not drawn: of very many rounds, every second or third and the last are left."""
-        rows = self.tables["peer_rounds"]
-        every = ceil(len(rows) / MAX_POINTS)
-        last = max((row["round"] for row in rows), default=0)
-        kept = [row for row in rows if row["round"] % every == 0 or row["round"] in (1, last)] if every > 1 else rows
+        """The document without what is not drawn: of very many rounds, every n-th, the first and the last are left."""
+        rounds, peer_rounds = self.tables["rounds"], self.tables["peer_rounds"]
+        every = max(ceil(len(rounds) / MAX_ROUNDS), ceil(len(peer_rounds) / MAX_POINTS), 1)
+        last = max((row["round"] for row in (*rounds, *peer_rounds)), default=0)
+
+        def drawn(rows: list[Row]) -> list[Row]:
+            return [row for row in rows if row["round"] % every == 0 or row["round"] in (1, last)]
+
+        points = [{name: row[name] for name in DRAWN if name in row} for row in drawn(peer_rounds)]
         peers = [{name: value for name, value in row.items() if name != "classes"} for row in self.tables["peers"]]
-        return replace(self, tables=self.tables | {"peer_rounds": kept, "peers": peers})
+        note = (f"The curves show every {every}th round, the first and the last.",) if every > 1 else ()
+        runs = [replace(run, notes=(*run.notes, *note)) for run in self.runs]
+        return replace(
+            self, runs=runs, tables=self.tables | {"rounds": drawn(rounds), "peer_rounds": points, "peers": peers}
+        )
 
 
 def as_text(content: object) -> str:

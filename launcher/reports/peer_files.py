@@ -59,10 +59,10 @@ class AuditedRound(BaseModel):
     edges: dict[str, list[str]]
     sent: list[SentEntry]
     received: list[ReceivedEntry]
-    orders: list[list[str]] = []
-    told: dict[str, Count] = {}
-    noted: dict[str, Count] = {}
-    own_code: list[str] = []
+    orders: list[list[str]] = Field(default_factory=list)  # a plain default would be copied deeply, line by line
+    told: dict[str, Count] = Field(default_factory=dict)
+    noted: dict[str, Count] = Field(default_factory=dict)
+    own_code: list[str] = Field(default_factory=list)
 
     @property
     def at(self) -> tuple[int, int]:

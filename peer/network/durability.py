@@ -96,8 +96,8 @@ class Durability:
             return None
         return (
             f"{peer} has said that its round {had} is on its disk and is back in round {said.round}, whose messages "
-            f"nobody has any more; put back a copy of its directory with round {had} or a later one, or have all go back "
-            "(`dfl-launch rewind`)"
+            f"nobody has any more; put back a copy of its directory with round {had} or a later one, or have all peers "
+            "go back (`dfl-launch rewind`)"
         )
 
     def record_relayed(self, teller: str, others: Mapping[str, int]) -> None:

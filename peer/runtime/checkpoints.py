@@ -662,6 +662,6 @@ class Checkpointer:
     def _lost(self, what: str) -> CheckpointLostError:
         """The error for what no replay brings back; nothing is deleted, so that a copy can be put in its place."""
         return CheckpointLostError(
-            f"{self._files.directory}: {what}, so this peer cannot go on; put a copy of its files there, or have all go "
-            "back (`dfl-launch rewind`)"
+            f"{self._files.directory}: {what}, so this peer cannot go on; put a copy of its files there, or have "
+            "all peers go back (`dfl-launch rewind`)"
         )

@@ -239,9 +239,9 @@ class DryRunFigures(NamedTuple):
 def disk_needed(spec: Spec, model_floats: int, rehearsed: DryRunFigures) -> int:
     """Estimate how many bytes on disk a peer needs at most.
 
-    These are the checkpoints that the staleness bound and `keep` keep, each with the model, two moments per parameter, the
-    messages of a round and what an encoding keeps of each vector; what never changes; the final model; with `trace`,
-    every round's start, before, after and passes; with `hold_back`, the best model; and the journal.
+    These are the checkpoints that the staleness bound and `keep` keep, each with the model, two moments per parameter,
+    the messages of a round and what an encoding keeps of each vector; what never changes; the final model; with
+    `trace`, every round's start, before, after and passes; with `hold_back`, the best model; and the journal.
     """
     model = FLOAT32_BYTES * model_floats
     traces = (3 + ceil(len(spec.ring) / 2)) * spec.rounds * model if spec.trace else 0

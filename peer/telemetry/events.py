@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, FiniteFloat, TypeAdapter, ValidationError
+from pydantic_core import from_json
 
 from peer.text import number
 
@@ -607,8 +608,11 @@ def objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """The JSON objects in these lines; other lines are skipped."""
     for line in lines:
         try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
+            value = from_json(line)  # in a third of the time of json.loads, which also takes lone surrogates
+        except ValueError:
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
         if isinstance(value, dict):
             yield value

@@ -2,9 +2,10 @@
 
 import json
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -92,7 +93,8 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class Result(Figures):
-    """result.json: a peer's figures, and how it came to them. history: one a round, as far as they can be read."""
+    """result.json: a peer's figures, and how it came to them. history: one a round, as far as they can be read; of
+    more than MAX_ROUNDS, every n-th, the first and the last."""
 
     rounds: int
     ring: tuple[str, ...]
@@ -196,7 +198,19 @@ def gave_up(out: Path) -> bool:
     return isinstance(last_event(out), Failed)
 
 
+MAX_ROUNDS = 2000
+"""Rounds in the history of a result, so that it stays small after years."""
+
+
+def thinned(history: Sequence[RoundDone]) -> tuple[RoundDone, ...]:
+    """The rounds that a result holds. It depends on the last round alone, so that peers hold the same ones."""
+    last = history[-1].round if history else 0
+    every = max(1, ceil(last / MAX_ROUNDS))
+    return tuple(one for one in history if one.round % every == 0 or one.round in (1, last))
+
+
 def write_result(out: Path, result: Result) -> None:
+    result = replace(result, history=thinned(result.history))
     content = RESULTS.dump_python(result, exclude={"history": {"__all__": {"time"}}}, warnings=False)
     for name in result.unused:
         del content[name]

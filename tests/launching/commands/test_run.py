@@ -196,7 +196,7 @@ def test_unreadable_record_of_earlier_launches_counts_as_none(tmp_path: Path, co
 @pytest.mark.parametrize("content", ["", "[]", "3", "{}", '{"rounds": 3}', '{"rounds": "many"}'])
 def test_foreign_summary_is_none(tmp_path: Path, small: Path, content: str) -> None:
     (tmp_path / "summary.json").write_text(content)
-    assert RunDirectory(tmp_path).finished(load_spec(small)) is None
+    assert RunDirectory(tmp_path).finished(load_spec(small, peers=3)) is None
 
 
 def test_certificates_in_a_place_that_cannot_be_written(
