@@ -72,6 +72,7 @@ class Journal:
         path = self._path(round, number)
         if not path.exists():
             return None
+        sync(self.directory)  # a process that was killed after it had renamed the file may not have done so
         try:
             with safe_open(path, "pt") as file:
                 value: Tensor = file.get_tensor("value")

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from peer.errors import InputError
-from peer.files import make_private, refuse_links, sole_use, unwritable_reason, write_atomically
+from peer.files import make_private, refuse_links, sole_use, sync, unwritable_reason, write_atomically
 from peer.network.wire.messages import VERSION
 from peer.runtime.backup import pending_rewind
 from peer.spec.agreement import differing
@@ -53,6 +53,7 @@ def own_directory(config: PeerConfig, spec: Spec) -> Iterator[None]:
         _forget_other_result(out, spec)
         RunIdentity.from_spec(spec, config.id, VERSION).write(out)
         write_atomically(out / "pid", f"{os.getpid()}\n".encode())
+        sync(out)  # or a power cut could bring back a run.json from before a rewind
         yield
 
 

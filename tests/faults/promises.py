@@ -4,8 +4,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from peer.runtime.membership.membership import Membership
-from peer.runtime.membership.view_store import ViewStore
-from peer.spec.recordings import VIEWS
+from peer.spec.recordings import VIEWS, read_views
 from peer.views.statements import Ballot, Promised, Reply, Request, Vote, Voted
 
 Hear = Callable[[Membership, Request], Awaitable[Reply]]
@@ -41,7 +40,7 @@ class Promises:
             return None
         if not (self._directory / id / VIEWS).exists():
             return str(given)
-        memory = ViewStore.open(self._directory / id, id).memory
+        memory = read_views(self._directory / id)
         number = max(number for number, _, _ in given)
         if len(memory.decisions) >= number:
             return None

@@ -20,6 +20,7 @@ ONCE_HARMFUL = [
     ("healing cycle", 200_008),  # one that was to leave came back late, and waited for neighbours in the next view
     ("signed four", 200_000),  # one that had left was admitted while another needed it for a round before
     ("healing three", 50_000_000_008),  # one restarted in the last round of a view waited for one that had left
+    ("healing scaffold", 70_000_000_000),  # one killed as it entered a view went back again after a power cut
     ("signed seven", 200_010),  # one restarted in the last round of a view waited to begin the round after
 ]
 LEAVES = Order(2.0, "peer2")

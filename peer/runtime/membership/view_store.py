@@ -28,6 +28,7 @@ class ViewStore:
         path = directory / VIEWS
         try:
             memory = read_memory(read(path))
+            sync(directory)  # a process that was killed after it had renamed the file may not have done so
         except FileNotFoundError:
             return cls(path, Memory(id))
         except OSError as error:
