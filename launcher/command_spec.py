@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.run_files import default_directory
+from launcher.run_files import RunFiles, default_directory
 from peer.spec.document import Document, put, scalar
 from peer.text import plural, printable
 
@@ -45,11 +45,13 @@ def changed(document: Document, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def resolved(arguments: argparse.Namespace, document: Document | None = None) -> "Spec":
-    """The spec that `spec_arguments` stand for; `document`: its file, if it is read already."""
+    """The spec that `spec_arguments` stand for, of a file or of a run's directory; `document`: the file, if it is read
+    already."""
     from peer.spec.loading import resolve  # which takes seconds
 
+    run = RunFiles(arguments.federation).federation
     return resolve(
-        document or Document.read(arguments.federation),
+        document or Document.read(run if run.is_file() else arguments.federation),
         peers=arguments.peers,
         port=arguments.port,
         seed=arguments.seed,

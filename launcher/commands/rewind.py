@@ -20,6 +20,8 @@ from peer.spec.recordings import RUN
 
 
 def rewind_command(arguments: argparse.Namespace, output: Output) -> int:
+    if arguments.federation.is_dir():
+        raise InputError(f"{arguments.federation}: is a directory; give the federation's file, which is to be changed")
     spec = resolved(arguments)
     directory = RunDirectory.chosen(spec, arguments.out)
     places = {id: directory.files.out(id) for id in spec.ids}

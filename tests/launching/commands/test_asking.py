@@ -69,7 +69,7 @@ def test_who_runs_who_died_and_who_never_came(federation: Build, capfd: pytest.C
     made.peers["peer2"].signal(signal.SIGKILL)
     made.peers["peer2"].wait()
     until(lambda: set(links(ask(made, capfd)[1]["peer1"])) - {"up"}, 20, "peer1 has lost its neighbour")
-    assert main(["status", str(made.directory / "federation.yaml")]) == 1
+    assert main(["status", str(made.directory)]) == 1, "a directory of a run will do"
     table = [" ".join(line.split()) for line in capfd.readouterr().out.splitlines()]
     assert any(line.startswith("peer2 no answer connection refused") for line in table), table
     assert any("peer2 down" in line or "peer2 suspected" in line for line in table if line.startswith("peer1")), table
@@ -93,7 +93,7 @@ def test_with_certificates_any_of_the_federations_will_do_and_no_others(
         (certs / name).rename(one / name)
     assert ask(made, capfd, "--certs", one)[0] == 0
     assert ask(made, capfd, "--tls", one / "ca.pem", one / "peer2.pem", one / "peer2.key")[0] == 0
-    assert main(["status", str(made.directory / "federation.yaml")]) == 1
+    assert main(["status", str(made.directory)]) == 1, "a directory of a run will do"
     assert "Peers that have certificates answer only to certificates" in capfd.readouterr().out
 
     stranger = authority()
