@@ -69,7 +69,7 @@ class Credentials:
 
 
 @unwritable()
-def make_certificates(spec: Spec, directory: Path, days: int) -> str:
+def make_certificates(spec: Spec, directory: Path, days: float) -> str:
     """Write ca.pem, and <id>.pem with <id>.key for every peer; return the fingerprint of the CA.
 
     The CA's key is used once and kept nowhere. So the only way to admit another certificate is a new CA: run this
@@ -84,11 +84,13 @@ def make_certificates(spec: Spec, directory: Path, days: int) -> str:
             f"{directory}: other users may write there, and so exchange the CA; close it by `chmod go-w`, or choose "
             "another directory with --out"
         )
+    now = datetime.now(UTC)
+    valid = now - timedelta(days=1), now + timedelta(days=days)  # clocks differ
     ca_key = ec.generate_private_key(ec.SECP256R1())
     name = _name(f"{spec.name} CA")
     issuer = x509.AuthorityKeyIdentifier(_identifier(ca_key.public_key()).digest, None, None)
     ca = (
-        _builder(name, name, ca_key.public_key(), days)
+        _builder(name, name, ca_key.public_key(), *valid)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(ca=True), critical=True)
         .sign(ca_key, hashes.SHA256())
@@ -97,7 +99,7 @@ def make_certificates(spec: Spec, directory: Path, days: int) -> str:
         key = ec.generate_private_key(ec.SECP256R1())
         purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         cert = (
-            _builder(_name(member.id), name, key.public_key(), days)
+            _builder(_name(member.id), name, key.public_key(), *valid)
             .add_extension(x509.SubjectAlternativeName([x509.DNSName(member.id)]), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(ca=False), critical=True)
@@ -113,17 +115,16 @@ def make_certificates(spec: Spec, directory: Path, days: int) -> str:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, begins: datetime, expires: datetime
 ) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))  # clocks differ
-        .not_valid_after(now + timedelta(days=days))
+        .not_valid_before(begins)
+        .not_valid_after(expires)
         .add_extension(_identifier(key), critical=False)
     )
 

@@ -14,12 +14,15 @@ event, live or from the peer's events.jsonl, and never looks at anything else. I
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 from peer.files import lines, open_plain
 from peer.telemetry.events import (
     CallerRefused,
+    CertificateExpires,
+    CertificatesChanged,
     CheckpointDamaged,
     Conflict,
     DataDrifted,
@@ -49,6 +52,7 @@ from peer.telemetry.events import (
     read_events,
 )
 from peer.telemetry.results import EVENTS
+from peer.text import duration
 
 SILENT_LINKS = ("suspected", "down")
 """States of a link at whose other end no peer is heard."""
@@ -56,6 +60,8 @@ MAX_UNIX_SECONDS = 1e11
 """Far from now, and clocks can still be added up."""
 MAX_TIMELINE = 100_000
 """Entries of one peer's timeline: a peer that fails in a loop does not fill the launcher's memory."""
+SOON_S = 30 * 86_400.0
+"""Seconds before a certificate expires from which on people are told."""
 EventKind = Literal["running", "waits", "not heard", "failure", "recovery", "change of view", "note"]
 
 
@@ -63,6 +69,22 @@ def recorded_events(place: Path, holding: bytes = b"") -> Iterator[Event]:
     """The events in a peer's directory, of lines that hold these bytes; none where they cannot be read."""
     with suppress(OSError), open_plain(place / EVENTS) as file:
         yield from read_events(line for line in lines(file) if holding in line)
+
+
+def certificate_expiry(event: Event) -> float | None:
+    """Until when a peer's certificates are valid by an event, in Unix seconds; None if it does not say."""
+    match event:
+        case Started():
+            return event.certificate_expires
+        case CertificatesChanged() | CertificateExpires():
+            return event.expires
+    return None
+
+
+def expiry_words(expires: float, now: float) -> str:
+    """Say when a certificate expires, or that it has; both in Unix seconds."""
+    day = f"{datetime.fromtimestamp(expires, UTC):%Y-%m-%d %H:%M} UTC"
+    return f"expires on {day}, in {duration(expires - now)}" if expires > now else f"expired on {day}"
 
 
 @dataclass
@@ -101,6 +123,8 @@ class PeerHistory:
     failure: str | None = None
     ended: float | None = None
     """When it was done."""
+    certificate_expires: float | None = None
+    """Until when its certificates are valid, in Unix seconds; None without any, or if that is not known."""
     moves: bool = False
     """Whether it is on its way into the next view."""
     _closed: list[TimelineEvent] = field(default_factory=list)
@@ -191,6 +215,7 @@ class PeerHistory:
                 self._close_all(over=False)
             case Failed():
                 self.failure = event.message
+        self.certificate_expires = certificate_expiry(event) or self.certificate_expires
         if kind := self._kind(event):
             self._add(TimelineEvent(kind, event.time, str(event)))
 
@@ -228,7 +253,7 @@ class PeerHistory:
                 return "recovery"
             case Resumed():
                 return None if self.moves else "recovery"
-            case Departed() | Leaving() | EndedUnacknowledged() | Stopped():
+            case Departed() | Leaving() | EndedUnacknowledged() | Stopped() | CertificateExpires():
                 return "note"
             case CallerRefused() | DataDrifted() | StoppedEarly() | FineTuned() | Rewound():
                 return "note"

@@ -9,9 +9,9 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from peer.errors import FailedError, InputError
+from peer.errors import FailedError, InputError, NotNowError
 from peer.files import private
-from peer.process import DONE, FAILED, WRONG_INPUT, Parser, leaving_at_once, tune
+from peer.process import DONE, FAILED, NOT_NOW, WRONG_INPUT, Parser, leaving_at_once, tune
 from peer.telemetry.logs import start_logging
 from peer.text import one_line
 
@@ -19,7 +19,8 @@ from peer.text import one_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a peer to its end; the exit status: 0 done, 1 failed, 2 wrong input, 128 + n after signal n."""
+    """Run a peer to its end; the exit status: 0 done, 1 failed, 2 wrong input, 75 certificates not valid now, 128 + n
+    after signal n."""
     with leaving_at_once():
         parser = _parser()
         arguments = parser.parse_args(argv)
@@ -36,7 +37,7 @@ def _outcome(arguments: argparse.Namespace) -> int:
             return _backup(arguments)
         return _check(arguments.check) if arguments.check else _run(arguments.config, arguments.quiet)
     except InputError as error:
-        return _complain(error, WRONG_INPUT)
+        return _complain(error, NOT_NOW if isinstance(error, NotNowError) else WRONG_INPUT)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except FailedError as error:

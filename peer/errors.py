@@ -10,6 +10,10 @@ class InputError(Exception):
     """Wrong input: a config, data file, address or directory. The process exits with 2 and creates nothing."""
 
 
+class NotNowError(InputError):
+    """Certificates that are not valid yet, or no longer: the same start may succeed later. Exit 75."""
+
+
 class FailedError(Exception):
     """The run cannot go on: a neighbour never came, the disk is full, the model diverged. Exit 1."""
 

@@ -21,6 +21,10 @@ from peer.errors import suggest
 
 DONE, FAILED, WRONG_INPUT = 0, 1, 2
 """Exit codes of both programs. A peer that ends with the last is not started again: its input would be no better."""
+NOT_NOW = 75
+"""Exit code of a peer whose certificates are not valid at this time (EX_TEMPFAIL): systemd starts it again later."""
+REFUSED = (WRONG_INPUT, NOT_NOW)
+"""Exit codes of a peer that has not begun: a launcher, which checks beforehand, does not start it again."""
 STOPS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 """The exit code after each signal that ends a launcher."""
 STOPPED = (143, 130, -15, -2)

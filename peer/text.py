@@ -1,5 +1,7 @@
 """Text for people: numbers, durations, and foreign text made fit for a screen."""
 
+LONG_S = 3 * 86_400
+"""Seconds from which on a duration is given in whole days."""
 MAX_MESSAGE_CHARACTERS = 4000
 """Characters of one message: nobody reads more, and a hostile file may have names of megabytes."""
 
@@ -16,8 +18,10 @@ def number(value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """12 s, 3 min 20 s, 2 h 5 min."""
+    """12 s, 3 min 20 s, 2 h 5 min, 7 days."""
     whole = round(seconds)
+    if whole >= LONG_S:
+        return f"{whole // 86_400} days"
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:

@@ -21,10 +21,10 @@ CONNECTIONS = 160
 """More than a peer takes in all."""
 
 
-def secured(federation: SmallFederation) -> Path:
+def secured(federation: SmallFederation, days: float = 2) -> Path:
     """Certificates for all of its peers; where they lie."""
     certs = federation.directory / "certs"
-    make_certificates(federation.spec, certs, days=2)
+    make_certificates(federation.spec, certs, days)
     for id in federation.ids:
         federation.configure(id, tls={name: str(path) for name, path in certificate_files(certs, id).items()})
     return certs

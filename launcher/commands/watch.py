@@ -20,6 +20,7 @@ from launcher.certificates import AskingBundle, Credentials
 from launcher.command_spec import resolved
 from launcher.dashboard.server import Address, Dashboard, opened
 from launcher.headline import Headline
+from launcher.history import SOON_S, expiry_words
 from launcher.monitor.live_table import Display, display, render
 from launcher.monitor.polled_federation import PolledFederation, in_trouble
 from launcher.output import Output
@@ -43,6 +44,8 @@ def status_command(arguments: argparse.Namespace, output: Output) -> int:
         output.document(status_document(spec, answers))
     else:
         output.console.print(status_table(spec, answers))
+        if first := next_expiry(answers):
+            output.say(first)
         if not chain and (hint := encrypted(answers)):
             output.say(hint)
     return int(any(isinstance(answers[member.id], str) for member in spec.ring if member.address))
@@ -89,7 +92,22 @@ def status_cells(address: str | None, id: str, answer: StatusAnswer) -> list[str
     trouble = ", ".join(f"{one.id} {one.state} ({one.reason})" for one in in_trouble(answer))
     figures = [f"{answer.round}/{answer.rounds}", number(answer.figure), quantity(answer.bytes_sent)]
     alone = f"view {answer.view}, without {', '.join(answer.outside)}" if answer.outside else ""
-    return [id, answer.state, *figures, ", ".join(filter(None, [alone, trouble, too_few(answer)]))]
+    expires, now = answer.certificate_expires, time.time()
+    expiry = f"its certificate {expiry_words(expires, now)}" if expires and expires - now < SOON_S else ""
+    return [id, answer.state, *figures, ", ".join(filter(None, [alone, trouble, too_few(answer), expiry]))]
+
+
+def next_expiry(answers: Mapping[str, StatusAnswer]) -> str:
+    """Say when the first of the peers' certificates expires; empty without certificates."""
+    found = [
+        (one.certificate_expires, id)
+        for id, one in answers.items()
+        if isinstance(one, PeerStatus) and one.certificate_expires
+    ]
+    if not found:
+        return ""
+    at, id = min(found)
+    return f"The first certificate to expire is that of {id}: it {expiry_words(at, time.time())}."
 
 
 def too_few(answer: PeerStatus) -> str:

@@ -128,7 +128,8 @@ def _status_line(federation: FederationView, now: float) -> str:
     ending = f", {duration(left)} left" if left else ""
     view = f", view {federation.view.number}" if federation.view.number else ""
     said = f"Round {federation.round} of {federation.rounds}, {plural(len(federation.peers), 'peer')}{view}{ending}."
-    return " ".join([said, *(f"{printable(str(short)).capitalize()}." for short in federation.shortages[:1])])
+    warnings = [printable(str(short)) for short in federation.shortages[:1]] + [federation.expiring(now)]
+    return " ".join([said, *(f"{one[0].upper()}{one[1:]}." for one in warnings if one)])
 
 
 PRIVACY_OPEN = PrivacyWords(

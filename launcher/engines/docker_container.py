@@ -27,7 +27,7 @@ from typing import Any
 from launcher.engines.base import Process
 from peer.errors import FailedError, InputError
 from peer.files import write_failure
-from peer.process import STOPPED, WRONG_INPUT, container_exit_code
+from peer.process import REFUSED, STOPPED, container_exit_code
 from peer.telemetry.results import gave_up
 
 BUILD = "docker build -f deploy/Dockerfile -t dfl ."
@@ -410,8 +410,8 @@ class Container(Process):
         return look.restarts < self._allowed
 
     def _decided(self, code: int) -> bool:
-        """Whether the peer itself has decided that a restart would not help; by wrong input at the first start only."""
-        if code == WRONG_INPUT and not self.restarts:
+        """Whether the peer itself has decided that a restart would not help; by refusing at the first start only."""
+        if code in REFUSED and not self.restarts:
             return True
         return code != 0 and gave_up(self._out)
 

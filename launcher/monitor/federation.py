@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from launcher.headline import Headline, mean
-from launcher.history import SILENT_LINKS, PeerHistory
+from launcher.history import SILENT_LINKS, SOON_S, PeerHistory, expiry_words
 from launcher.views import Views, describe_change, view_of_event
 from peer.files import lines, open_plain
 from peer.spec.federation import Spec
@@ -25,6 +25,7 @@ from peer.telemetry.events import (
     Awaited,
     CallerRefused,
     Cause,
+    CertificateExpires,
     CertificatesChanged,
     CheckpointDamaged,
     Conflict,
@@ -52,7 +53,7 @@ from peer.telemetry.events import (
 )
 from peer.telemetry.remaining import Remaining
 from peer.telemetry.results import EVENTS
-from peer.text import printable
+from peer.text import plural, printable
 from peer.views.view import View
 
 
@@ -235,6 +236,7 @@ class PeerView:
                 NeighbourLost()
                 | EndedUnacknowledged()
                 | CertificatesChanged()
+                | CertificateExpires()
                 | CheckpointDamaged()
                 | Conflict()
                 | PeerRegressed()
@@ -351,6 +353,16 @@ class FederationView:
         """Decisions that wait for members, the one with most of them here first: a network may be cut in two."""
         found = {peer.shortage for peer in self.present if peer.shortage and peer.state not in ENDED}
         return sorted(found, key=lambda one: (-one.here, -one.seconds))
+
+    def expiring(self, now: float) -> str:
+        """Name the members whose certificates expire soon, the next first, and when that one does; empty if none do.
+        `now` in unix seconds."""
+        known = {peer.id: peer.history.certificate_expires for peer in self.present if peer.state not in ENDED}
+        soon = sorted((at, id) for id, at in known.items() if at is not None and at - now < SOON_S)
+        if not soon:
+            return ""
+        more = f"; that of {plural(len(soon) - 1, 'more peer')} within 30 days" if soon[1:] else ""
+        return printable(f"the certificate of {soon[0][1]} {expiry_words(soon[0][0], now)}{more}")
 
     def _take_shortages(self, news: Iterable[News]) -> list[str]:
         """Report that too few members are left to decide, as each of those says: once, then at growing intervals."""

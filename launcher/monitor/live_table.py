@@ -41,6 +41,7 @@ def render(federation: FederationView, console: Console) -> RenderableType:
         lines.append(Text(f"and {plural(len(hidden), 'more peer')}: {counted}", style="dim"))
     lines += [progress(federation), Text(federation_line(federation), style="bold")]
     lines += [Text(printable(str(short)), style="bold red") for short in federation.shortages[:1]]
+    lines += [Text(expiring, style="yellow")] if (expiring := federation.expiring(time.time())) else []
     return Group(*lines)
 
 
@@ -48,7 +49,8 @@ def visible_rows(federation: FederationView, console: Console) -> int:
     """The number of peers for which there is room; an id that is too long for a line continues on the next."""
     beside = max(console.width - LONGEST_STATE - len("   "), 1)
     lines = max(ceil(len(id) / beside) for id in federation.peers)
-    return (console.height - OTHER_LINES - bool(federation.shortages)) // lines
+    told = bool(federation.shortages) + bool(federation.expiring(time.time()))
+    return (console.height - OTHER_LINES - told) // lines
 
 
 def progress(federation: FederationView) -> Table:

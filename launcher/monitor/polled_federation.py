@@ -162,6 +162,7 @@ class PolledFederation(FederationView):
         return f"{id} answers again" if self.peers[id].round else f"{id} answers"
 
     def _remember(self, status: PeerStatus) -> None:
+        self.peers[status.id].history.certificate_expires = status.certificate_expires
         for link in status.neighbours:
             if link.id in self._durable:
                 self._durable[link.id] = max(self._durable[link.id], link.durable)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from pydantic import FiniteFloat, TypeAdapter
 from safetensors import SafetensorError
 
 from launcher.headline import Headline, mean
+from launcher.history import SOON_S, certificate_expiry, recorded_events
 from launcher.reports.peer_files import audits, decided_views
 from launcher.reports.privacy import privacy, privacy_declaration
 from launcher.reports.summary_json import AcrossPeers, DecidedView, PeerSummary, Summary
@@ -126,7 +128,17 @@ def summary_of(spec: Spec, there: PeerResults, spent: TimeSpent, missing: Mappin
         views=tuple(map(view_as_json, views.later)),
         exact=views.exact,
         absences=views.absences(),
+        certificates=expiring_certificates(known),
     )
+
+
+def expiring_certificates(places: Places) -> dict[str, float]:
+    """When certificates expire by the peers' events, in Unix seconds, by id: those with less than 30 days left."""
+    found = {}
+    for id, place in places.items():
+        expiries = map(certificate_expiry, recorded_events(place, holding=b"expires"))
+        *_, found[id] = (0.0, *filter(None, expiries))
+    return {id: at for id, at in found.items() if 0 < at < time.time() + SOON_S}
 
 
 def honest_mean(results: Sequence[Result], spec: Spec, headline: Headline) -> float | None:

@@ -146,6 +146,10 @@ class Summary:
     absences: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """The first and last of the rounds in which a peer's data took no part, by id."""
 
+    certificates: dict[str, FiniteFloat] = field(default_factory=dict)
+    """When the certificates of peers expire, in Unix seconds, by id: of those with less than 30 days left; written if
+    there are any."""
+
     worth: Worth | None = None
     """Written if the same peers have trained alone, too (`--beside solo`)."""
 
@@ -170,7 +174,11 @@ def read(path: Path) -> Summary | None:
 
 def dump(summary: Summary) -> str:
     """The text of the file."""
-    unused = {name for name in ("replicated", "missing", "stopped_early", "worth") if not getattr(summary, name)}
+    unused = {
+        name
+        for name in ("replicated", "missing", "stopped_early", "certificates", "worth")
+        if not getattr(summary, name)
+    }
     unused |= set() if summary.behaviour else {"behaviour", "honest_accuracy"}
     unused |= set() if summary.views else {"views", "exact", "absences"}
     content = SUMMARIES.dump_python(summary, warnings=False, exclude=unused)

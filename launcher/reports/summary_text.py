@@ -2,11 +2,13 @@
 
 from contextlib import suppress
 from pathlib import Path
+from time import time
 
 from rich.console import Console
 from rich.table import Table
 
 from launcher.headline import Headline
+from launcher.history import expiry_words
 from launcher.reports.privacy import HOLDS, violation_line
 from launcher.reports.summary_json import Privacy, Summary
 from launcher.reports.worth import worth_lines
@@ -126,7 +128,8 @@ def caveats(summary: Summary) -> list[str]:
     """What is missing from the figures, and what is not as the protocol says."""
     differing = ", ".join(name for name, same in summary.replicated.items() if not same)
     said = [f"replicas differ at the end: {differing} (the protocol declares them equal)"] if differing else []
-    return said + [f"not included in any figure: {id} ({why})" for id, why in summary.missing.items()]
+    said += [f"not included in any figure: {id} ({why})" for id, why in summary.missing.items()]
+    return said + [f"the certificate of {id} {expiry_words(at, time())}" for id, at in summary.certificates.items()]
 
 
 def quality(summary: Summary, headline: Headline) -> list[str]:

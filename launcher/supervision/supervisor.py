@@ -5,7 +5,8 @@
     RestartPolicy   how often, and after how long; LossTolerance: without which peers the others can go on
     Stop            Ctrl-C, SIGTERM or a closed terminal
 
-- A crash is followed by another start, a decision is not: wrong input, a stop, or a peer that says itself that it
+- A crash is followed by another start, a decision is not: wrong input, certificates that are not valid now, a stop, or
+  a peer that says itself that it
   cannot go on. Wrong input after a restart counts as a crash: its cause may be an address that was taken for a moment.
 - A run bears the losses that its peers go on without, and no others.
 - A person who stops the launcher ends the peers, or detaches from them where they outlive it; a second time, they are
@@ -29,7 +30,7 @@ from launcher.monitor.federation import Federation, last_lines
 from launcher.monitor.live_table import Display, display
 from launcher.reports.summary import TimeSpent
 from peer.errors import FailedError
-from peer.process import STOPPED, STOPS, WRONG_INPUT, exit_words
+from peer.process import REFUSED, STOPPED, STOPS, exit_words
 from peer.spec.blocks import describe_behaviours
 from peer.spec.federation import Spec
 from peer.tasks import background, in_thread
@@ -110,7 +111,7 @@ class Restarts:
 
         failed: the peer itself said that it cannot go on (a diverged model, a neighbour that never came).
         """
-        if code == 0 or (code == WRONG_INPUT and not self.total) or code in STOPPED or failed:
+        if code == 0 or (code in REFUSED and not self.total) or code in STOPPED or failed:
             return None
         if round > self._round or now - self._started >= self.policy.stable_after:
             self.in_row = 0
@@ -189,10 +190,10 @@ class Supervisor:
     def _goes_on(self) -> bool:
         """Whether the others can finish without those that have failed for good.
 
-        Wrong input is no such loss: it has to be corrected.
+        Wrong input is no such loss, nor are certificates that are not valid: they have to be corrected.
         """
         failed = [id for id, code in self.codes.items() if code != 0 and code not in STOPPED]
-        wrong = any(self.codes[id] == WRONG_INPUT and not self.federation.peers[id].restarts for id in failed)
+        wrong = any(self.codes[id] in REFUSED and not self.federation.peers[id].restarts for id in failed)
         return not wrong and self.tolerance.allows(failed, self.federation.view)
 
     @property
@@ -245,7 +246,7 @@ class Supervisor:
 
     def _exit_message(self, id: str, code: int) -> str:
         last = "".join(f"\n    {line}" for line in last_lines(self.run.files.log(id), LOG_LINES))
-        refused = code == WRONG_INPUT and not self.restarts  # then nothing is left of a run that has just begun
+        refused = code in REFUSED and not self.restarts  # then nothing is left of a run that has just begun
         where = "last log lines" if refused else f"last lines of {self.run.files.log(id)}"
         return f"{id} {exit_words(code)}; {where}:{last or ' (empty)'}"
 
@@ -322,7 +323,8 @@ async def supervise(engine: Engine[Any], run: Run, federation: Federation, conso
             if not stop.detach:
                 await deployment.collect()
         show(federation, screen)
-    refused = WRONG_INPUT in supervisor.codes.values() and not supervisor.restarts and not stopped
+    begun_by_none = any(code in REFUSED for code in supervisor.codes.values()) and not supervisor.restarts
+    refused = begun_by_none and not stopped
     return Supervised(stop, supervisor.finished, supervisor.failed, refused, supervisor.why, spent())
 
 

@@ -23,7 +23,7 @@ from peer.network.transport.tls import CertificateBundle, CertificatePaths, TlsC
 from peer.network.view_rpc import ViewRpc
 from peer.network.wire.frames import BadFrameError
 from peer.network.wire.messages import SERVICE, Resources, StatusReply, UntrustedDecoder
-from peer.telemetry.events import LARGEST_FIGURE, Awaited, Shortage
+from peer.telemetry.events import LARGEST_FIGURE, LAST_MOMENT, Awaited, Shortage
 from peer.views.statements import InvalidError, Reply, Request
 
 STATUS_METHOD = f"/{SERVICE}/Status"
@@ -74,6 +74,8 @@ class PeerStatus:
     shortage: Shortage | None = None
     """How many members a decision on the next view waits for; `awaited` says which."""
     awaited: tuple[Awaited, ...] = ()
+    certificate_expires: float | None = None
+    """Until when its certificates are valid, in Unix seconds; None without certificates."""
 
     @classmethod
     def from_reply(cls, reply: StatusReply) -> Self:
@@ -97,6 +99,7 @@ class PeerStatus:
             tuple(reply.outside),
             _shortage(reply.shortage) if reply.HasField("shortage") else None,
             tuple(Awaited(one.id, one.address or None, one.reason) for one in reply.shortage.awaited),
+            reply.certificate_expires if 0 < reply.certificate_expires <= LAST_MOMENT else None,
         )
 
 

@@ -121,6 +121,9 @@ class Runtime:
                     watchers.create_task(watch_own_regression(network.edges, self.lifecycle, faulty))
                 rounds = Rounds(self.participant, self._evaluator, checkpointer)
                 try:
+                    await open_files(self.telemetry, self.participant)
+                    if self.setup.config.tls:
+                        watchers.create_task(network.transport.watch_expiry())
                     return await self._run_rounds(rounds, checkpointer)
                 finally:
                     rounds.interrupted()
@@ -129,7 +132,6 @@ class Runtime:
 
     async def _run_rounds(self, rounds: Rounds, checkpointer: Checkpointer) -> bool:
         network, learner = self.network, self.participant.learner
-        await open_files(self.telemetry, self.participant)
         done = await rounds.resume()
         self.telemetry.emit(StateChanged(state=self.lifecycle.state, round=self.lifecycle.round))
         if self._evaluator.progress.stopped_early:

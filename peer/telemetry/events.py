@@ -10,12 +10,13 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, FiniteFloat, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from peer.text import number
+from peer.text import duration, number
 
 SCHEMA = 1
 """The version of these events, which the event `started` states. It grows when an event or a field is removed or
@@ -40,6 +41,10 @@ Loss = Annotated[float | None, AfterValidator(bounded)]
 Number = Annotated[int, Field(ge=-1, le=10_000_000)]
 """The number of a round or of a view, bounded as readers count up to it."""
 Count = Annotated[int, Field(ge=0, lt=2**63)]
+LAST_MOMENT = 253_402_300_799
+"""The end of the year 9999, in Unix seconds."""
+Moment = Annotated[float, Field(ge=0, le=LAST_MOMENT, allow_inf_nan=False)]
+"""A time in Unix seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +112,8 @@ class Started(Event):
     """The view in which it begins."""
     members: tuple[str, ...] = ()
     """All members of that view."""
+    certificate_expires: Moment | None = None
+    """Until when its certificates are valid, in Unix seconds; null without certificates."""
 
     def __str__(self) -> str:
         return f"{self.id} of {self.federation} starts ({self.protocol}, {self.rounds} rounds)"
@@ -224,6 +231,31 @@ class CertificatesChanged(FreeTextEvent):
     """New certificates were found; whether they are used."""
 
     name = "certificates"
+    expires: Moment | None = None
+    """Until when they are valid, in Unix seconds; null if they are not used."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertificateExpires(Event):
+    """The peer's certificate, or its CA's, expires within 30, 7 or 1 days, or has expired; each is reported once."""
+
+    name = "certificate_expires"
+    level = logging.WARNING
+    file: str
+    """The path of the certificate that expires first."""
+    expires: Moment
+    """When it expires, in Unix seconds."""
+    left: FiniteFloat
+    """Seconds until then; not positive once it has expired."""
+
+    def __str__(self) -> str:
+        at = f"{datetime.fromtimestamp(self.expires, UTC):%Y-%m-%d %H:%M} UTC"
+        if self.left > 0:
+            return f"{self.file} expires on {at}, in {duration(self.left)}; copy new certificates over the old ones"
+        return (
+            f"{self.file} expired on {at}: other peers refuse each new connection until there are new certificates in "
+            "place of the old ones"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

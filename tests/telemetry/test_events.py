@@ -16,6 +16,7 @@ from peer.telemetry.events import (
     Awaited,
     BytesPassed,
     CallerRefused,
+    CertificateExpires,
     CertificatesChanged,
     CheckpointDamaged,
     Conflict,
@@ -124,7 +125,16 @@ EVENTS: list[tuple[Event, str]] = [
     ),
     (EndedUnacknowledged(sentence="left without b"), "left without b"),
     (NeighbourLost(neighbour="b", sentence="still waiting for b"), "still waiting for b"),
-    (CertificatesChanged(sentence="new certificates"), "new certificates"),
+    (CertificatesChanged(sentence="new certificates", expires=1e9), "new certificates"),
+    (
+        CertificateExpires(file="a.pem", expires=1e9, left=6.5 * 86_400),
+        "a.pem expires on 2001-09-09 01:46 UTC, in 6 days; copy new certificates over the old ones",
+    ),
+    (
+        CertificateExpires(file="a.pem", expires=1e9, left=0.0),
+        "a.pem expired on 2001-09-09 01:46 UTC: other peers refuse each new connection until there are new "
+        "certificates in place of the old ones",
+    ),
     (Stopped(signal="SIGTERM"), "stopped by SIGTERM"),
     (Failed(message="the disk is full"), "the disk is full"),
     (Done(), "done"),

@@ -19,7 +19,7 @@ from typing import Any
 
 from launcher.run_files import RunFiles
 from peer.files import write_atomically
-from peer.process import STOPPED, WRONG_INPUT, exit_words
+from peer.process import REFUSED, STOPPED, WRONG_INPUT, exit_words
 from peer.spec.document import Document, dump_yaml
 from peer.telemetry.results import gave_up, history
 
@@ -114,8 +114,8 @@ class JobRunner:
         return None
 
     def decided(self, id: str, code: int | None, first: bool) -> bool:
-        """Return whether a restart would not help; a crash is no decision, wrong input one at the first start only."""
-        return (code == WRONG_INPUT and first) or (code == 1 and gave_up(self.files.out(id)))
+        """Return whether a restart would not help; a crash is no decision, a refusal one at the first start only."""
+        return (code in REFUSED and first) or (code == 1 and gave_up(self.files.out(id)))
 
     def requeues_in_row(self) -> int:
         """Return which requeue this would be, of those since the last completed round."""

@@ -49,6 +49,7 @@ NO_ROUTE = "no route"
 FORBIDDEN = "forbidden by a firewall"
 UNTRUSTED = "its certificate is not from the federation's CA, has expired or names another peer"
 """What TLS says about a certificate, without saying which of these it is."""
+OTHER_NAME = "its certificate is made out to another peer"
 
 
 class DisconnectedError(Exception):
@@ -135,6 +136,14 @@ class Transport(ABC):
 
     board: DurabilityBoard | None = None
     """The board of durable rounds that all reachable peers share; None if they have to tell each other."""
+
+    @property
+    def certificate_expires(self) -> float | None:
+        """Until when this peer's certificates are valid, in Unix seconds; None if there are none."""
+        return None
+
+    async def watch_expiry(self) -> None:  # noqa: B027 (most have no certificates)
+        """Report in time that this peer's certificates expire, until cancelled."""
 
     @abstractmethod
     async def listen(self, accept: StreamHandler) -> None:

@@ -18,6 +18,7 @@ from peer.errors import InputError
 from peer.network.limits import Limits, UnknownCallerLimits
 from peer.network.transport import (
     NO_ROUTE,
+    OTHER_NAME,
     REFUSED,
     SERVICES,
     TIMED_OUT,
@@ -65,7 +66,7 @@ GRPC_REASONS = {
 CLOSED_AT_ONCE = "what listens there is no dfl-peer, or one with certificates, and there are none here"
 CERTIFICATE_REJECTED = "it does not take this peer's certificate, or is no dfl-peer"
 TLS_REASONS = {
-    "Hostname Verification": "its certificate is made out to another peer",
+    "Hostname Verification": OTHER_NAME,
     "WRONG_VERSION_NUMBER": "it has no certificates, and this peer has",
     "CERTIFICATE_VERIFY_FAILED": UNTRUSTED,
     "SSL": "TLS handshake failed",
@@ -190,6 +191,14 @@ class GrpcTransport(Transport):
         self._accept: StreamHandler | None = None
         self._probe = TcpProbe()
         self._closed = False
+
+    @property
+    def certificate_expires(self) -> float | None:
+        return self._security.bundle.expires.timestamp() if self._security else None
+
+    async def watch_expiry(self) -> None:
+        if self._security:
+            await self._security.watch_expiry()
 
     async def listen(self, accept: StreamHandler) -> None:
         self._accept = accept

@@ -6,7 +6,9 @@ replaced while the peer runs; from then on the old ones are refused.
 
 import asyncio
 import ssl
+import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,11 +21,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from peer.errors import InputError
-from peer.network.transport import UNTRUSTED
+from peer.errors import InputError, NotNowError
+from peer.network.transport import OTHER_NAME, UNTRUSTED
 from peer.network.transport.addresses import split
 from peer.network.wire.messages import sanitise
-from peer.telemetry.events import CertificatesChanged, Report
+from peer.telemetry.events import CertificateExpires, CertificatesChanged, Report
 
 Extension = TypeVar("Extension", bound=x509.ExtensionType)
 MAX_NAME_CHARACTERS = 300
@@ -34,16 +36,50 @@ COMPARISON_VALID_S = 10.0
 """Seconds for which a comparison is reused, as a peer dials many times."""
 FINGERPRINT_DIGITS = 16
 """Digits of a fingerprint that are shown: as many as can be read out on the phone."""
+DAY_S = 86_400.0
+WARNING_DAYS = (0, 1, 7, 30)
+"""Days before certificates expire at which that is reported; 0: once they have."""
+LONGEST_SLEEP_S = 3600.0
+"""Seconds after which a clock that was set meanwhile is noticed."""
+
+
+@dataclass(frozen=True)
+class Validity:
+    """When the certificate in a file is valid."""
+
+    path: Path
+    begins: datetime
+    expires: datetime
+
+    def problem(self, now: datetime) -> str:
+        """Say why the certificate is not valid at that time; empty if it is."""
+        if now > self.expires:
+            return f"{self.path}: expired on {self.expires:%Y-%m-%d %H:%M} UTC; make new ones"
+        if now < self.begins:
+            return f"{self.path}: is valid from {self.begins:%Y-%m-%d %H:%M} UTC only; set the clock, or make new ones"
+        return ""
 
 
 @dataclass(frozen=True)
 class CertificateBundle:
-    """The contents of the three files, which were checked to belong together."""
+    """The contents of the three files, which were checked to belong together, and when the certificates are valid."""
 
     ca: bytes
     cert: bytes
     key: bytes
-    expires: datetime
+    validities: tuple[Validity, ...]
+
+    @property
+    def first_to_expire(self) -> Validity:
+        return min(self.validities, key=lambda one: one.expires)
+
+    @property
+    def expires(self) -> datetime:
+        return self.first_to_expire.expires
+
+    def problem(self, now: datetime) -> str:
+        """Say which certificate is not valid at that time, and why; empty if all are."""
+        return next(filter(None, (one.problem(now) for one in self.validities)), "")
 
     @property
     def fingerprint(self) -> str:
@@ -51,12 +87,14 @@ class CertificateBundle:
         return fingerprint(x509.load_pem_x509_certificate(self.ca))
 
     async def compared(self, why: str, address: str, id: str) -> str:
-        """Say why the connection to `id` failed, with the CA and dates of its certificate and of this one; only `why`
-        if it shows no certificate."""
+        """Say why the connection to `id` failed: this peer's own certificate, if that is not valid any more; else with
+        the CA and dates of both certificates; only `why` if it shows none."""
+        if own := self.problem(datetime.now(UTC)):
+            return f"this peer's own certificate is not valid now ({own})"
         if (theirs := await fetch_certificate(address, id)) is None:
             return why
         try:
-            said, valid = self._problem(theirs) if why == UNTRUSTED else why, validity(theirs)
+            said, valid = self._problem(theirs, id) if why == UNTRUSTED else why, validity(theirs)
         except ValueError:  # invalid dates, or an invalid identifier of a CA
             return why
         ca, owner = fingerprint_of_issuer(theirs), sanitise(subject_of(theirs) or "nobody", 64)
@@ -66,7 +104,7 @@ class CertificateBundle:
             f"{self.fingerprint}; compare them with its operator"
         )
 
-    def _problem(self, theirs: x509.Certificate) -> str:
+    def _problem(self, theirs: x509.Certificate, id: str) -> str:
         now, ca = datetime.now(UTC), x509.load_pem_x509_certificate(self.ca)
         try:
             theirs.verify_directly_issued_by(ca)
@@ -76,7 +114,7 @@ class CertificateBundle:
             return "its certificate has expired by this peer's clock"
         if now < theirs.not_valid_before_utc:
             return "its certificate is not valid yet by this peer's clock"
-        return UNTRUSTED
+        return UNTRUSTED if subject_of(theirs) == id else OTHER_NAME
 
     @property
     def server(self) -> grpc.ServerCredentials:
@@ -111,9 +149,16 @@ class CertificatePaths:
                 f"{error}, or make certificates anew with `dfl-launch certs`, for all peers and `{self.id}` among them"
             ) from None
         ca, cert = _certificate(self.ca, contents[self.ca]), _certificate(self.cert, contents[self.cert])
+        valid = tuple(
+            Validity(path, one.not_valid_before_utc, one.not_valid_after_utc)
+            for path, one in ((self.cert, cert), (self.ca, ca))
+        )
+        bundle = CertificateBundle(contents[self.ca], contents[self.cert], contents[self.key], valid)
+        if problem := bundle.problem(datetime.now(UTC)):
+            raise NotNowError(problem)
         self._check(cert, ca)
         self._check_key(cert, contents[self.key])
-        return CertificateBundle(contents[self.ca], contents[self.cert], contents[self.key], cert.not_valid_after_utc)
+        return bundle
 
     @property
     def version(self) -> tuple[int, ...]:
@@ -121,14 +166,6 @@ class CertificatePaths:
         return tuple(_modified_at(path) for path in (self.ca, self.cert, self.key))
 
     def _check(self, cert: x509.Certificate, ca: x509.Certificate) -> None:
-        now = datetime.now(UTC)
-        for path, certificate in ((self.ca, ca), (self.cert, cert)):
-            if now > certificate.not_valid_after_utc:
-                raise InputError(
-                    f"{path}: expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC; make new ones"
-                )
-            if now < certificate.not_valid_before_utc:
-                raise InputError(f"{path}: is valid from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC only")
         if (owner := subject_of(cert)) != self.id:
             raise InputError(f"{self.cert}: is made out to {owner or 'nobody'}, not to `{self.id}` alone")
         if not _is_for_both_ends(cert):
@@ -160,13 +197,22 @@ class TlsCredentials:
     """The certificates in use, for the server and for the channels of one peer."""
 
     def __init__(
-        self, certificates: CertificatePaths, names: Mapping[str, str], report: Report, look: float = 1.0
+        self,
+        certificates: CertificatePaths,
+        names: Mapping[str, str],
+        report: Report,
+        look: float = 1.0,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._certificates, self._report, self._look = certificates, report, look
+        """look: seconds between two looks at the files. clock: tells Unix seconds."""
+        self._certificates, self._report, self._look, self._clock = certificates, report, look, clock
         self.names = names
         """The member whose certificate is expected at each address."""
         self._version = certificates.version
         self.bundle = certificates.read()
+        self._renewed = asyncio.Event()
+        self._warned: tuple[CertificateBundle, int] | None = None
+        """The certificates of the last warning, and its threshold in days."""
         self._compared: dict[str, tuple[float, CertificateBundle, str, str]] = {}
         """The last comparison for each address: its time, this peer's certificates, the failure and the result."""
 
@@ -199,6 +245,7 @@ class TlsCredentials:
                 continue
             try:
                 self.bundle = self._certificates.read()
+                self._renewed.set()
             except InputError as error:
                 self._version = version
                 self._report(CertificatesChanged(sentence=f"the new certificates are not used: {error}"))
@@ -209,7 +256,25 @@ class TlsCredentials:
                 self._report(CertificatesChanged(sentence=str(error)))
                 continue
             self._version = version
-            self._report(CertificatesChanged(sentence=f"new certificates, valid until {self.bundle.expires:%Y-%m-%d}"))
+            expires = self.bundle.expires
+            sentence = f"new certificates, valid until {expires:%Y-%m-%d}"
+            self._report(CertificatesChanged(sentence=sentence, expires=expires.timestamp()))
+
+    async def watch_expiry(self) -> None:
+        """Report at each threshold, once, that the certificates expire; of thresholds long passed only the last."""
+        while True:
+            self._renewed.clear()
+            bundle, first = self.bundle, self.bundle.first_to_expire
+            left = first.expires.timestamp() - self._clock()
+            days = next((days for days in WARNING_DAYS if left <= days * DAY_S), None)
+            if days is not None and self._warned != (bundle, days):
+                self._warned = bundle, days
+                expires = first.expires.timestamp()
+                self._report(CertificateExpires(file=str(first.path), expires=expires, left=round(left, 3)))
+            waits = [left - days * DAY_S for days in WARNING_DAYS if left > days * DAY_S]
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min([*waits, LONGEST_SLEEP_S])):
+                    await self._renewed.wait()
 
 
 def subject_of(cert: x509.Certificate) -> str:

@@ -195,6 +195,7 @@ async def open_files(telemetry: Telemetry, participant: Participant) -> None:
             seconds=round(before.seconds, 3),
             view=view.number,
             members=view.members,
+            certificate_expires=participant.network.transport.certificate_expires,
         )
     )
     if setup.rewound is not None:
@@ -307,6 +308,7 @@ def status_reply(
         first=view.first,
         outside=[id for id in spec.ids if id not in view.members],
         shortage=_shortage(waiting, waiting.shortage) if waiting and waiting.shortage else None,
+        certificate_expires=network.transport.certificate_expires,
     ).SerializeToString()
 
 

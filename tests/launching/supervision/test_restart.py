@@ -33,7 +33,7 @@ def test_a_steady_peer_begins_a_new_row() -> None:
     assert crash(policy, 80) is None
 
 
-@pytest.mark.parametrize("code", [0, 2, 143, 130, -15])
+@pytest.mark.parametrize("code", [0, 2, 75, 143, 130, -15])
 def test_these_ends_are_no_crash(code: int) -> None:
     policy = Restarts()
     policy.started(0, 0)
@@ -41,14 +41,15 @@ def test_these_ends_are_no_crash(code: int) -> None:
     assert policy.total == 0
 
 
-def test_wrong_input_after_a_crash_may_pass() -> None:
-    """Somebody else has taken the dead peer's port, for a moment."""
+@pytest.mark.parametrize("code", [2, 75])
+def test_a_refusal_after_a_crash_may_pass_but_not_for_ever(code: int) -> None:
+    """Somebody else has taken the dead peer's port, for a moment; or the certificates have expired meanwhile."""
     policy = Restarts(RestartPolicy(limit=2))
     assert crash(policy, 0) == 0.5
     policy.started(0, 1)
-    assert policy.delay(2, failed=False, round=0, now=1.1) == 1.0
+    assert policy.delay(code, failed=False, round=0, now=1.1) == 1.0
     policy.started(0, 2)
-    assert policy.delay(2, failed=False, round=0, now=2.1) is None
+    assert policy.delay(code, failed=False, round=0, now=2.1) is None
 
 
 def test_exit_1_is_a_crash_unless_the_peer_said_that_it_gives_up() -> None:

@@ -222,7 +222,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("id", "federation", "state", "round", "rounds", "neighbours", "accuracy", "bytes_sent", "bytes_received", "resources", "figure", "view", "first", "outside", "shortage")
+    __slots__ = ("id", "federation", "state", "round", "rounds", "neighbours", "accuracy", "bytes_sent", "bytes_received", "resources", "figure", "view", "first", "outside", "shortage", "certificate_expires")
     class Neighbour(_message.Message):
         __slots__ = ("id", "address", "state", "reason", "durable", "resources")
         ID_FIELD_NUMBER: _ClassVar[int]
@@ -277,6 +277,7 @@ class StatusReply(_message.Message):
     FIRST_FIELD_NUMBER: _ClassVar[int]
     OUTSIDE_FIELD_NUMBER: _ClassVar[int]
     SHORTAGE_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_EXPIRES_FIELD_NUMBER: _ClassVar[int]
     id: str
     federation: str
     state: str
@@ -292,4 +293,5 @@ class StatusReply(_message.Message):
     first: int
     outside: _containers.RepeatedScalarFieldContainer[str]
     shortage: StatusReply.Shortage
-    def __init__(self, id: _Optional[str] = ..., federation: _Optional[str] = ..., state: _Optional[str] = ..., round: _Optional[int] = ..., rounds: _Optional[int] = ..., neighbours: _Optional[_Iterable[_Union[StatusReply.Neighbour, _Mapping]]] = ..., accuracy: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., figure: _Optional[float] = ..., view: _Optional[int] = ..., first: _Optional[int] = ..., outside: _Optional[_Iterable[str]] = ..., shortage: _Optional[_Union[StatusReply.Shortage, _Mapping]] = ...) -> None: ...
+    certificate_expires: float
+    def __init__(self, id: _Optional[str] = ..., federation: _Optional[str] = ..., state: _Optional[str] = ..., round: _Optional[int] = ..., rounds: _Optional[int] = ..., neighbours: _Optional[_Iterable[_Union[StatusReply.Neighbour, _Mapping]]] = ..., accuracy: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., figure: _Optional[float] = ..., view: _Optional[int] = ..., first: _Optional[int] = ..., outside: _Optional[_Iterable[str]] = ..., shortage: _Optional[_Union[StatusReply.Shortage, _Mapping]] = ..., certificate_expires: _Optional[float] = ...) -> None: ...
