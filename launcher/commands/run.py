@@ -66,7 +66,7 @@ def run(options: RunOptions, output: Output) -> RunOutcome:
     directory = RunDirectory.chosen(spec, options.out)
     try:
         spec = directory.named(spec, options.fresh)
-        run = Run(spec, directory.files, options.device or "auto", options.certs)
+        run = Run(spec, directory.files, options.device or "auto", options.certs, say=output.say)
         with opened(options.dashboard) as dashboard:
             finished = prepare(directory, run, options)
             if options.beside and (ended := train_alone(options, directory, output)).code:

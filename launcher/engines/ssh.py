@@ -22,9 +22,11 @@ import os
 import secrets
 import signal
 import socket
+import time
 import zipfile
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import distribution, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -42,6 +44,7 @@ from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
 from peer.tasks import background
 from peer.telemetry.results import BEST_MODEL, MODEL, WANTED
+from peer.text import duration
 from peer.topology import neighbours
 
 if TYPE_CHECKING:
@@ -141,6 +144,8 @@ def _where(host: Host) -> str:
 PYTHON = (3, 11)
 RUN_BYTES, INSTALL_BYTES = 200 << 20, 6 << 30
 """Disk space needed for a run, and to install PyTorch and the rest."""
+CLOCK_TOLERANCE_S = 30.0
+"""Seconds by which a host's clock may differ from this machine's without a word."""
 Answer = dict[str, Any]
 
 
@@ -153,6 +158,7 @@ async def check_hosts(run: Run, places: Mapping[str, Placement], install: bool) 
         found = dict(zip(here, answers, strict=True))
         for name, answer in found.items():
             problems += [f"{name}: {what}" for what in _lacking(answer, here[name].host, install)]
+        problems += clock_problems(run, {name: answer["ahead"] for name, answer in found.items()})
         if not install:
             problems += await device_problems(run, here, found)
         running = {id for answer in answers for id in answer["running"]}
@@ -165,8 +171,36 @@ async def _survey(run: Run, one: Agent, places: Mapping[str, Placement]) -> Answ
     ids = [id for id, place in places.items() if place.host == one.host]
     directory = one.host.run(run.files.path.name)
     with as_input_error(f"{one.host.host}: {{}}"):
+        asked = time.time()
         found: Answer = await one.ask("survey", directory=directory, run=known_owner(run), ids=ids)
-    return found
+    return found | {"ahead": seconds_ahead(float(found["time"]), asked, time.time())}
+
+
+def seconds_ahead(there: float, asked: float, answered: float) -> float:
+    """Return by how much, at least, a clock is ahead that showed `there` at some moment between two of this machine's;
+    negative: behind. All in Unix seconds."""
+    return there - min(max(there, asked), answered)
+
+
+def clock_problems(run: Run, ahead: Mapping[str, float]) -> list[str]:
+    """Return the hosts by whose clocks the run's certificates are not valid, and say which others are wrong.
+
+    ahead: by how many seconds, at least, each host's clock is ahead of this machine's; negative: behind.
+    """
+    from peer.network.transport.tls import CertificatePaths  # or each `--help` would wait for X.509
+
+    files = [(id, certificate_files(run.certs, id)) for id in run.spec.ids] if run.certs else []
+    bundles, problems = [CertificatePaths(id, **paths).read() for id, paths in files], []
+    for name, seconds in ahead.items():
+        if abs(seconds) < CLOCK_TOLERANCE_S:
+            continue
+        told = f"{name}'s clock is {duration(abs(seconds))} {'ahead of' if seconds > 0 else 'behind'} this machine's"
+        there = datetime.now(UTC) + timedelta(seconds=seconds)
+        if problem := next(filter(None, (one.problem(there) for one in bundles)), ""):
+            problems.append(f"{told}, and so its peers could not start ({problem})")
+        else:
+            run.say(f"{told}; the times in its events and its log are, too")
+    return problems
 
 
 def _lacking(answer: Answer, host: Host, install: bool) -> Iterator[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.process import WRONG_INPUT
+from peer.process import NOT_NOW, WRONG_INPUT
 
 UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "dfl-peer@.service"
 needs_systemd = pytest.mark.skipif(
@@ -48,6 +48,9 @@ def test_what_it_exposes_is_little(unit: Path) -> None:
 
 def test_the_exit_statuses_are_those_of_the_peer() -> None:
     settings = dict(line.split("=", 1) for line in UNIT.read_text().splitlines() if "=" in line and line[0] != "#")
-    assert int(settings["RestartPreventExitStatus"]) == WRONG_INPUT
+    assert [int(code) for code in settings["RestartPreventExitStatus"].split()] == [WRONG_INPUT]
+    assert str(NOT_NOW) not in settings["SuccessExitStatus"], "it is started again"
+    assert settings["Restart"] == "on-failure"
+    assert "time-sync.target" in settings["After"]
     assert int(settings["SuccessExitStatus"]) == 128 + signal.SIGTERM
     assert settings["ExecStart"].split()[1:] == ["--config", "/etc/dfl/%i.yaml"]

@@ -289,7 +289,7 @@ class RemotePeerFiles:
 
 
 def survey(directory: str, run: dict[str, str], ids: list[str]) -> dict[str, Any]:
-    """Return what the host has, and which peers run there. Creates nothing."""
+    """Return what the host has, its time, and which peers run there. Creates nothing."""
     root = absolute(directory)
     there = root
     while not os.path.exists(there):
@@ -299,6 +299,7 @@ def survey(directory: str, run: dict[str, str], ids: list[str]) -> dict[str, Any
     return {
         "python": [*sys.version_info[:3]],
         "dfl": version(),
+        "time": time.time(),
         "venv": all(importlib.util.find_spec(name) for name in ("venv", "ensurepip")),
         "installed": os.path.exists(installation_mark(os.path.dirname(root))),
         "free": shutil.disk_usage(there).free,
