@@ -51,7 +51,7 @@ from peer.process import LARGE_BYTES, trim_memory
 from peer.runtime.lifecycle import CheckpointLostError
 from peer.spec.blocks import Keep
 from peer.tasks import background, shielded
-from peer.telemetry.events import CheckpointDamaged, Resumed
+from peer.telemetry.events import CheckpointDamaged, Resumed, RoundDurable
 from peer.telemetry.results import sync_lines
 from peer.telemetry.trace import copy
 from peer.views.view import STALENESS_BOUND
@@ -564,6 +564,7 @@ class Checkpointer:
 
     def _announce(self, durable: int) -> None:
         self._gate.announce(self._network, durable)
+        self._report(RoundDurable(round=durable))
 
     async def verify_last(self) -> None:
         """Read the last checkpoint back and announce it itself."""

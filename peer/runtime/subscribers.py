@@ -23,7 +23,7 @@ def subscribers(setup: Setup, report: Report) -> list[Subscriber]:
     if watched.tensorboard:
         found.append(TensorBoard(setup.out / TENSORBOARD))
     if watched.metrics:
-        metrics = Metrics()
+        metrics = Metrics(setup.out)
         metrics.listen(split(watched.metrics), names_of(watched.metrics), report)
         found.append(metrics)
     return found

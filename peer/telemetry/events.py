@@ -227,6 +227,19 @@ class Rewound(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RoundDurable(Event):
+    """Rounds up to this one are on the peer's disk, and it will not fall back behind them by itself."""
+
+    name = "durable"
+    level = logging.DEBUG
+    round: Number
+    """The round; the one before the newest checkpoint's, or after the last round that one."""
+
+    def __str__(self) -> str:
+        return f"round {self.round} is durable"
+
+
+@dataclass(frozen=True, kw_only=True)
 class CertificatesChanged(FreeTextEvent):
     """New certificates were found; whether they are used."""
 

@@ -4,11 +4,13 @@ They are scraped over few connections at once, and over none for long, so that a
 web site's name leads there.
 """
 
+import shutil
 import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from socket import AI_PASSIVE, SHUT_RDWR, SOCK_STREAM, getaddrinfo, socket
 from socketserver import TCPServer, ThreadingMixIn
 from threading import Thread
@@ -21,6 +23,8 @@ from peer.telemetry.events import (
     BytesPassed,
     CallerRefused,
     Cause,
+    CertificateExpires,
+    CertificatesChanged,
     CheckpointDamaged,
     Conflict,
     Event,
@@ -28,6 +32,7 @@ from peer.telemetry.events import (
     LinkChanged,
     Report,
     RoundDone,
+    RoundDurable,
     Started,
     StateChanged,
     ViewDecided,
@@ -160,13 +165,16 @@ class Metrics(Subscriber):
 
     name = "metrics"
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path) -> None:
+        """directory: the peer's, which may not be there yet."""
         library = client()
         self.registry = library.CollectorRegistry()
         library.ProcessCollector(registry=self.registry)
         self._library = library
         self._server: Exposition | None = None
         self._make_all()
+        self._free.set_function(lambda: disk(directory).free)
+        self._size.set_function(lambda: disk(directory).total)
 
     def _make_all(self) -> None:
         """Every figure there is: docs/monitoring.md has the same list."""
@@ -179,6 +187,21 @@ class Metrics(Subscriber):
         self._round = self._make(gauge, "dfl_round", "The round that the peer is in.")
         self._planned = self._make(gauge, "dfl_planned_rounds", "Rounds of the run, if it does not end early.")
         self._rounds = self._make(counter, "dfl_rounds", "Rounds that this process has finished.")
+        self._finished = self._make(
+            gauge, "dfl_last_round_timestamp", "Unix time of the last round's end; 0 before.", unit="seconds"
+        )
+        self._durable = self._make(gauge, "dfl_durable_round", "The last round that is safely on the peer's disk.")
+        self._durable_since = self._make(
+            gauge, "dfl_durable_round_timestamp", "Unix time at which that was said; 0 before.", unit="seconds"
+        )
+        self._free = self._make(gauge, "dfl_disk_free", "Room on the disk of the peer's directory.", unit="bytes")
+        self._size = self._make(gauge, "dfl_disk_size", "Size of the disk of the peer's directory.", unit="bytes")
+        self._expiry = self._make(
+            gauge,
+            "dfl_certificate_expiry_timestamp",
+            "Unix time at which the peer's certificate or its CA's expires; 0 without any.",
+            unit="seconds",
+        )
         self._restarts = self._make(counter, "dfl_restarts", "How often the peer has been started again.")
         self._accuracy = self._make(gauge, "dfl_accuracy", "After the last evaluation.", ["test"], unit="ratio")
         self._figure = self._make(gauge, "dfl_figure", "Of the task, after the last evaluation.", ["figure", "samples"])
@@ -267,6 +290,11 @@ class Metrics(Subscriber):
                 self._conflicts.labels(sender).inc()
             case CheckpointDamaged():
                 self._damaged.inc()
+            case RoundDurable(round=round):
+                self._durable.set(round)
+                self._durable_since.set(event.time)
+            case CertificatesChanged(expires=expires) | CertificateExpires(expires=expires) if expires:
+                self._expiry.set(expires)
             case ViewDecided(number=number, members=members):
                 self._view.set(number)
                 self._members.set(len(members))
@@ -278,6 +306,7 @@ class Metrics(Subscriber):
         self._planned.set(event.rounds)
         self._view.set(event.view)
         self._members.set(len(event.members))
+        self._expiry.set(event.certificate_expires or 0)
 
     def _set_quorum(self, event: Waiting) -> None:
         short = event.shortage
@@ -287,6 +316,7 @@ class Metrics(Subscriber):
 
     def _take_round(self, event: RoundDone) -> None:
         self._rounds.inc()
+        self._finished.set(event.time)
         self._add(self._seconds, event.seconds)
         self._set(self._loss, {"train": event.loss, "test": event.test_loss})
         self._set(self._note, event.single_notes)
@@ -308,6 +338,11 @@ class Metrics(Subscriber):
         for label, value in values.items():
             if value is not None:
                 gauge.labels(label, *labels).set(value)
+
+
+def disk(directory: Path) -> "shutil._ntuple_diskusage":
+    """Size and room of the disk that the directory is on, or will be."""
+    return shutil.disk_usage(next(place for place in (directory, *directory.parents) if place.exists()))
 
 
 def client() -> Any:

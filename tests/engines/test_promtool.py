@@ -1,5 +1,6 @@
-"""What `promtool` says of the example configuration and of a peer's figures."""
+"""What `promtool` says of the example configuration, its alerts and a peer's figures."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -20,9 +21,17 @@ def test_the_example_configuration() -> None:
     subprocess.run(["promtool", "check", "config", config], check=True, stdout=sys.stderr)
 
 
+def test_each_alert_comes_when_it_should_and_only_then() -> None:
+    """What `rules_test.yml` says of each; `check config` above has checked the rules, too."""
+    cases = Path(__file__).with_name("rules_test.yml")
+    subprocess.run(["promtool", "test", "rules", cases], check=True, stdout=sys.stderr)
+    rules = (ROOT / "deploy" / "prometheus" / "rules.yml").read_text()
+    assert {*re.findall(r"alert: (\w+)", rules)} == {*re.findall(r"alertname: (\w+)", cases.read_text())}
+
+
 def test_the_figures_are_named_as_is_usual() -> None:
     """But for the times of creation, which the library adds as gauges without a help text of its own."""
-    metrics = Metrics()
+    metrics = Metrics(Path())
     for event in (
         StateChanged(state="training", round=1),
         LinkChanged(neighbour="peer1", state="up"),

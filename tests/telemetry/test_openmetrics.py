@@ -25,12 +25,15 @@ from peer.telemetry.events import (
     Awaited,
     BytesPassed,
     CallerRefused,
+    CertificateExpires,
+    CertificatesChanged,
     CheckpointDamaged,
     Conflict,
     Event,
     FineTuned,
     LinkChanged,
     RoundDone,
+    RoundDurable,
     Shortage,
     Started,
     StateChanged,
@@ -49,8 +52,10 @@ STARTED = Started(
     rounds=9,
     restarts=2,
     members=("peer0", "peer1", "peer2"),
+    certificate_expires=2e9,
 )
 ROUND = RoundDone(
+    time=1000.0,
     round=4,
     accuracy={"matched": 0.9, "paper": None},
     figures={"f1": 0.5},
@@ -76,6 +81,8 @@ LIFE: list[Event] = [
     CallerRefused(caller="a stranger", kind="stranger", reason="too many calls"),
     Conflict(sender="peer1", round=3, step=1),
     CheckpointDamaged(round=2, reason="torn"),
+    RoundDurable(round=3, time=1001.0),
+    CertificatesChanged(sentence="the new certificates are not used"),
     ViewDecided(number=1, members=("peer0", "peer1"), first=5, planned=False, entrants=(), reason="peer2 lost"),
 ]
 
@@ -98,7 +105,7 @@ def told(metrics: Metrics) -> dict[str, float]:
 
 @pytest.fixture
 def lived() -> Metrics:
-    metrics = Metrics()
+    metrics = Metrics(Path())
     for event in LIFE:
         metrics.on_event(event)
     return metrics
@@ -131,6 +138,10 @@ def test_the_figures_of_a_life(lived: Metrics) -> None:
         'dfl_refusals_total{reason="stranger"}': 2,
         'dfl_conflicts_total{neighbour="peer1"}': 1,
         "dfl_damaged_checkpoints_total": 1,
+        "dfl_last_round_timestamp_seconds": 1000,
+        "dfl_durable_round": 3,
+        "dfl_durable_round_timestamp_seconds": 1001,
+        "dfl_certificate_expiry_timestamp_seconds": 2e9,
         'dfl_awaited_peers{cause="join"}': 2,
         'dfl_awaited_peers{cause="stalled"}': 0,
         "dfl_view_number": 1,
@@ -156,6 +167,19 @@ def test_who_waits_for_a_quorum_tells_of_how_many_and_since_when(lived: Metrics)
     assert [told(lived)[name] for name in names] == [0, 0, 0, 0]
 
 
+def test_new_certificates_and_warnings_tell_until_when_they_are_valid(lived: Metrics) -> None:
+    name = "dfl_certificate_expiry_timestamp_seconds"
+    lived.on_event(CertificatesChanged(sentence="new certificates", expires=3e9))
+    assert told(lived)[name] == 3e9
+    lived.on_event(CertificateExpires(file="ca.pem", expires=1e9, left=-1.0))
+    assert told(lived)[name] == 1e9
+
+
+def test_the_disk_is_that_on_which_the_directory_will_be(tmp_path: Path) -> None:
+    found = told(Metrics(tmp_path / "not" / "there"))
+    assert 0 < found["dfl_disk_free_bytes"] <= found["dfl_disk_size_bytes"]
+
+
 def test_a_figure_that_is_not_known_now_stays(lived: Metrics) -> None:
     lived.on_event(RoundDone(round=5, loss=None))
     lived.on_event(FineTuned(accuracy={"matched": 0.95}, figures={}))
@@ -166,7 +190,7 @@ def test_a_figure_that_is_not_known_now_stays(lived: Metrics) -> None:
 
 
 def test_peers_of_one_process_have_figures_of_their_own() -> None:
-    one, another = Metrics(), Metrics()
+    one, another = Metrics(Path()), Metrics(Path())
     one.on_event(ROUND)
     assert (told(one)["dfl_rounds_total"], told(another)["dfl_rounds_total"]) == (1, 0)
 
@@ -195,7 +219,7 @@ def test_it_answers_in_openmetrics_and_frees_its_port(lived: Metrics, here: tupl
         socket.create_server(here),
         pytest.raises(InputError, match=r"^cannot serve metrics at 127\.0\.0\.1:\d+: address already in use; stop"),
     ):
-        Metrics().listen(here)
+        Metrics(Path()).listen(here)
     lived.listen(here)
     kind, text = scrape(here)
     assert kind.startswith("application/openmetrics-text")
@@ -347,6 +371,13 @@ def test_the_dashboard_shows_what_there_is(lived: Metrics) -> None:
     assert set().union(*map(names, shown)) - there - {"dfl_peer_state", "dfl_link_state"} == set()
     ids = [panel["id"] for panel in dashboard["panels"]]
     assert len(ids) == len(set(ids))
+
+
+def test_the_alerts_rest_on_what_there_is(lived: Metrics) -> None:
+    rules = (ROOT / "deploy" / "prometheus" / "rules.yml").read_text()
+    there = {name.partition("{")[0] for name in told(lived)}
+    assert len(names(rules)) > 8
+    assert names(rules) - there == set()
 
 
 def test_all_figures_are_documented(lived: Metrics) -> None:
