@@ -46,7 +46,7 @@ class Proxies:
     """`routes`: from the port that is dialled to the port at which a peer listens, all on loopback."""
 
     def __init__(self, routes: Mapping[int, int]) -> None:
-        self.connections: list[Connection] = []
+        self.routes, self.connections = routes, list[Connection]()
         self.delay = 0.0
         """Seconds that bytes, and ends of connections, are on their way."""
         self._open: set[asyncio.Transport] = set()

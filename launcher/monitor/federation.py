@@ -288,6 +288,8 @@ class FederationView:
         self._missed = frozenset[str]()
         """The members that were reported as missing for a decision."""
         self._remind_at = REMIND_SECONDS
+        self._expiries = set[tuple[float, int]]()
+        """The expiries of certificates that were reported, each with the threshold in days."""
 
     def update(self, news: Iterable[News], now: float) -> list[str]:
         """Take in what is new of all; return what to tell a person of it, and of waits. `now` in unix seconds."""
@@ -305,7 +307,9 @@ class FederationView:
         # All are applied before any line is chosen: that a peer has finished may come later.
         heard = [(id, event, line) for id, event in news if (line := self.peers[id].apply(event))]
         # A refused caller chooses its own words.
-        told = [printable(line) for id, event, line in heard if not self._expected(id, event)]
+        told = [
+            printable(line) for id, event, line in heard if not (self._expected(id, event) or self._told_before(event))
+        ]
         ends = self._take_end([event for _, event in news if isinstance(event, StoppedEarly)])
         return changes + told + self._take_shortages(news) + ends
 
@@ -378,6 +382,16 @@ class FederationView:
             self._missed, self._remind_at = frozenset(), REMIND_SECONDS
             lines.append("no decision waits for members any more")
         return lines
+
+    def _told_before(self, event: Event) -> bool:
+        """Whether this is a warning that another peer has given: certificates that were made together expire together.
+        Notes that it is told now."""
+        if not isinstance(event, CertificateExpires):
+            return False
+        warning = event.expires, event.days
+        known = warning in self._expiries
+        self._expiries.add(warning)
+        return known
 
     def _take_end(self, agreed: Sequence[StoppedEarly]) -> list[str]:
         """Report once that all peers end early, as each of them says."""

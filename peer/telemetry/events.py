@@ -258,6 +258,8 @@ class CertificateExpires(Event):
     """The path of the certificate that expires first."""
     expires: Moment
     """When it expires, in Unix seconds."""
+    days: Count
+    """The threshold in days; 0 once it has expired."""
     left: FiniteFloat
     """Seconds until then; not positive once it has expired."""
 

@@ -129,11 +129,11 @@ EVENTS: list[tuple[Event, str]] = [
     (NeighbourLost(neighbour="b", sentence="still waiting for b"), "still waiting for b"),
     (CertificatesChanged(sentence="new certificates", expires=1e9), "new certificates"),
     (
-        CertificateExpires(file="a.pem", expires=1e9, left=6.5 * 86_400),
+        CertificateExpires(file="a.pem", expires=1e9, days=7, left=6.5 * 86_400),
         "a.pem expires on 2001-09-09 01:46 UTC, in 6 days; copy new certificates over the old ones",
     ),
     (
-        CertificateExpires(file="a.pem", expires=1e9, left=0.0),
+        CertificateExpires(file="a.pem", expires=1e9, days=0, left=0.0),
         "a.pem expired on 2001-09-09 01:46 UTC: other peers refuse each new connection until there are new "
         "certificates in place of the old ones",
     ),

@@ -171,7 +171,7 @@ def test_new_certificates_and_warnings_tell_until_when_they_are_valid(lived: Met
     name = "dfl_certificate_expiry_timestamp_seconds"
     lived.on_event(CertificatesChanged(sentence="new certificates", expires=3e9))
     assert told(lived)[name] == 3e9
-    lived.on_event(CertificateExpires(file="ca.pem", expires=1e9, left=-1.0))
+    lived.on_event(CertificateExpires(file="ca.pem", expires=1e9, days=0, left=-1.0))
     assert told(lived)[name] == 1e9
 
 

@@ -54,9 +54,9 @@ class Validity:
     def problem(self, now: datetime) -> str:
         """Say why the certificate is not valid at that time; empty if it is."""
         if now > self.expires:
-            return f"{self.path}: expired on {self.expires:%Y-%m-%d %H:%M} UTC; make new ones"
+            return f"expired on {self.expires:%Y-%m-%d %H:%M} UTC; make new ones"
         if now < self.begins:
-            return f"{self.path}: is valid from {self.begins:%Y-%m-%d %H:%M} UTC only; set the clock, or make new ones"
+            return f"is valid from {self.begins:%Y-%m-%d %H:%M} UTC only; set the clock, or make new ones"
         return ""
 
 
@@ -79,7 +79,7 @@ class CertificateBundle:
 
     def problem(self, now: datetime) -> str:
         """Say which certificate is not valid at that time, and why; empty if all are."""
-        return next(filter(None, (one.problem(now) for one in self.validities)), "")
+        return next((f"{one.path}: {why}" for one in self.validities if (why := one.problem(now))), "")
 
     @property
     def fingerprint(self) -> str:
@@ -89,8 +89,9 @@ class CertificateBundle:
     async def compared(self, why: str, address: str, id: str) -> str:
         """Say why the connection to `id` failed: this peer's own certificate, if that is not valid any more; else with
         the CA and dates of both certificates; only `why` if it shows none."""
-        if own := self.problem(datetime.now(UTC)):
-            return f"this peer's own certificate is not valid now ({own})"
+        for one in self.validities:
+            if own := one.problem(datetime.now(UTC)):  # without the path, as the other end is told why
+                return f"this peer's own certificate is not valid now ({one.path.name}: {own})"
         if (theirs := await fetch_certificate(address, id)) is None:
             return why
         try:
@@ -269,8 +270,8 @@ class TlsCredentials:
             days = next((days for days in WARNING_DAYS if left <= days * DAY_S), None)
             if days is not None and self._warned != (bundle, days):
                 self._warned = bundle, days
-                expires = first.expires.timestamp()
-                self._report(CertificateExpires(file=str(first.path), expires=expires, left=round(left, 3)))
+                expires, path = first.expires.timestamp(), str(first.path)
+                self._report(CertificateExpires(file=path, expires=expires, days=days, left=round(left, 3)))
             waits = [left - days * DAY_S for days in WARNING_DAYS if left > days * DAY_S]
             with suppress(TimeoutError):
                 async with asyncio.timeout(min([*waits, LONGEST_SLEEP_S])):

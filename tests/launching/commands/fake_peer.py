@@ -66,6 +66,9 @@ def live(id: str, spec: dict[str, Any], out: Path, events: Events, behaviour: st
     if behaviour == "wrong":
         print("peer: the data file is truncated", file=sys.stderr)
         return 2
+    if behaviour == "expired":
+        print("peer1.pem: expired on 2026-01-02 03:04 UTC; make new ones", file=sys.stderr)
+        return 75
     if behaviour == "gives up":
         events.say("failed", message="peer0 never came")
         return 1
