@@ -154,3 +154,4 @@ def test_a_run_outlives_its_certificates(watched: BuildWatched, capsys: pytest.C
     last = run.events("peer0", "round")[-1]["round"]
     run.await_event("peer0", "round", round=last + 5)
     assert round(left(run, "peer0")[-1] / DAY_S) == 10
+    run.end()
