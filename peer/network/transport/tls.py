@@ -246,7 +246,6 @@ class TlsCredentials:
                 continue
             try:
                 self.bundle = self._certificates.read()
-                self._renewed.set()
             except InputError as error:
                 self._version = version
                 self._report(CertificatesChanged(sentence=f"the new certificates are not used: {error}"))
@@ -260,6 +259,7 @@ class TlsCredentials:
             expires = self.bundle.expires
             sentence = f"new certificates, valid until {expires:%Y-%m-%d}"
             self._report(CertificatesChanged(sentence=sentence, expires=expires.timestamp()))
+            self._renewed.set()
 
     async def watch_expiry(self) -> None:
         """Report at each threshold, once, that the certificates expire; of thresholds long passed only the last."""
