@@ -56,7 +56,7 @@ class RunOutcome:
         if self.summary and output.as_json:
             output.text(summary_json.dump(self.summary))
         elif self.why and (output.as_json or output.quiet):
-            output.failure(self.why, self.code)
+            output.failure(self.code, self.why)
         return self.code
 
 

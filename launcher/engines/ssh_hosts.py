@@ -70,6 +70,10 @@ class Host(Settings):
     ] = None
     """auto, cpu, mps, cuda or cuda:N. Not given: as --device has it."""
 
+    torch: Annotated[Literal["cpu", "cuda"] | None, Wanted("cpu or cuda")] = None
+    """The build of torch that --install takes. Not given: `cuda` where `device` is CUDA, or auto and there is an NVIDIA
+    GPU; else `cpu`."""
+
     gigabytes: Annotated[float, Field(gt=0, le=1e6), Wanted("a number above 0, such as 50")] = 50.0
     """The most that the launcher takes from each peer there: of its events, of its log, and of all that it leaves."""
 
