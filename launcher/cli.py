@@ -85,6 +85,9 @@ def parser() -> argparse.ArgumentParser:
     for add_more in (quiet_argument, run_json_argument, dashboard_arguments):
         add_more(add)
 
+    add = command("discard", lazily("run:discard_command"), "remove what an ended run has left elsewhere")
+    add("run", type=Path, metavar="DIR", help="the run's directory, which stays as it is")
+
     about = "estimate samples, traffic and disk without running"
     add = command("check", lazily("check:check_command"), about, spec_arguments)
     quiet_argument(add)

@@ -3,8 +3,8 @@ them.
 
 In reading order: the engine; which run the files on the hosts belong to, so that no launcher takes another's for its
 own; what would keep peers from running on their hosts or from reaching each other, all of it reported before a start;
-the deployment; what is fetched at the end; and `--fresh`, after which nothing of an earlier run stays on its hosts,
-even on those that are no longer listed.
+the deployment; what is fetched at the end; and `--fresh` and `dfl-launch discard`, after which nothing of an earlier
+run stays on its hosts, even on those that are no longer listed.
 
 At the end, what the summary needs of a peer is fetched by SFTP, and its checkpoints stay where they are. Which files
 there are to be is known here: no name, no size and no listing from a host is trusted.
@@ -29,7 +29,7 @@ from launcher.engines.base import Deployment, Engine, Run, certificates_beside
 from launcher.engines.preflight import as_input_error, check_device, check_secrecy
 from launcher.engines.programs.ssh_host import torch_build
 from launcher.engines.ssh_connection import Agent, HostConnection, RemotePeer, probe_hosts
-from launcher.engines.ssh_hosts import Host, Placement, SshSettings, placement
+from launcher.engines.ssh_hosts import Host, Placement, SshSettings, check_library, placement
 from launcher.engines.ssh_install import install_dfl
 from launcher.run_files import certificate_files
 from peer.errors import FailedError, InputError
@@ -73,6 +73,10 @@ class SshEngine(Engine[SshSettings]):
 
     def clear(self, run: Run) -> None:
         asyncio.run(clear_hosts(run))
+
+    def discard(self, run: Run) -> str:
+        check_library()
+        return asyncio.run(discard_run(run))
 
     @asynccontextmanager
     async def deploy(self, run: Run) -> AsyncIterator[Deployment]:
@@ -447,23 +451,66 @@ async def _copy(file: "asyncssh.SFTPClientFile", here: Path, limit: int) -> int:
     return size
 
 
-async def clear_hosts(run: Run) -> None:
-    """End the peers and remove their files. FailedError, before any of it, names hosts that cannot be reached."""
+Left = Sequence[tuple[Agent, dict[str, Any]]]
+"""For each host where the run's peers were placed last, an agent there and what orders say of their files."""
+
+
+@asynccontextmanager
+async def left_there(run: Run) -> AsyncIterator[Left]:
+    """What the run has left on hosts, for the block. FailedError names those that cannot be reached."""
     placed = earlier_hosts(run)
     async with probe_hosts({name: host for name, (host, _) in placed.items()}) as (here, unreachable):
         if unreachable:
-            away = "; ".join(
-                f"{name} cannot be reached ({why}), and {', '.join(placed[name][1])} of the earlier run may still be "
-                "there"
-                for name, why in unreachable.items()
+            raise FailedError(
+                *(
+                    f"{name} cannot be reached ({why}), and {', '.join(placed[name][1])} of the earlier run may still "
+                    "be there: nothing was discarded; try again when that is mended"
+                    for name, why in unreachable.items()
+                )
             )
-            raise FailedError(f"{away}: try again when that is mended, or choose another --out")
+        same = {"run": known_owner(run)}
+        yield [
+            (one, {**same, "directory": one.host.run(run.files.path.name), "ids": placed[name][1]})
+            for name, one in here.items()
+        ]
 
-        async def clear(one: Agent) -> None:
-            directory, ids = one.host.run(run.files.path.name), placed[one.host.host][1]
-            try:
-                await one.ask("discard", directory=directory, run=known_owner(run), ids=ids)
-            except FailedError as error:
-                raise FailedError(f"{one.host.host}: {error}") from None
 
-        await asyncio.gather(*map(clear, here.values()))
+async def ask_all(left: Left, do: str) -> list[Any]:
+    """Return each host's answer. FailedError names the one that rejects the order."""
+
+    async def ask(one: Agent, order: dict[str, Any]) -> Any:
+        try:
+            return await one.ask(do, **order)
+        except FailedError as error:
+            raise FailedError(f"{one.host.host}: {error}") from None
+
+    return await asyncio.gather(*(ask(*pair) for pair in left))
+
+
+async def clear_hosts(run: Run) -> None:
+    """End the peers and remove their files. FailedError, before any of it, names hosts that cannot be reached."""
+    async with left_there(run) as left:
+        await ask_all(left, "discard")
+
+
+async def discard_run(run: Run) -> str:
+    """Remove the files of peers that have ended; return which.
+
+    InputError, before any of it, names peers that run, and those that have finished and whose results are not here.
+    """
+    async with left_there(run) as left:
+        answers = await ask_all(left, "survey")
+        names = [one.host.host for one, _ in left]
+        attach = f"`dfl-launch attach {run.files.path}`"
+        problems = []
+        for name, answer in zip(names, answers, strict=True):
+            finished = [id for id, code in answer["codes"].items() if code == 0]
+            if answer["running"]:
+                problems.append(f"{name}: {', '.join(answer['running'])} still running; {attach} and Ctrl-C end that")
+            elif finished and not run.files.summary.exists():
+                problems.append(f"{name}: the results of {', '.join(finished)} are not here yet; {attach} fetches them")
+        if problems:
+            raise InputError(*problems)
+        await ask_all(left, "discard")
+    run.write_place(known_owner(run))
+    return f"keys, checkpoints and models on {', '.join(names)}" if names else ""

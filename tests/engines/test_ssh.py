@@ -87,6 +87,9 @@ class Desk:
         place = ["--on", "ssh", "--hosts", str(hosts or self.hosts()), "--out", str(self.out)]
         self._launch("run", str(self.spec), "--peers", str(peers), *place, *arguments)
 
+    def discard(self) -> None:
+        self._launch("discard", str(self.out))
+
     def attach(self) -> None:
         self._launch("attach", str(self.out))
 
@@ -257,6 +260,43 @@ def test_fresh_leaves_nothing_on_a_host_that_has_left_the_list(desk: Desk) -> No
     assert desk.code() == 0
     assert not (desk.lab.directory(2) / desk.out.name).exists()
     assert not desk.lab.pids()
+
+
+@pytest.mark.timeout(240)
+def test_discard_removes_what_an_ended_run_has_left_on_its_hosts(desk: Desk) -> None:
+    """Not while peers run, and not while a host cannot be reached. What was copied here stays."""
+    desk.run("--certs", str(certificates(desk)), "--set", "rounds=15")
+    desk.until_round("peer1", 1)
+    with desk.held(0):
+        desk.signal(signal.SIGHUP)
+        assert desk.code() == 129
+        pids = desk.lab.pids()
+        desk.discard()
+        assert desk.code() == 2
+        assert "lab0: peer0 still running; `dfl-launch attach" in desk.said
+        assert desk.lab.pids() == pids
+    all_gone(pids, 60)
+    desk.discard()
+    assert desk.code() == 2
+    assert "lab1: the results of peer1 are not here yet; `dfl-launch attach" in desk.said
+    desk.attach()
+    assert desk.code() == 0
+    models = desk.digests()
+    with desk.lab.cut(2):
+        desk.discard()
+        assert desk.code() == 1
+    assert "lab2 cannot be reached (timed out), and peer2 of the earlier run may still be there: nothing" in desk.said
+    there = [desk.lab.directory(number) / desk.out.name for number in range(HOSTS)]
+    assert all((path / f"peer{number}.key").exists() for number, path in enumerate(there))
+    desk.discard()
+    assert desk.code() == 0
+    assert "Removed: keys, checkpoints and models on lab0, lab1, lab2; what was copied to" in desk.said
+    assert not any(path.exists() for path in there)
+    assert desk.digests() == models
+    assert (desk.out / "peer0" / "model.safetensors").exists()
+    desk.discard()
+    assert desk.code() == 0
+    assert "There is nothing to discard: `--on ssh` has left nothing outside" in desk.said
 
 
 def test_what_cannot_be_written_at_the_desk_ends_the_run(desk: Desk) -> None:
