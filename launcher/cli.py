@@ -90,6 +90,9 @@ def parser() -> argparse.ArgumentParser:
     for add_more in (quiet_argument, run_json_argument, dashboard_arguments):
         add_more(add)
 
+    add = command("discard", lazily("run:discard_command"), "remove what an ended run has left elsewhere")
+    add("run", type=Path, metavar="DIR", help="the run's directory, which stays as it is")
+
     about = "estimate samples, traffic and disk without running"
     add = command("check", lazily("check:check_command"), about, spec_arguments)
     quiet_argument(add)
@@ -326,23 +329,23 @@ def outcome(arguments: argparse.Namespace) -> int:
         code: int = arguments.command(arguments, output)
         sys.stdout.flush()
     except InputError as error:
-        return failed(output, str(error), 2)
+        return failed(output, 2, *error.args)
     except BrokenPipeError:
         # Or the interpreter writes what is left into the pipe at its end, and fails again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         hint = "; the same command resumes the run" if arguments.resumes else ""
-        return failed(output, f"stopped: output pipe closed (`| head`?){hint}", 1)
+        return failed(output, 1, f"stopped: output pipe closed (`| head`?){hint}")
     except FailedError as error:
-        return failed(output, str(error), 1)
+        return failed(output, 1, *error.args)
     except OSError as error:
-        return failed(output, f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
+        return failed(output, 1, f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except KeyboardInterrupt:
         return 130
     return code
 
 
-def failed(output: Output, message: str, code: int) -> int:
-    output.failure(message, code)
+def failed(output: Output, code: int, *problems: str) -> int:
+    output.failure(code, *problems)
     return code
 
 

@@ -55,11 +55,12 @@ class Output:
         sys.stdout.write(written)
         self._told = True
 
-    def failure(self, message: str, code: int) -> None:
-        """Say in one line on stderr why the command ends with that code; in the document, too, if there is none yet."""
-        print(f"dfl-launch: {one_line(message)}", file=sys.stderr)
+    def failure(self, code: int, *problems: str) -> None:
+        """Say on stderr, a line each, why the command ends with that code; as a document, too, if there is none."""
+        for problem in problems:
+            print(f"dfl-launch: {one_line(problem)}", file=sys.stderr)
         if self.as_json and not self._told:
-            self.document({"error": one_line(message), "exit_code": code})
+            self.document({"error": "; ".join(map(one_line, problems)), "exit_code": code})
 
 
 ASCII_SIGNS = {

@@ -6,7 +6,14 @@ from importlib import import_module
 from typing import Any
 
 
-class InputError(Exception):
+class UserError(Exception):
+    """An error for a person. Several arguments are several problems, which get a line each where there is room."""
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.args))
+
+
+class InputError(UserError):
     """Wrong input: a config, data file, address or directory. The process exits with 2 and creates nothing."""
 
 
@@ -14,7 +21,7 @@ class NotNowError(InputError):
     """Certificates that are not valid yet, or no longer: the same start may succeed later. Exit 75."""
 
 
-class FailedError(Exception):
+class FailedError(UserError):
     """The run cannot go on: a neighbour never came, the disk is full, the model diverged. Exit 1."""
 
 

@@ -20,7 +20,7 @@ from launcher.certificates import make_certificates
 from launcher.command_spec import resolved
 from launcher.engines.base import IMAGE_WANTED, checked_settings, is_image, parsed_options
 from launcher.engines.docker import DockerSettings, check_ids, in_containers
-from launcher.engines.docker_compose import DOCKERFILE, Composition
+from launcher.engines.docker_compose import DOCKERFILE, Composition, key_owner
 from launcher.engines.kubernetes_objects import ABOUT, CERTIFICATES, IGNORED, tree
 from launcher.engines.preflight import check_certificates
 from launcher.output import Output
@@ -175,7 +175,13 @@ def copy_certificates(spec: Spec, certs: Path, to: Path) -> None:
 
 def compose_command(arguments: argparse.Namespace, output: Output) -> int:
     chosen = checked_settings(DockerSettings, parsed_options(arguments.options), "--option")
-    write_compose_file(resolved(arguments), ComposeOptions(arguments.out, chosen, arguments.certs, arguments.build))
+    spec = resolved(arguments)
+    write_compose_file(spec, ComposeOptions(arguments.out, chosen, arguments.certs, arguments.build))
+    if roots := [id for id in spec.ids if arguments.certs and key_owner(arguments.certs, id)[0] == 0]:
+        output.say(
+            f"Warning: the containers of {', '.join(roots)} will run as root, to whom their keys belong; make the "
+            "certificates as an ordinary user, and write the file again."
+        )
     output.say(f"{arguments.out}: start it with `docker compose -f {arguments.out} up`")
     return 0
 

@@ -1,5 +1,6 @@
 """`dfl-launch run`: a whole federation of real peers, on this machine or wherever an engine can start them. And
-`dfl-launch attach`: go on watching peers whose launcher is gone.
+`dfl-launch attach`: go on watching peers whose launcher is gone. And `dfl-launch discard`: remove what they have left
+elsewhere.
 
     run        nothing is created where the input is wrong: all checks come before the directory is touched
     launch     starts the peers, or takes up those that run already, and shows them as a page, if that is wanted
@@ -7,6 +8,7 @@
                a report, a summary
 """
 
+import argparse
 import asyncio
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +27,6 @@ from launcher.supervision.supervisor import Supervised, supervise
 from peer.errors import FailedError, InputError
 from peer.process import WRONG_INPUT
 from peer.spec.federation import Spec
-from peer.spec.loading import load_spec
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class RunOutcome:
         if self.summary and output.as_json:
             output.text(summary_json.dump(self.summary))
         elif self.why and (output.as_json or output.quiet):
-            output.failure(self.why, self.code)
+            output.failure(self.code, self.why)
         return self.code
 
 
@@ -184,20 +185,42 @@ def attach(path: Path, output: Output, at: Address | None = None) -> RunOutcome:
 
     at: where it is shown as a page, if anywhere.
     """
-    if path.is_file():
-        raise InputError(f"{path} is a file; give the directory of the run, such as {path.absolute().parent}")
-    directory = RunDirectory(path)
-    record = LaunchRecord.read(directory.files)
+    directory, record = begun(path)
     engine = record.engine
     if not engine.outlives_launcher:
         raise InputError(
             f"peers started by `--on {record.on}` end with their launcher; `dfl-launch run` with --out {path} resumes "
             "the run"
         )
-    run = Run(load_spec(directory.files.federation), directory.files, record.device, record.certs)
+    run = record.run(directory.files)
     try:
         with opened(at) as dashboard:
             directory.claim()
             return asyncio.run(launch(engine, run, directory, output, dashboard))
     finally:
         directory.release()
+
+
+def discard_command(arguments: argparse.Namespace, output: Output) -> int:
+    """Remove what the run's peers have left outside its directory, if they have ended."""
+    directory, record = begun(arguments.run)
+    run = record.run(directory.files)
+    try:
+        directory.claim()
+        removed = record.engine.discard(run)
+    finally:
+        directory.release()
+    output.say(
+        f"Removed: {removed}; what was copied to {run.files.path} stays."
+        if removed
+        else f"There is nothing to discard: `--on {record.on}` has left nothing outside {run.files.path}."
+    )
+    return 0
+
+
+def begun(path: Path) -> tuple[RunDirectory, LaunchRecord]:
+    """Return the directory, not claimed yet, and how a launcher began the run in it. InputError if none did."""
+    if path.is_file():
+        raise InputError(f"{path} is a file; give the directory of the run, such as {path.absolute().parent}")
+    directory = RunDirectory(path)
+    return directory, LaunchRecord.read(directory.files)

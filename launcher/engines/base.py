@@ -182,6 +182,13 @@ class Engine(ABC, Generic[S]):
         """End peers that an earlier launch has left running, before the files of their run are discarded."""
         return
 
+    def discard(self, run: Run) -> str:
+        """Remove all that the run's peers have left outside its directory here; return what, or "" if there is nothing.
+
+        Removes nothing and raises InputError where peers run, FailedError where a place cannot be reached.
+        """
+        return ""
+
     @abstractmethod
     def deploy(self, run: Run) -> AbstractAsyncContextManager[Deployment]:
         """Prepare the place. After the block no peer that was started in it runs any more.

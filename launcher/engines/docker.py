@@ -54,6 +54,7 @@ from peer.spec.loading import FIRST_PORT
 from peer.spec.peer import in_plaintext
 from peer.tasks import background, shielded
 from peer.telemetry.results import EVENTS
+from peer.text import plural
 
 
 def _size(given: Any) -> Any:
@@ -130,6 +131,16 @@ class DockerEngine(Engine[DockerSettings]):
     def clear(self, run: Run) -> None:
         with refusals(), closing(connect()) as client:
             remove_containers(client, run, running=True)
+
+    def discard(self, run: Run) -> str:
+        with refusals(), closing(connect()) as client:
+            left = client.containers.list(all=True, filters=run_filter(run), ignore_removed=True)
+            if running := [container.name for container in left if container.status in RUNNING]:
+                raise InputError(
+                    f"{', '.join(running)} still run; end them with `dfl-launch attach {run.files.path}` and Ctrl-C"
+                )
+            remove_containers(client, run)
+            return plural(len(left), "container") if left else ""
 
     @asynccontextmanager
     async def deploy(self, run: Run) -> AsyncIterator[Deployment]:

@@ -75,7 +75,7 @@ class Composition:
             files = certificate_files(self._certs, id)
             config["tls"] = {what: str(SECRETS / file.name) for what, file in files.items()}
             service["secrets"] = row(*(file.name for file in files.values()))
-            service["user"] = DoubleQuotedScalarString(owner(files["key"]))
+            service["user"] = DoubleQuotedScalarString(":".join(map(str, key_owner(self._certs, id))))
             service["ulimits"] = {"nproc": self._settings.pids * len(self._spec.ids)}
         service["environment"] = {"DFL_FEDERATION": self._federation, "DFL_PEER": written(config)}
         service["volumes"] = [f"{id}:{RUNS}", scratch(), *self._mounts(id)]
@@ -161,10 +161,10 @@ def placed(source: Source, there: Collection[str], folder: Path) -> dict[str, An
     return kept | {key: str(folder / key) for key in sorted(there)}
 
 
-def owner(file: Path) -> str:
-    """Return the user of a file. A secret of Compose is the file itself: only its owner can read a key."""
-    status = file.stat()
-    return f"{status.st_uid}:{status.st_gid}"
+def key_owner(certs: Path, id: str) -> tuple[int, int]:
+    """Return user and group of a peer's key. A secret of Compose is the file itself: only its owner can read it."""
+    status = certificate_files(certs, id)["key"].stat()
+    return status.st_uid, status.st_gid
 
 
 def scratch() -> dict[str, Any]:

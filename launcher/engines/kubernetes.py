@@ -57,8 +57,24 @@ class KubernetesEngine(Engine[KubernetesSettings]):
                 asyncio.run(self._clear(run))
 
     async def _clear(self, run: Run) -> None:
+        await (await self._cluster(run)).clear(claim=True)
+
+    async def _cluster(self, run: Run) -> Cluster:
         whose = await cluster_identity(run, self.settings)
-        await Cluster(whose.kubectl(self.settings), layout_of(run, whose).name).clear(claim=True)
+        return Cluster(whose.kubectl(self.settings), layout_of(run, whose).name)
+
+    def discard(self, run: Run) -> str:
+        return asyncio.run(self._discard(run)) if known_identity(run) else ""
+
+    async def _discard(self, run: Run) -> str:
+        cluster = await self._cluster(run)
+        state = await cluster.look()
+        if state.running or state.job:
+            raise InputError(
+                "peers still run in the cluster, or what they wrote is not here yet: fetch it with `dfl-launch attach "
+                f"{run.files.path}`, where Ctrl-C ends them"
+            )
+        return await cluster.clear(claim=True)
 
     @asynccontextmanager
     async def deploy(self, run: Run) -> AsyncIterator[Deployment]:
@@ -591,7 +607,7 @@ class KubernetesDeployment(Deployment):
         except FailedError as error:
             self._run.say(f"{error}; what is left there: `kubectl get all,{CLAIM} {self._cluster.mine}`")
         if kept:
-            by_hand = f"kubectl delete {CLAIM}/{self._order.name}"
             self._run.say(
-                f"the checkpoints stay in the cluster; if the run will not be resumed, remove them with `{by_hand}`"
+                f"the checkpoints stay in the cluster, in the claim {self._order.name}; if the run will not be "
+                f"resumed, remove them with `dfl-launch discard {self._run.files.path}`"
             )

@@ -323,7 +323,8 @@ class Cluster:
     async def remove_pod(self, name: str) -> None:
         await self.kubectl.ask("delete", f"pod/{name}", "--ignore-not-found", *PROMPTLY)
 
-    async def clear(self, claim: bool) -> None:
-        """Remove all objects of the run; with `claim` also what the peers have written."""
+    async def clear(self, claim: bool) -> str:
+        """Remove all objects of the run, with `claim` also what the peers have written; return their names."""
         kinds = ",".join((*REMOVED, CLAIM) if claim else REMOVED)
-        await self.kubectl.ask("delete", kinds, self.mine, *PROMPTLY)
+        said = await self.kubectl.ask("delete", kinds, self.mine, *PROMPTLY, "--output=name")
+        return ", ".join(word for word in said.split() if "/" in word)  # not "No resources found"

@@ -173,9 +173,14 @@ def data_volume(claim: str) -> MountedVolume:
     return MountedVolume(mount, {"name": "data", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
 
 
+EPHEMERAL_STORAGE = "128Mi"
+"""Of the node's disk: /tmp, and what the peer prints."""
+
+
 def resources(cpus: str = "1", memory: str | None = None, gpus: int = 0) -> Object:
     limits: Object = {"memory": memory or "2Gi"} | ({"nvidia.com/gpu": gpus} if gpus else {})
-    return {"requests": {"cpu": cpus, "memory": memory or "1Gi"}, "limits": limits}
+    requests = {"cpu": cpus, "memory": memory or "1Gi", "ephemeral-storage": EPHEMERAL_STORAGE}
+    return {"requests": requests, "limits": limits}
 
 
 def job(
@@ -193,6 +198,7 @@ def job(
     container["resources"] = needs or container["resources"]
     container["volumeMounts"] += [one.mount for one in volumes]
     pod["volumes"] += [one.volume for one in volumes]
+    pod["topologySpreadConstraints"] = [_apart(place.name)]
     spec = {
         "completions": peers,
         "parallelism": peers,
@@ -204,6 +210,17 @@ def job(
         "template": {"metadata": {"labels": labels(place.name)}, "spec": pod},
     }
     return _object("Job", "batch/v1", place.name, spec=spec)
+
+
+def _apart(name: str) -> Object:
+    """The pods of one run are spread over nodes as evenly as can be; where they cannot be, they run all the same."""
+    peers = {"matchLabels": labels(name)}
+    return {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": peers,
+    }
 
 
 def _failures() -> list[Object]:

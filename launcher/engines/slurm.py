@@ -4,8 +4,9 @@ In reading order: the settings, and the arguments of `sbatch` that they stand fo
 their answers; the engine; the files that the job leaves in DIR/.job, written on a node and read here; and the
 deployment, which follows the job from the login node.
 
-The job itself (`programs/slurm_job.py`) finds addresses, starts a task for every peer and decides whether all are
-restarted. Neither Slurm nor a network file system reports changes, so both are polled.
+The job itself (`programs/slurm_job.py`) finds addresses, starts a task for every peer and decides whether it is queued
+again; each task (`programs/slurm_task.py`) restarts its peer after a crash. Neither Slurm nor a network file system
+reports changes, so both are polled.
 """
 
 import asyncio
@@ -36,8 +37,6 @@ from peer.spec.federation import Spec
 from peer.tasks import background
 from peer.text import one_line, plural, printable
 
-CHECKPOINT_SECONDS = 60
-"""How many seconds before the time limit Slurm sends SIGTERM to the peers."""
 UNITS = {"": 1, "M": 1, "G": 1024, "T": 1024**2}
 
 
@@ -65,8 +64,12 @@ class SlurmSettings(Settings):
     """GPUs of every peer."""
     port: Annotated[int, Field(ge=1, le=65_535), Wanted("a port from 1 to 65535, such as 7700")] = 7700
     """A peer listens at the first port from here on that is free on its node."""
+    warning: Annotated[int, Field(ge=1, le=65_535), Wanted("seconds from 1 to 65535, such as 60")] = 60
+    """Seconds before the time limit at which the peers are told to stop; Slurm may do so up to a minute earlier."""
+    restarts: Annotated[int, Field(ge=0), Wanted("a whole number, such as 3")] = 3
+    """How often in a row a crashed peer is restarted within the job, with no round of its own completed between."""
     requeues: Annotated[int, Field(ge=0), Wanted("a whole number, such as 5")] = 5
-    """How often in a row the job is queued again after a crash or its time limit, with no round completed between."""
+    """How often in a row the job is queued again after that or its time limit, with no round completed between."""
     poll: Annotated[float, Field(gt=0), Wanted("seconds above 0, such as 5")] = 5.0
     """Seconds between two questions to Slurm."""
     sbatch: Annotated[str, Wanted("arguments of `sbatch` as a shell takes them, such as --qos=high")] = ""
@@ -83,6 +86,15 @@ class SlurmSettings(Settings):
         shlex.split(given)
         return given
 
+    def check_time(self) -> None:
+        """Raise InputError if the peers would be told to stop as soon as they start."""
+        limit = time_limit(self.time or "")
+        if limit is not None and limit <= self.warning:
+            raise InputError(
+                f"--on slurm: `time` is {plural(limit // 60, 'minute')}, and the peers are told to stop {self.warning} "
+                "seconds before its end; give a longer `time` or a shorter `warning`"
+            )
+
     def arguments(self, spec: Spec, files: RunFiles) -> list[str]:
         """Return the arguments of `sbatch` for a job that runs this federation."""
         chosen = {"partition": self.partition, "account": self.account, "time": self.time}
@@ -91,12 +103,24 @@ class SlurmSettings(Settings):
         made += [f"--mem-per-cpu={self._memory_per_cpu()}M"] if self.memory else []
         made += [f"--gpus-per-task={self.gpus}"] if self.gpus else []
         made += [f"--chdir={files.path}", f"--output={_literally(files.job / 'log.txt')}", "--open-mode=append"]
-        return [*made, "--requeue", f"--signal=TERM@{CHECKPOINT_SECONDS}", *shlex.split(self.sbatch)]
+        return [*made, "--requeue", f"--signal=TERM@{self.warning}", *shlex.split(self.sbatch)]
 
     def _memory_per_cpu(self) -> int:
         """Return MiB, rounded up: Slurm counts memory by CPU or by node."""
         number, unit = re.fullmatch(r"(\d+)([MGT]?)", self.memory or "0").groups()  # type: ignore[union-attr]
         return -(-int(number) * UNITS[unit] // self.cpus)
+
+
+def time_limit(written: str) -> int | None:
+    """Return the seconds, in whole minutes as Slurm counts them; None without a limit or in a form unknown here."""
+    days, dash, clock = written.rpartition("-")
+    parts = clock.split(":")
+    if len(parts) > 3 or not all(part.isdecimal() for part in (days or "0", *parts)):
+        return None
+    begins_with_hours = dash or len(parts) == 3
+    padded = [*parts, "0", "0"] if begins_with_hours else ["0", *parts, "0"]
+    hours, minutes, seconds = map(int, padded[:3])
+    return 60 * (60 * (24 * int(days or "0") + hours) + minutes + -(-seconds // 60)) or None
 
 
 def job_name(spec: Spec) -> str:
@@ -203,6 +227,7 @@ class SlurmEngine(Engine[SlurmSettings]):
     outlives_launcher = True
 
     def check(self, run: Run) -> None:
+        self.settings.check_time()
         check_programs()
         check_secrecy(run, "--on slurm: peers on several nodes speak over the network")
         with as_input_error(NO_ANSWER):
@@ -229,7 +254,7 @@ class SlurmEngine(Engine[SlurmSettings]):
         outcome = JobDirectory(run.files)
         if job := self._find(run):
             return job.id, str(job)
-        if outcome.finished(run.spec.rounds):
+        if outcome.finished(run.spec):
             return None, "All peers are done."
         outcome.forget()
         make_private(run.files.job)
@@ -246,15 +271,17 @@ class SlurmEngine(Engine[SlurmSettings]):
 
     def _job(self, run: Run) -> tuple[list[str], str]:
         """Return the arguments of `sbatch`, and the batch script."""
-        inside = [str(run.files.path), f"--port={self.settings.port}", f"--requeues={self.settings.requeues}"]
+        limits = [f"--restarts={self.settings.restarts}", f"--requeues={self.settings.requeues}"]
+        inside = [str(run.files.path), f"--port={self.settings.port}", *limits]
         return self.settings.arguments(run.spec, run.files), batch_script(sys.executable, [*inside, *run.spec.ids])
 
 
 class ExitCodes(BaseModel):
-    """DIR/.job/codes.json. restarts: how often Slurm has requeued the job. codes: None for an end that was not seen."""
+    """DIR/.job/codes.json. restarts: of each peer, in the job and with it. codes: None: an end that was not seen."""
 
     rounds: int
-    restarts: int
+    rewinds: tuple[int, ...] | None = None
+    restarts: dict[str, int]
     codes: dict[str, int | None]
 
 
@@ -299,10 +326,11 @@ class JobDirectory:
         except FileNotFoundError:
             return None
 
-    def finished(self, rounds: int) -> bool:
-        """Return whether every peer has completed so many rounds."""
+    def finished(self, spec: Spec) -> bool:
+        """Return whether every peer has completed all rounds, since the last rewind if there was one."""
         codes = self.read()
-        return codes is not None and codes.rounds >= rounds and not any(codes.codes.values())
+        done = codes is not None and codes.rounds >= spec.rounds and codes.rewinds == spec.rewinds
+        return codes is not None and done and not any(codes.codes.values())
 
     def last_seen(self, id: str, unseen: int) -> int:
         """Return a peer's exit code where the job could no longer decide; `unseen` if there is none."""
@@ -335,15 +363,11 @@ READS_AFTER_END = 3
 class SlurmProcess(FollowedProcess):
     """One task of the job. ask: called for each signal."""
 
-    requeues = 0
+    restarts = 0
 
     def __init__(self, ask: Callable[[int], None]) -> None:
         super().__init__()
         self._ask = ask
-
-    @property
-    def restarts(self) -> int:
-        return self.requeues
 
     def signal(self, number: int) -> None:
         if not self.ended:
@@ -405,7 +429,7 @@ class SlurmDeployment(Deployment):
     def _end(self, codes: ExitCodes) -> None:
         for id, process in self._processes.items():
             code = codes.codes.get(id)
-            process.requeues = codes.restarts
+            process.restarts = codes.restarts.get(id, 0)
             process.end(-signal.SIGKILL if code is None else code)
 
     async def stop_all(self) -> None:
@@ -441,7 +465,12 @@ class SlurmDeployment(Deployment):
         assert self._job
         unknown = self._outcome.ask_to_stop()
         cancel_job("--state=PENDING", self._job)
-        cancel_job(*(["--signal=TERM"] if level == 1 and not unknown else []), self._job)
+        try:
+            cancel_job(*(["--signal=TERM"] if level == 1 and not unknown else []), self._job)
+        except FailedError:
+            job = find_job(self._run.files.path, self._job)
+            if job and job.state != "COMPLETING":  # Slurm sends no signal to a job that has gone
+                raise
         return unknown
 
     async def _look(self) -> None:
@@ -490,4 +519,4 @@ class SlurmDeployment(Deployment):
         if not self._asked:
             raise FailedError(await asyncio.to_thread(self._why_over))
         ended = {id: self._outcome.last_seen(id, -signal.SIGTERM) for id in self._run.spec.ids}
-        return ExitCodes(rounds=self._run.spec.rounds, restarts=0, codes=ended)
+        return ExitCodes(rounds=self._run.spec.rounds, restarts={}, codes=ended)

@@ -3,40 +3,36 @@ them.
 
 In reading order: the engine; which run the files on the hosts belong to, so that no launcher takes another's for its
 own; what would keep peers from running on their hosts or from reaching each other, all of it reported before a start;
-`--install`, with a wheel of the dfl that runs here, however it was installed; the deployment; what is fetched at the
-end; and `--fresh`, after which nothing of an earlier run stays on its hosts, even on those that are no longer listed.
+the deployment; what is fetched at the end; and `--fresh` and `dfl-launch discard`, after which nothing of an earlier
+run stays on its hosts, even on those that are no longer listed.
 
 At the end, what the summary needs of a peer is fetched by SFTP, and its checkpoints stay where they are. Which files
 there are to be is known here: no name, no size and no listing from a host is trusted.
 
-Which peer runs on which host is in `ssh_hosts.py`, how a host is reached in `ssh_connection.py`, and what runs there in
-`programs/ssh_host.py` and `programs/ssh_keeper.py`.
+Which peer runs on which host is in `ssh_hosts.py`, how a host is reached in `ssh_connection.py`, `--install` in
+`ssh_install.py`, and what runs there in `programs/ssh_host.py` and `programs/ssh_keeper.py`.
 """
 
 import asyncio
-import base64
 import getpass
-import hashlib
-import io
 import os
 import secrets
 import signal
 import socket
 import time
-import zipfile
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from importlib.metadata import distribution, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import launcher
-import peer
 from launcher.engines.base import Deployment, Engine, Run, certificates_beside
 from launcher.engines.preflight import as_input_error, check_device, check_secrecy
-from launcher.engines.ssh_connection import Agent, HostConnection, RemotePeer, agent, probe_hosts
-from launcher.engines.ssh_hosts import Host, Placement, SshSettings, placement
+from launcher.engines.programs.ssh_host import torch_build
+from launcher.engines.ssh_connection import Agent, HostConnection, RemotePeer, probe_hosts
+from launcher.engines.ssh_hosts import Host, Placement, SshSettings, check_library, placement
+from launcher.engines.ssh_install import install_dfl
 from launcher.run_files import certificate_files
 from peer.errors import FailedError, InputError
 from peer.files import write_failure
@@ -44,7 +40,7 @@ from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
 from peer.tasks import background
 from peer.telemetry.results import BEST_MODEL, MODEL, WANTED
-from peer.text import duration
+from peer.text import duration, printable
 from peer.topology import neighbours
 
 if TYPE_CHECKING:
@@ -80,13 +76,17 @@ class SshEngine(Engine[SshSettings]):
     def clear(self, run: Run) -> None:
         asyncio.run(clear_hosts(run))
 
+    def discard(self, run: Run) -> str:
+        check_library()
+        return asyncio.run(discard_run(run))
+
     @asynccontextmanager
     async def deploy(self, run: Run) -> AsyncIterator[Deployment]:
         places = self._places(run.spec)
         hosts = {place.host.host: place.host for place in places.values()}
         links = {name: HostConnection(host, host.run(run.files.path.name), run.say) for name, host in hosts.items()}
         if self.settings.install:
-            await install_dfl(hosts.values(), self.settings.extras, run.say)
+            await install_dfl(hosts.values(), run.device, self.settings.extras, run.say)
         run.say(where_models_go([*hosts.values()]))
         async with background() as tasks:
             for link in links.values():
@@ -157,14 +157,15 @@ async def check_hosts(run: Run, places: Mapping[str, Placement], install: bool) 
         answers = await asyncio.gather(*(_survey(run, one, places) for one in here.values()))
         found = dict(zip(here, answers, strict=True))
         for name, answer in found.items():
-            problems += [f"{name}: {what}" for what in _lacking(answer, here[name].host, install)]
+            if lacking := [*_lacking(answer, here[name].host, install)]:
+                problems.append(f"{name}: {'; '.join(lacking)}")
         problems += clock_problems(run, {name: answer["ahead"] for name, answer in found.items()})
         if not install:
             problems += await device_problems(run, here, found)
         running = {id for answer in answers for id in answer["running"]}
         problems += await unreachable_peers(run.spec, places, here, running)
     if problems:
-        raise InputError("; ".join(problems))
+        raise InputError(*problems)
 
 
 async def _survey(run: Run, one: Agent, places: Mapping[str, Placement]) -> Answer:
@@ -294,65 +295,6 @@ def _cannot_reach(caller: Placement, called: Placement, why: str) -> str:
     )
 
 
-async def install_dfl(hosts: Iterable[Host], extras: Sequence[str], say: Callable[[str], None]) -> None:
-    """Install this dfl on all hosts at once. FailedError names a host where it did not work."""
-    name, wheel = build_wheel()
-    content = base64.b64encode(wheel).decode()
-
-    async def install_on(host: Host) -> None:
-        order = {"directory": host.directory, "content": content, "extras": extras}
-        try:
-            async with agent(host, host.python) as one:
-                if await one.ask("installed", **order):
-                    return
-                say(
-                    f"{host.host}: makes a Python environment in {host.environment} with dfl {version('dfl')} and what "
-                    "it needs, by pip; the first time that takes minutes"
-                )
-                await one.ask("install", name=name, **order)
-            async with agent(host, host.interpreter(installed=True)) as one:
-                if why := await one.ask("device", name="auto"):
-                    raise FailedError(why)
-        except FailedError as error:
-            raise FailedError(f"{host.host}: dfl could not be installed: {error}") from None
-        say(f"{host.host}: dfl {version('dfl')} is installed")
-
-    await asyncio.gather(*map(install_on, hosts))
-
-
-WHEEL_METADATA = "Wheel-Version: 1.0\nGenerator: dfl-launch\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-WHEEL_TIME = (1980, 1, 1, 0, 0, 0)
-"""The time of every file in it: the same code gives the same bytes."""
-
-
-def build_wheel() -> tuple[str, bytes]:
-    """Build a wheel (PyPA, binary distribution format 1.0); return its file name and content."""
-    version = distribution("dfl").version
-    record, buffer = [], io.BytesIO()
-    info = f"dfl-{version}.dist-info"
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in (*_packages(), *_about(info)):
-            archive.writestr(zipfile.ZipInfo(name, WHEEL_TIME), content, zipfile.ZIP_DEFLATED)
-            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-            record.append(f"{name},sha256={digest},{len(content)}\n")
-        archive.writestr(zipfile.ZipInfo(f"{info}/RECORD", WHEEL_TIME), "".join([*record, f"{info}/RECORD,,\n"]))
-    return f"dfl-{version}-py3-none-any.whl", buffer.getvalue()
-
-
-def _packages() -> Iterator[tuple[str, bytes]]:
-    for package in (launcher, peer):
-        root = Path(package.__path__[0])
-        for path in sorted(root.rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                yield path.relative_to(root.parent).as_posix(), path.read_bytes()
-
-
-def _about(info: str) -> Iterator[tuple[str, bytes]]:
-    yield f"{info}/WHEEL", WHEEL_METADATA.encode()
-    for name in ("METADATA", "entry_points.txt"):
-        yield f"{info}/{name}", (distribution("dfl").read_text(name) or "").encode()
-
-
 STOP_TIMEOUT_S = 30.0
 """Seconds for a host to end its peers."""
 KEEPER = (Path(__file__).parent / "programs" / "ssh_keeper.py").read_text()
@@ -385,6 +327,9 @@ class SshDeployment(Deployment):
 
         links = self._links.values()
         answers = await asyncio.gather(*map(place, links))
+        builds = {link.host.host: printable(str(answer["torch"])) for link, answer in zip(links, answers, strict=True)}
+        if differing := differing_builds({**builds, "this machine": torch_build()}):
+            self._run.say(differing)
         codes = {id: code for answer in answers for id, code in answer["codes"].items()}
         if any(answer["running"] for answer in answers) or [*codes.values()] == [0] * len(self._places):
             self._ended_unseen = {*codes}
@@ -444,6 +389,17 @@ class SshDeployment(Deployment):
         for id in self._ids(link):
             names = wanted_files(self._run, link.host)
             await collect_files(link, f"{link.root}/{id}", self._run.files.out(id), names)
+
+
+def differing_builds(builds: Mapping[str, str]) -> str:
+    """Return which torch is where, by place, if it is not the same everywhere; else nothing."""
+    where: dict[str, list[str]] = {}
+    for place, build in builds.items():
+        where.setdefault(build, []).append(place)
+    if len(where) < 2:
+        return ""
+    listed = ", ".join(f"{build} on {' and '.join(places)}" for build, places in where.items())
+    return f"torch differs ({listed}); another build may compute other bits, though peers work together all the same"
 
 
 def shipped(spec: Spec) -> Spec:
@@ -528,23 +484,66 @@ async def _copy(file: "asyncssh.SFTPClientFile", here: Path, limit: int) -> int:
     return size
 
 
-async def clear_hosts(run: Run) -> None:
-    """End the peers and remove their files. FailedError, before any of it, names hosts that cannot be reached."""
+Left = Sequence[tuple[Agent, dict[str, Any]]]
+"""For each host where the run's peers were placed last, an agent there and what orders say of their files."""
+
+
+@asynccontextmanager
+async def left_there(run: Run) -> AsyncIterator[Left]:
+    """What the run has left on hosts, for the block. FailedError names those that cannot be reached."""
     placed = earlier_hosts(run)
     async with probe_hosts({name: host for name, (host, _) in placed.items()}) as (here, unreachable):
         if unreachable:
-            away = "; ".join(
-                f"{name} cannot be reached ({why}), and {', '.join(placed[name][1])} of the earlier run may still be "
-                "there"
-                for name, why in unreachable.items()
+            raise FailedError(
+                *(
+                    f"{name} cannot be reached ({why}), and {', '.join(placed[name][1])} of the earlier run may still "
+                    "be there: nothing was discarded; try again when that is mended"
+                    for name, why in unreachable.items()
+                )
             )
-            raise FailedError(f"{away}: try again when that is mended, or choose another --out")
+        same = {"run": known_owner(run)}
+        yield [
+            (one, {**same, "directory": one.host.run(run.files.path.name), "ids": placed[name][1]})
+            for name, one in here.items()
+        ]
 
-        async def clear(one: Agent) -> None:
-            directory, ids = one.host.run(run.files.path.name), placed[one.host.host][1]
-            try:
-                await one.ask("discard", directory=directory, run=known_owner(run), ids=ids)
-            except FailedError as error:
-                raise FailedError(f"{one.host.host}: {error}") from None
 
-        await asyncio.gather(*map(clear, here.values()))
+async def ask_all(left: Left, do: str) -> list[Any]:
+    """Return each host's answer. FailedError names the one that rejects the order."""
+
+    async def ask(one: Agent, order: dict[str, Any]) -> Any:
+        try:
+            return await one.ask(do, **order)
+        except FailedError as error:
+            raise FailedError(f"{one.host.host}: {error}") from None
+
+    return await asyncio.gather(*(ask(*pair) for pair in left))
+
+
+async def clear_hosts(run: Run) -> None:
+    """End the peers and remove their files. FailedError, before any of it, names hosts that cannot be reached."""
+    async with left_there(run) as left:
+        await ask_all(left, "discard")
+
+
+async def discard_run(run: Run) -> str:
+    """Remove the files of peers that have ended; return which.
+
+    InputError, before any of it, names peers that run, and those that have finished and whose results are not here.
+    """
+    async with left_there(run) as left:
+        answers = await ask_all(left, "survey")
+        names = [one.host.host for one, _ in left]
+        attach = f"`dfl-launch attach {run.files.path}`"
+        problems = []
+        for name, answer in zip(names, answers, strict=True):
+            finished = [id for id, code in answer["codes"].items() if code == 0]
+            if answer["running"]:
+                problems.append(f"{name}: {', '.join(answer['running'])} still running; {attach} and Ctrl-C end that")
+            elif finished and not run.files.summary.exists():
+                problems.append(f"{name}: the results of {', '.join(finished)} are not here yet; {attach} fetches them")
+        if problems:
+            raise InputError(*problems)
+        await ask_all(left, "discard")
+    run.write_place(known_owner(run))
+    return f"keys, checkpoints and models on {', '.join(names)}" if names else ""

@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from launcher.engines.base import FollowedProcess, bytes_here, write_at
-from launcher.engines.ssh_hosts import Host, user_and_host
+from launcher.engines.ssh_hosts import Host, ssh_options, user_and_host
+from launcher.engines.ssh_keys import HostKey, why_denied
 from peer.errors import FailedError
 from peer.files import write_failure
 from peer.tasks import background
@@ -54,14 +55,29 @@ async def connected(host: Host) -> AsyncIterator["asyncssh.SSHClientConnection"]
     """A connection for the block. Raises UnreachableError if there is none, or the server is not the known one."""
     import asyncssh
 
+    unknown: list[HostKey] = []
+
+    class Client(asyncssh.SSHClient):
+        def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
+            unknown.append(HostKey(host, addr, port, key))
+            return False
+
     with unreachable_errors(host):
-        connection = await asyncssh.connect(
-            **user_and_host(host),
-            connect_timeout=CONNECT_TIMEOUT_S,
-            login_timeout=CONNECT_TIMEOUT_S,
-            keepalive_interval=KEEPALIVE_INTERVAL_S,
-            keepalive_count_max=2,
-        )
+        try:
+            connection = await asyncssh.connect(
+                **user_and_host(host),
+                client_factory=Client,
+                connect_timeout=CONNECT_TIMEOUT_S,
+                login_timeout=CONNECT_TIMEOUT_S,
+                keepalive_interval=KEEPALIVE_INTERVAL_S,
+                keepalive_count_max=2,
+            )
+        except asyncssh.HostKeyNotVerifiable:
+            if not unknown:  # it is revoked, or a certificate
+                raise
+            raise UnreachableError(unknown[0].why_refused(host)) from None
+        except asyncssh.PermissionDenied:
+            raise UnreachableError(await why_denied(host)) from None
     try:
         yield connection
     finally:
@@ -85,22 +101,14 @@ def connection_error(error: Exception, host: Host) -> str:
     import asyncssh
 
     match error:
-        case asyncssh.HostKeyNotVerifiable():
-            return f"its host key is not known here, or has changed; connect once by `ssh {host.host}`, which shows it"
-        case asyncssh.PermissionDenied():
-            return (
-                f"it accepts none of your keys; see that `ssh {host.host}` works without a password (ssh-copy-id, "
-                "ssh-add)"
-            )
         case TimeoutError() | asyncio.TimeoutError():
             return "timed out"
         case socket.gaierror():
             return "no such host name; write one, or an alias of ~/.ssh/config"
         case OSError() if error.errno == ECONNREFUSED or f"[Errno {ECONNREFUSED}]" in str(error):
-            port = asyncssh.SSHClientConnectionOptions(**user_and_host(host), config=()).port
             return (
-                f"SSH refused the connection at its port {port}: start sshd there, or write the port at which it "
-                "listens as `Port` into ~/.ssh/config"
+                f"SSH refused the connection at its port {ssh_options(host).port}: start sshd there, or write the port "
+                "at which it listens as `Port` into ~/.ssh/config"
             )
         case asyncssh.Error():
             return error.reason.rstrip(".") or type(error).__name__

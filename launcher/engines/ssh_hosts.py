@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, field_validator, model_validator
 
@@ -18,6 +18,9 @@ from peer.spec.blocks import MAX_PORT, Address, Id, Member
 from peer.spec.document import Document, Location, validate
 from peer.spec.federation import Spec
 from peer.spec.loading import FIRST_PORT
+
+if TYPE_CHECKING:
+    import asyncssh
 
 ADDRESS: TypeAdapter[str] = TypeAdapter(Address)
 
@@ -69,6 +72,10 @@ class Host(Settings):
         Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")] | None, Wanted("auto, cpu, mps, cuda or cuda:N")
     ] = None
     """auto, cpu, mps, cuda or cuda:N. Not given: as --device has it."""
+
+    torch: Annotated[Literal["cpu", "cuda"] | None, Wanted("cpu or cuda")] = None
+    """The build of torch that --install takes. Not given: `cuda` where `device` is CUDA, or auto and there is an NVIDIA
+    GPU; else `cpu`."""
 
     gigabytes: Annotated[float, Field(gt=0, le=1e6), Wanted("a number above 0, such as 50")] = 50.0
     """The most that the launcher takes from each peer there: of its events, of its log, and of all that it leaves."""
@@ -160,13 +167,20 @@ def user_and_host(host: Host) -> dict[str, str]:
     return found | {"username": user} if user else found
 
 
+def ssh_options(host: Host) -> "asyncssh.SSHClientConnectionOptions":
+    """Return what ~/.ssh/config says of the host."""
+    import asyncssh
+
+    return asyncssh.SSHClientConnectionOptions(**user_and_host(host), config=())
+
+
 def name_for_others(host: Host) -> str:
     """Return the name in ~/.ssh/config, in brackets if it is an IPv6 address."""
     check_library()
     import asyncssh
 
     try:
-        name = asyncssh.SSHClientConnectionOptions(**user_and_host(host), config=()).host
+        name = ssh_options(host).host
     except (OSError, ValueError, asyncssh.Error) as error:
         raise InputError(f"~/.ssh/config cannot be used for `{host.host}`: {error}") from None
     return f"[{name}]" if ":" in name else name

@@ -29,6 +29,7 @@ from peer.files import MAX_SETTINGS_BYTES, lock, make_private, read_plain, unwri
 from peer.spec.checks import why_not_continued
 from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
+from peer.spec.loading import load_spec
 
 
 class LaunchRecord(BaseModel):
@@ -61,6 +62,10 @@ class LaunchRecord(BaseModel):
     @property
     def engine(self) -> Engine[Any]:
         return engine(self.on, self.settings)
+
+    def run(self, files: RunFiles) -> Run:
+        """Return the run, as its spec was written there."""
+        return Run(load_spec(files.federation), files, self.device, self.certs)
 
 
 class RunDirectory:

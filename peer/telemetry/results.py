@@ -21,7 +21,7 @@ from peer.files import (
     sync,
     write_atomically,
 )
-from peer.telemetry.events import Count, Event, Failed, FigureValue, Ratio, RoundDone, Started, read_events
+from peer.telemetry.events import Count, Event, Failed, FigureValue, Ratio, Rewound, RoundDone, Started, read_events
 
 AUDIT, EVENTS, RESULT = "audit.jsonl", "events.jsonl", "result.json"
 MODEL, BEST_MODEL = "model.safetensors", "model.best.safetensors"
@@ -143,8 +143,13 @@ def append_audit(file: LineFile, line: dict[str, Any]) -> None:
 
 
 def history(out: Path) -> tuple[RoundDone, ...]:
-    """The `round` events of this peer, one per round in order, as far as they are in events.jsonl."""
-    rounds = {event.round: event for event in read_events(_event_lines(out)) if isinstance(event, RoundDone)}
+    """The `round` events of this peer that count, one per round in order, as far as they are in events.jsonl."""
+    rounds: dict[int, RoundDone] = {}
+    for event in read_events(_event_lines(out)):
+        if isinstance(event, RoundDone):
+            rounds[event.round] = event
+        elif isinstance(event, Rewound):
+            rounds = {round: one for round, one in rounds.items() if round <= event.round}
     return tuple(rounds[number] for number in sorted(rounds))
 
 

@@ -156,12 +156,19 @@ def test_two_runs_of_a_federation_do_not_meet(ordered: Callable[..., RunObjects]
     assert not service["spec"]["selector"].items() <= one.collector()["metadata"]["labels"].items()
 
 
+def test_pods_of_one_run_are_spread_over_nodes_where_they_can_be(ordered: Callable[..., RunObjects]) -> None:
+    template = ordered().job["spec"]["template"]
+    (apart,) = template["spec"]["topologySpreadConstraints"]
+    assert (apart["topologyKey"], apart["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
+    assert apart["labelSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+
+
 def test_what_is_chosen_is_asked_for(ordered: Callable[..., RunObjects]) -> None:
     order = ordered(gpus=2, cpus=0.5, memory="4Gi", data="shared", storage="1Ti", storage_class="fast")
     spec, claim = order.job["spec"]["template"]["spec"], of_kind(order.beside(), "PersistentVolumeClaim")["spec"]
     (container,) = spec["containers"]
     assert container["resources"] == {
-        "requests": {"cpu": "0.5", "memory": "4Gi"},
+        "requests": {"cpu": "0.5", "memory": "4Gi", "ephemeral-storage": "128Mi"},
         "limits": {"memory": "4Gi", "nvidia.com/gpu": 2},
     }
     assert {"name": "data", "mountPath": "/data", "readOnly": True} in container["volumeMounts"]

@@ -88,6 +88,9 @@ class Launch(Launched):
     def attach(self) -> None:
         self.launcher = self.cluster.launch("attach", self.out)
 
+    def discard(self) -> None:
+        self.launcher = self.cluster.launch("discard", self.out)
+
     def logs(self) -> str:
         return self.cluster.logs()
 
@@ -149,13 +152,34 @@ def test_ctrl_c_leaves_checkpoints_and_nothing_else(launch: Launch, local: dict[
     said = launch.ended(130)
     assert "the same command resumes the run" in said
     (claim,) = launch.cluster.everything()
-    assert f"remove them with `kubectl delete {claim.replace('claims/', 'claim/')}`" in " ".join(said.split())
+    assert f"in the claim {claim.rpartition('/')[2]}; if" in " ".join(said.split())
     all_gone(pids, 1)
     launch.run()
     launch.ended(0)
     assert all(launch.events(f"peer{n}", "resumed") for n in range(PEERS))
     assert models(launch.out) == local
     launch.nothing_left()
+
+
+def test_what_a_stopped_run_has_left_is_discarded_and_nothing_of_one_that_runs(launch: Launch) -> None:
+    launch.run()
+    launch.reaches(1)
+    launch.launcher.kill()
+    launch.launcher.communicate()
+    launch.discard()
+    assert "peers still run in the cluster, or what they wrote is not here yet" in launch.ended(2)
+    launch.attach()
+    launch.ended(0)
+    launch.run("--set", "plaintext=true", "--fresh")
+    launch.says("round 1/")
+    launch.launcher.send_signal(signal.SIGINT)
+    launch.ended(130)
+    (claim,) = launch.cluster.everything()
+    launch.discard()
+    assert f"Removed: {claim.replace('claims/', 'claim/')}; what was copied" in " ".join(launch.ended(0).split())
+    launch.nothing_left()
+    launch.discard()
+    assert "There is nothing to discard" in launch.ended(0)
 
 
 def test_peers_go_on_without_their_launcher(launch: Launch, local: dict[str, str]) -> None:

@@ -74,11 +74,19 @@ class Launch(Launched):
             *("run", self.spec, "--peers", str(PEERS), "--out", self.out, "--on", "slurm", *options, *more)
         )
 
+    def hears(self, words: str) -> str:
+        """The launcher's next line with these words."""
+        assert self.launcher.stdout
+        return next(line for line in self.launcher.stdout if words in line)
+
     def attach(self) -> None:
         self.launcher = self.cluster.launch("attach", self.out)
 
+    def pid(self, id: str) -> int:
+        return int((self.out / id / "pid").read_text())
+
     def signal_peer(self, id: str, number: signal.Signals) -> None:
-        os.kill(int((self.out / id / "pid").read_text()), number)
+        os.kill(self.pid(id), number)
 
     def pids(self) -> list[int]:
         """The pids of all processes in the job, which name the run's directory."""
@@ -114,20 +122,38 @@ def test_a_job_trains_the_models_of_a_local_run(launch: Launch, local: dict[str,
     assert "All peers are done." in launch.ended(0)
 
 
-def test_a_peer_that_is_killed_brings_the_job_into_the_queue_again(launch: Launch, local: dict[str, str]) -> None:
+def test_a_peer_that_is_killed_is_restarted_within_the_job(launch: Launch, local: dict[str, str]) -> None:
     launch.run()
     launch.reaches(3)
     launch.signal_peer("peer2", signal.SIGKILL)
     said = launch.ended(0)
+    assert "peer2 was killed by SIGKILL; restarted in the job (1 of 3 in a row)" in said
+    assert "queued again" not in said
+    assert models(launch.out) == local
+    assert restarts(launch.out) == 1
+    launch.nothing_left()
+
+
+def test_a_peer_that_keeps_crashing_brings_the_job_into_the_queue_again(launch: Launch, local: dict[str, str]) -> None:
+    launch.run("--option=restarts=1")
+    launch.reaches(3)
+    launch.signal_peer("peer1", signal.SIGSTOP)  # so that no round is completed meanwhile
+    first = launch.pid("peer2")
+    launch.signal_peer("peer2", signal.SIGKILL)
+    until(lambda: launch.pid("peer2") != first, 30, "peer2 is started again")
+    launch.signal_peer("peer2", signal.SIGKILL)
+    launch.signal_peer("peer1", signal.SIGCONT)
+    said = launch.ended(0)
+    assert "peer2 was killed by SIGKILL; restarted in the job (1 of 1 in a row)" in said
     assert "peer2 was killed by SIGKILL; queued again (1 of 5 in a row)" in said
     assert "is pending (" in said
     assert models(launch.out) == local
-    assert restarts(launch.out) == PEERS
+    assert restarts(launch.out) == PEERS + 1
     launch.nothing_left()
 
 
 def test_a_job_is_queued_again_only_so_often(launch: Launch) -> None:
-    launch.run("--option=requeues=0")
+    launch.run("--option=restarts=0", "--option=requeues=0")
     launch.reaches(2)
     launch.signal_peer("peer0", signal.SIGKILL)
     said = launch.ended(1)
@@ -177,11 +203,13 @@ def test_ctrl_c_leaves_checkpoints_and_nothing_else(launch: Launch, local: dict[
 
 def test_who_waits_in_the_queue_is_told_why_and_can_give_up(launch: Launch) -> None:
     launch.run("--option=sbatch=--begin=now+1hour")
-    assert launch.launcher.stdout
-    line = next(line for line in launch.launcher.stdout if "is pending (" in line)
-    assert "(BeginTime)" in line
+    assert "(BeginTime)" in launch.hears("is pending (")
+    launch.launcher.kill()
+    launch.launcher.communicate()
+    launch.attach()
+    assert "(BeginTime)" in launch.hears("is pending (")
     launch.launcher.send_signal(signal.SIGINT)
-    launch.ended(130)
+    assert "scancel" not in launch.ended(130)
     assert not launch.cluster.jobs()
 
 

@@ -87,6 +87,9 @@ class Desk:
         place = ["--on", "ssh", "--hosts", str(hosts or self.hosts()), "--out", str(self.out)]
         self._launch("run", str(self.spec), "--peers", str(peers), *place, *arguments)
 
+    def discard(self) -> None:
+        self._launch("discard", str(self.out))
+
     def attach(self) -> None:
         self._launch("attach", str(self.out))
 
@@ -259,6 +262,43 @@ def test_fresh_leaves_nothing_on_a_host_that_has_left_the_list(desk: Desk) -> No
     assert not desk.lab.pids()
 
 
+@pytest.mark.timeout(240)
+def test_discard_removes_what_an_ended_run_has_left_on_its_hosts(desk: Desk) -> None:
+    """Not while peers run, and not while a host cannot be reached. What was copied here stays."""
+    desk.run("--certs", str(certificates(desk)), "--set", "rounds=15")
+    desk.until_round("peer1", 1)
+    with desk.held(0):
+        desk.signal(signal.SIGHUP)
+        assert desk.code() == 129
+        pids = desk.lab.pids()
+        desk.discard()
+        assert desk.code() == 2
+        assert "lab0: peer0 still running; `dfl-launch attach" in desk.said
+        assert desk.lab.pids() == pids
+    all_gone(pids, 60)
+    desk.discard()
+    assert desk.code() == 2
+    assert "lab1: the results of peer1 are not here yet; `dfl-launch attach" in desk.said
+    desk.attach()
+    assert desk.code() == 0
+    models = desk.digests()
+    with desk.lab.cut(2):
+        desk.discard()
+        assert desk.code() == 1
+    assert "lab2 cannot be reached (timed out), and peer2 of the earlier run may still be there: nothing" in desk.said
+    there = [desk.lab.directory(number) / desk.out.name for number in range(HOSTS)]
+    assert all((path / f"peer{number}.key").exists() for number, path in enumerate(there))
+    desk.discard()
+    assert desk.code() == 0
+    assert "Removed: keys, checkpoints and models on lab0, lab1, lab2; what was copied to" in desk.said
+    assert not any(path.exists() for path in there)
+    assert desk.digests() == models
+    assert (desk.out / "peer0" / "model.safetensors").exists()
+    desk.discard()
+    assert desk.code() == 0
+    assert "There is nothing to discard: `--on ssh` has left nothing outside" in desk.said
+
+
 def test_what_cannot_be_written_at_the_desk_ends_the_run(desk: Desk) -> None:
     """With everybody ended, and one sentence that names the file."""
     desk.run("--set", "plaintext=true")
@@ -309,7 +349,44 @@ def test_hosts_that_cannot_be_used_are_named_at_once(desk: Desk) -> None:
         known.write_text(lines)
     assert "nobody@lab0: it accepts none of your keys; see that `ssh nobody@lab0` works" in desk.said
     assert "lab1: `/nowhere/python` does not run there (" in desk.said
-    assert "lab2: its host key is not known here, or has changed; connect once by `ssh lab2`" in desk.said
+    shown = fingerprint(desk.lab.directory(2) / "host_key.pub")
+    assert f"lab2: its host key {shown} is not known here; connect once by `ssh lab2`" in desk.said
+    starts = [line[:20] for line in desk.screen.read_text().splitlines()[-3:]]
+    assert starts == ["dfl-launch: nobody@l", "dfl-launch: lab1: `/", "dfl-launch: lab2: it"]
+    assert desk.nothing_created()
+
+
+def fingerprint(key: Path) -> str:
+    listed = subprocess.run(["ssh-keygen", "-l", "-f", str(key)], capture_output=True, text=True, check=True).stdout
+    return listed.split()[1]
+
+
+def test_a_host_key_that_has_changed_is_told_from_one_that_nobody_knows(desk: Desk) -> None:
+    known = desk.lab.home / ".ssh" / "known_hosts"
+    lines = known.read_text().splitlines()
+    other = " ".join(lines[1].split()[1:])  # lab0 is known by the key of lab1
+    known.write_text("\n".join([f"{lines[0].split()[0]} {other}", *lines[1:]]) + "\n")
+    try:
+        desk.run("--set", "plaintext=true")
+        assert desk.code() == 2
+    finally:
+        known.write_text("\n".join(lines) + "\n")
+    shown, expected = (fingerprint(desk.lab.directory(number) / "host_key.pub") for number in (0, 1))
+    assert f"lab0: its host key has changed: {expected} is known here, and it shows {shown}; ask who" in desk.said
+    assert "`ssh-keygen -R 10.77.0.1`" in desk.said
+    assert desk.nothing_created()
+
+
+def test_a_key_with_a_passphrase_that_no_agent_holds_is_named(desk: Desk) -> None:
+    key = desk.lab.home / ".ssh" / "id_ed25519"
+    change = ["ssh-keygen", "-q", "-p", "-f", str(key)]
+    subprocess.run([*change, "-P", "", "-N", "secret"], check=True)
+    try:
+        desk.run("--set", "plaintext=true")
+        assert desk.code() == 2
+    finally:
+        subprocess.run([*change, "-P", "secret", "-N", ""], check=True)
+    assert f"lab0: it accepts none of your keys that can be used; {key} needs a passphrase, and no agent" in desk.said
     assert desk.nothing_created()
 
 
@@ -331,3 +408,16 @@ def test_install_makes_an_environment_and_says_so(desk: Desk) -> None:
     assert desk.code(100) == 0
     assert f"lab0: makes a Python environment in {home}/.venv with dfl" in desk.said
     assert [*home.glob(".venv/lib/*/site-packages/peer/cli.py")]
+
+
+def test_another_torch_on_a_host_is_reported(desk: Desk) -> None:
+    """That of lab2 only claims to be another."""
+    (info := desk.lab.base / "other" / "torch-9.9+cu99.dist-info").mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.9+cu99\n")
+    python = info.parent / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={info.parent}:$PYTHONPATH exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    desk.run("--set", "plaintext=true", "--set", "rounds=2", hosts=desk.hosts(lab2={"python": str(python)}))
+    assert desk.code() == 0
+    machine = os.uname().machine
+    assert f"({machine}) on lab0 and lab1 and this machine, 9.9+cu99 ({machine}) on lab2); another build" in desk.said

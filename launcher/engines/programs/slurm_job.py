@@ -1,9 +1,9 @@
 """The batch script of a Slurm job: finds addresses, starts a task for every peer, decides what comes after them.
 
-    python -P slurm_job.py DIR --port 7700 --requeues 5 ID...
+    python -P slurm_job.py DIR --port 7700 --restarts 3 --requeues 5 ID...
 
-A peer that crashes ends the step (`srun --kill-on-bad-exit`), and the job is requeued; all resume from their
-checkpoints. The launcher shows what the job prints.
+A peer that crashes is restarted by its task. One that keeps crashing ends the step (`srun --kill-on-bad-exit`), and
+the job is requeued; all resume from their checkpoints. The launcher shows what the job prints.
 """
 
 import argparse
@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher.engines.programs.slurm_restarts import PeerRestarts
 from launcher.run_files import RunFiles
 from peer.files import write_atomically
-from peer.process import REFUSED, STOPPED, WRONG_INPUT, exit_words
+from peer.process import STOPPED, WRONG_INPUT, exit_words
 from peer.spec.document import Document, dump_yaml
-from peer.telemetry.results import gave_up, history
 
 TASK = Path(__file__).with_name("slurm_task.py")
 Exits = Mapping[str, int | None]
@@ -30,11 +30,12 @@ Exits = Mapping[str, int | None]
 
 @dataclass(frozen=True)
 class JobRunner:
-    """One start of the job. `requeues` bounds those in a row without a completed round."""
+    """One start of the job. restarts, requeues: how often at most in a row, without a completed round."""
 
     files: RunFiles
     ids: Sequence[str]
     port: int
+    restarts: int
     requeues: int
 
     def run(self) -> int:
@@ -95,42 +96,44 @@ class JobRunner:
         exits = self.files.job / "exit"
         shutil.rmtree(exits, ignore_errors=True)
         exits.mkdir()
+        (self.files.job / "restarts").mkdir(exist_ok=True)
         command = [*step(len(self.ids)), "--wait=0", sys.executable, "-P", str(TASK), "peer"]
-        subprocess.call([*command, str(self.files.path), *self.ids], stdin=subprocess.DEVNULL)
+        subprocess.call([*command, str(self.files.path), str(self.restarts), *self.ids], stdin=subprocess.DEVNULL)
         return {id: int((exits / id).read_text()) if (exits / id).exists() else None for id in self.ids}
 
     def restart_reason(self, exits: Exits) -> str | None:
         """Return why the peers are to be restarted; None if they have decided themselves how they end."""
-        first = not (self.files.job / "row.json").exists()
-        if self.stopping or any(self.decided(id, code, first) for id, code in exits.items()):
+        failed = {id: code for id, code in exits.items() if code is not None and code not in (0, *STOPPED)}
+        if self.stopping or not all(PeerRestarts(self.files, id).may_help(code) for id, code in failed.items()):
             return None
-        crashed = {id: code for id, code in exits.items() if code is not None and code not in (0, *STOPPED)}
-        if crashed:
-            return ", ".join(f"{id} {exit_words(code)}" for id, code in crashed.items())
+        if failed:
+            return ", ".join(f"{id} {exit_words(code)}" for id, code in failed.items())
         if any(code is None for code in exits.values()):
             return "Slurm has ended the peers"
         if any(exits.values()):
             return "Slurm has told the peers to end"
         return None
 
-    def decided(self, id: str, code: int | None, first: bool) -> bool:
-        """Return whether a restart would not help; a crash is no decision, a refusal one at the first start only."""
-        return (code in REFUSED and first) or (code == 1 and gave_up(self.files.out(id)))
-
     def requeues_in_row(self) -> int:
         """Return which requeue this would be, of those since the last completed round."""
         path = self.files.job / "row.json"
         before = json.loads(path.read_text()) if path.exists() else {"row": 0, "round": -1}
-        round = max((done[-1].round for id in self.ids if (done := history(self.files.out(id)))), default=0)
+        round = max(PeerRestarts(self.files, id).completed for id in self.ids)
         row = before["row"] + 1 if round == before["round"] else 1
         write_atomically(path, json.dumps({"row": row, "round": round}).encode())
         return int(row)
 
     def finish(self, exits: Exits) -> int:
         """Report to the launcher. Return the job's own exit code."""
-        rounds = Document.read(self.files.federation).content.get("rounds", 10)
-        restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-        content = {"rounds": rounds, "restarts": restarts, "codes": dict(exits)}
+        spec = Document.read(self.files.federation).content
+        requeues = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+        restarts = {id: requeues + PeerRestarts(self.files, id).total for id in self.ids}
+        content = {
+            "rounds": spec.get("rounds", 10),
+            "rewinds": spec.get("rewinds"),
+            "restarts": restarts,
+            "codes": dict(exits),
+        }
         write_atomically(self.files.job / "codes.json", json.dumps(content).encode())
         return int(any(code != 0 for code in exits.values()))
 
@@ -153,10 +156,11 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("directory", type=Path)
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--restarts", type=int, required=True)
     parser.add_argument("--requeues", type=int, required=True)
     parser.add_argument("ids", nargs="+")
     given = parser.parse_args()
-    return JobRunner(RunFiles(given.directory), given.ids, given.port, given.requeues).run()
+    return JobRunner(RunFiles(given.directory), given.ids, given.port, given.restarts, given.requeues).run()
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
-"""A task of a Slurm job, one for every peer. Only the standard library: each of them waits for its imports.
+"""A task of a Slurm job, one for every peer. Only the standard library until a peer has failed: each of them waits for
+its imports.
 
     python -P slurm_task.py address DIR FIRST_PORT    '{"n1": "10.0.0.1", ...}' in the environment's DFL_NODES
 
 Before the peers start: finds a port on its node, and holds it until all have found one. Prints one line of JSON: its
 rank, its node, `host:port` for the others and the address to listen at.
 
-    python -P slurm_task.py peer DIR ID...            the one whose place in the list is the task's rank
+    python -P slurm_task.py peer DIR RESTARTS ID...   the one whose place in the list is the task's rank
 
-Runs the peer, and writes its exit code into a file.
+Runs the peer, restarts it after a crash, at most RESTARTS times in a row without a completed round, and writes the last
+exit code into a file.
 """
 
 import json
@@ -22,20 +24,39 @@ LAST_PORT = 65_535
 
 
 def main() -> int:
-    what, directory, *more = sys.argv[1:]
+    what, directory, number, *ids = sys.argv[1:]
     rank = int(os.environ["SLURM_PROCID"])
-    return (
-        run_peer(Path(directory), more[rank]) if what == "peer" else find_address(Path(directory), int(more[0]), rank)
-    )
+    if what == "address":
+        return find_address(Path(directory), int(number), rank)
+    return run_peer(Path(directory), ids[rank], int(number))
 
 
-def run_peer(directory: Path, id: str) -> int:
-    # Slurm sends a signal to all processes of a task, so the peer has it, too.
+def run_peer(directory: Path, id: str, restarts: int) -> int:
+    stops: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, lambda told, _: stops.append(told))
     command = [sys.executable, "-P", "-m", "peer.cli", "--config", str(directory / f"{id}.yaml"), "--quiet"]
     log = os.open(directory / id / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    code = subprocess.call(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    code, in_row, completed = 128 + signal.SIGTERM, 0, 0
+    while not stops:
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log) as peer:
+            # Slurm signals all processes of a task, so the peer too, but perhaps not one that had only just begun.
+            if stops:
+                peer.terminate()
+            code = peer.wait()
+        if code == 0 or stops:
+            break
+        from launcher.engines.programs.slurm_restarts import PeerRestarts
+        from launcher.run_files import RunFiles
+        from peer.process import exit_words
+
+        crashes, before = PeerRestarts(RunFiles(directory), id), completed
+        completed = crashes.completed
+        in_row = in_row + 1 if completed == before else 1
+        if in_row > restarts or not crashes.may_help(code):
+            break
+        crashes.add()
+        print(f"{id} {exit_words(code)}; restarted in the job ({in_row} of {restarts} in a row)", flush=True)
     path = directory / ".job" / "exit" / id
     beside = path.with_name(f".{id}.part")  # the file is whole or not there
     beside.write_text(str(code))

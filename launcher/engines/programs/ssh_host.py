@@ -20,12 +20,15 @@ import hashlib
 import importlib.util
 import json
 import os
+import platform
+import re
 import shutil
 import signal
 import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -93,36 +96,99 @@ def installation_mark(directory: str) -> str:
     return os.path.join(directory, ".venv", ".dfl")
 
 
-def contents(content: str, extras: list[str]) -> str:
-    return f"{hashlib.sha256(content.encode()).hexdigest()} {' '.join(extras)}"
+class Installation:
+    """A Python environment in the directory of runs, with a wheel of dfl and what it needs.
+
+    wheel: its name, and its content in base64. pins: the text of files for pip, by name: constraints.txt has versions
+    and hashes of all packages, pip.txt those of pip itself, torch-cpu.txt those of torch without CUDA.
+    """
+
+    def __init__(
+        self, directory: str, wheel: tuple[str, str], extras: list[str], pins: dict[str, str], torch: str
+    ) -> None:
+        self.root, (self.name, self.content) = absolute(directory), wheel
+        self.extras, self.pins, self.torch = extras, pins, torch
+        what = json.dumps([self.content, extras, pins], sort_keys=True)
+        self.mark = f"{torch} {hashlib.sha256(what.encode()).hexdigest()}"
+
+    def marked(self) -> str:
+        """Return the mark of the environment that is there; empty if none is, or no whole one."""
+        path = installation_mark(self.root)
+        return read(path) if os.path.exists(path) else ""
+
+    def make(self) -> None:
+        """Make it. Raises CommandRejected with pip's reason if that fails."""
+        make_own(self.root)
+        environment = os.path.join(self.root, ".venv")
+        # Of an environment that has the other torch, pip would keep that: its version is the same.
+        begin_anew = ["--clear"] if self.marked().partition(" ")[0] != self.torch else []
+        run_command(sys.executable, "-m", "venv", *begin_anew, environment)
+        write(installation_mark(self.root), self.torch, 0o600)  # of an environment that is not whole yet
+        pip = [os.path.join(environment, "bin", "python"), "-m", "pip", "install"]
+        pip += ["--disable-pip-version-check", "--quiet"]
+        with tempfile.TemporaryDirectory(dir=self.root) as files:
+            for name, text in self.pins.items():
+                write(os.path.join(files, name), text, 0o600)
+            wheel = os.path.join(files, self.name)
+            with open(wheel, "wb") as file:
+                file.write(base64.b64decode(self.content))
+            run_command(*pip, "-r", os.path.join(files, "pip.txt"))
+            if self.torch == "cpu":
+                self._install_torch([*pip, "--no-deps", "-r", os.path.join(files, "torch-cpu.txt")])
+            # Alone and first, as pip cannot know its hash; and anew, as its version does not change with the code.
+            run_command(*pip, "--no-deps", "--force-reinstall", wheel)
+            extras = f"[{','.join(self.extras)}]" if self.extras else ""
+            run_command(*pip, "-c", os.path.join(files, "constraints.txt"), f"dfl{extras}")
+        write(installation_mark(self.root), self.mark, 0o600)
+
+    def _install_torch(self, command: list[str]) -> None:
+        try:
+            run_command(*command)
+        except CommandRejected as error:
+            raise CommandRejected(
+                f"pip there finds no CPU build of torch ({error}); name an index that has it as `extra-index-url` in "
+                "pip.conf there, or give the host `torch: cuda`"
+            ) from None
 
 
-def installed(directory: str, content: str, extras: list[str]) -> bool:
-    """Return whether the environment holds that wheel; `content` is base64."""
-    path = installation_mark(absolute(directory))
-    return os.path.exists(path) and read(path) == contents(content, extras)
+def installation(*, torch: str | None, device: str, **order: Any) -> Installation:
+    """Return the installation that the order asks for. torch: cpu or cuda; None: the one that the device needs."""
+    return Installation(**order, torch=torch or fitting_torch(device))
 
 
-def install(directory: str, name: str, content: str, extras: list[str]) -> None:
-    """Make an environment with that wheel, whose version does not change with the code: so it is reinstalled."""
-    root = absolute(directory)
-    make_own(root)
-    python, wheel = os.path.join(root, ".venv", "bin", "python"), os.path.join(root, name)
-    with open(wheel, "wb") as file:
-        file.write(base64.b64decode(content))
-    pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
-    run_command(sys.executable, "-m", "venv", os.path.join(root, ".venv"))
-    run_command(*pip, wheel + (f"[{','.join(extras)}]" if extras else ""))
-    run_command(*pip, "--no-deps", "--force-reinstall", wheel)
-    os.remove(wheel)
-    write(installation_mark(root), contents(content, extras), 0o600)
+NVIDIA = "/dev/nvidiactl"
+"""What a Linux with a driver of NVIDIA has."""
+
+
+def fitting_torch(device: str) -> str:
+    """Return which build of torch the device needs: cpu, cuda, or "any" where there is but one."""
+    if not sys.platform.startswith("linux"):
+        return "any"
+    has_gpu = os.path.exists(NVIDIA) or shutil.which("nvidia-smi") is not None
+    return "cuda" if device.startswith("cuda") or (device == "auto" and has_gpu) else "cpu"
+
+
+def installed(**order: Any) -> bool:
+    """Return whether the environment is what the order asks for."""
+    asked = installation(**order)
+    return asked.marked() == asked.mark
+
+
+def install(**order: Any) -> None:
+    installation(**order).make()
 
 
 def run_command(*command: str) -> None:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode:
         said = done.stdout.decode(errors="replace").strip().splitlines()
-        raise CommandRejected(f"{' '.join(command[:4])}: {said[-1] if said else f'exit code {done.returncode}'}")
+        errors = [number for number, line in enumerate(said) if line.startswith("ERROR: ")]
+        why = " ".join(line.strip() for line in said[errors[-1] if errors else -1 :])[:MAX_REASON_CHARACTERS]
+        raise CommandRejected(f"{' '.join(command[:4])}: {why or f'exit code {done.returncode}'}")
+
+
+MAX_REASON_CHARACTERS = 500
+"""The most that is told of why a command failed."""
 
 
 POLL_INTERVAL_S = 0.2
@@ -300,6 +366,7 @@ def survey(directory: str, run: dict[str, str], ids: list[str]) -> dict[str, Any
         "python": [*sys.version_info[:3]],
         "dfl": version(),
         "time": time.time(),
+        "torch": torch_build(),
         "venv": all(importlib.util.find_spec(name) for name in ("venv", "ensurepip")),
         "installed": os.path.exists(installation_mark(os.path.dirname(root))),
         "free": shutil.disk_usage(there).free,
@@ -316,6 +383,19 @@ def version() -> str | None:
         return metadata.version("dfl")
     except metadata.PackageNotFoundError:
         return None
+
+
+def torch_build() -> str:
+    """Return the version of torch and the kind of machine, without an import that takes seconds."""
+    try:
+        torch = metadata.distribution("torch")
+    except metadata.PackageNotFoundError:
+        return "none"
+    path, build = str(torch.locate_file("torch/version.py")), torch.version
+    if os.path.exists(path):  # for CUDA it says more than the package's version
+        found = re.search(r"^__version__ = '([^']+)'", read(path), re.MULTILINE)
+        build = found.group(1) if found else build
+    return f"{build} ({platform.machine()})"
 
 
 def device(name: str) -> str:

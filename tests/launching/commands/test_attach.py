@@ -129,3 +129,14 @@ def test_what_cannot_be_taken_up_is_told(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / ".engine.json").write_text('{"on": "locla", "settings": {}, "device": "auto", "certs": null}')
     assert main(["attach", str(tmp_path)]) == 2
     assert "unknown engine `locla`" in capsys.readouterr().err
+
+
+def test_where_nothing_is_left_elsewhere_there_is_nothing_to_discard(
+    elsewhere: None, federation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["discard", str(tmp_path)]) == 2
+    assert "holds no run that a launcher began" in capsys.readouterr().err
+    out = tmp_path / "out"
+    assert main(["run", str(federation), "--peers", "3", "--out", str(out), "--on", "elsewhere"]) == 129
+    assert main(["discard", str(out)]) == 0
+    assert "There is nothing to discard: `--on elsewhere` has left nothing" in capsys.readouterr().out

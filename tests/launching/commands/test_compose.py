@@ -42,3 +42,16 @@ def test_a_file_of_weights_goes_into_every_container(tmp_path: Path) -> None:
         assert {"type": "bind", "source": "./base.pt", "target": "/weights/base.pt", "read_only": True} in service[
             "volumes"
         ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_containers_that_would_run_as_root_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    certs, out = tmp_path / "certs", ["--certs", str(tmp_path / "certs"), "--out", str(tmp_path / "docker-compose.yml")]
+    assert main(["certs", str(DEMO), "--out", str(certs)]) == 0
+    for number in range(1, 5):
+        os.chown(certs / f"peer{number}.key", 1000, 1000)
+    assert main(["compose", str(DEMO), *out]) == 0
+    assert "the containers of peer0 will run as root, to whom" in " ".join(capsys.readouterr().out.split())
+    os.chown(certs / "peer0.key", 1000, 1000)
+    assert main(["compose", str(DEMO), *out]) == 0
+    assert "as root" not in capsys.readouterr().out

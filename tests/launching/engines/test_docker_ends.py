@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 
 import pytest
 
+from launcher.engines import docker
 from launcher.engines.base import Run
-from launcher.engines.docker import DockerDeployment, DockerSettings
+from launcher.engines.docker import DockerDeployment, DockerEngine, DockerSettings
 from launcher.engines.docker_container import Container, ContainerEvent, docker_sdk
 from launcher.run_files import RunFiles
-from peer.errors import FailedError
+from peer.errors import FailedError, InputError
 from peer.spec.loading import load_spec
 
 DEMO = Path(__file__).parents[3] / "examples" / "demo.yaml"
@@ -104,3 +105,26 @@ async def test_a_log_that_cannot_be_written_here_ends_the_wait_once(tmp_path: Pa
     container.on_event(ContainerEvent("peer0", "die", 143))
     assert await container.wait() == 143
     await container.close()
+
+
+class Ended(SlowContainer):
+    def __init__(self, engine: SlowEngine, name: str, status: str) -> None:
+        super().__init__(engine, name)
+        self.status = status
+
+
+def test_what_has_ended_is_discarded_and_nothing_beside_one_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("docker")
+    client: Any = SlowEngine()
+    client.close = lambda: None
+    client.left = [Ended(client, "one", "exited"), Ended(client, "two", "running")]
+    monkeypatch.setattr(docker, "connect", lambda: client)
+    run, engine = Run(load_spec(DEMO), RunFiles(tmp_path)), DockerEngine(DockerSettings())
+    with pytest.raises(InputError, match="two still run; end them with `dfl-launch attach"):
+        engine.discard(run)
+    assert len(client.left) == 2
+    client.left[1].status = "exited"
+    assert engine.discard(run) == "2 containers"
+    assert engine.discard(run) == ""

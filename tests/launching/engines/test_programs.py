@@ -25,9 +25,13 @@ def imported(program: str, everywhere: bool = True) -> set[str]:
     return {name.partition(".")[0] for name in found}
 
 
-@pytest.mark.parametrize("program", ["ssh_host", "ssh_keeper", "volume_agent", "slurm_task"])
+@pytest.mark.parametrize("program", ["ssh_host", "ssh_keeper", "volume_agent"])
 def test_a_stand_alone_program_uses_the_standard_library_alone(program: str) -> None:
     assert imported(program) <= sys.stdlib_module_names
+
+
+def test_a_task_of_slurm_uses_the_standard_library_alone_until_its_peer_has_failed() -> None:
+    assert imported("slurm_task", everywhere=False) <= sys.stdlib_module_names
 
 
 def test_the_fork_server_imports_nothing_heavy_before_it_sets_the_number_of_threads() -> None:

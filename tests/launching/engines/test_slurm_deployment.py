@@ -109,7 +109,7 @@ async def test_the_exit_codes_are_read_while_squeue_fails(slurm: Slurm) -> None:
     slurm.down("squeue")
     async with deployed(slurm) as (_, peer):
         await slurm.until(lambda: "squeue failed: no controller" in slurm.said)
-        codes = {"rounds": 10, "restarts": 0, "codes": {"peer0": 7}}
+        codes = {"rounds": 10, "restarts": {"peer0": 0}, "codes": {"peer0": 7}}
         write_atomically(slurm.run.files.job / "codes.json", json.dumps(codes).encode())
         assert await peer.wait() == 7
 

@@ -6,8 +6,8 @@ import pytest
 
 from launcher.cli import main
 from launcher.engines import slurm
-from launcher.engines.base import engine
-from launcher.engines.slurm import SlurmSettings
+from launcher.engines.base import Run, engine
+from launcher.engines.slurm import SlurmSettings, time_limit
 from launcher.run_files import RunFiles
 from peer.errors import InputError
 from peer.spec.loading import load_spec
@@ -78,6 +78,8 @@ def test_a_cluster_that_does_not_answer_is_one_sentence_after_what_needs_no_answ
         ({"cpus": 3, "memory": "4G"}, "--cpus-per-task=3 --mem-per-cpu=1366M"),  # rounded up: 4096 / 3
         ({"memory": 800}, "--mem-per-cpu=800M"),
         ({"gpus": 2}, "--gpus-per-task=2"),
+        ({}, "--signal=TERM@60"),
+        ({"warning": 300}, "--signal=TERM@300"),
         ({"sbatch": "--qos=high '--comment=two words'"}, "--qos=high|--comment=two words"),
     ],
 )
@@ -86,6 +88,30 @@ def test_settings_become_arguments_of_sbatch(given: dict[str, object], asked: st
     expected = asked.split("|") if "|" in asked else asked.split()
     assert set(expected) <= set(made)
     assert "--output=/shared/50%%/.job/log.txt" in made
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [
+        (30, 1800),
+        ("0:30", 60),  # Slurm rounds up to minutes
+        ("4:00:00", 14_400),
+        ("1-2", 93_600),
+        ("1-0:0:1", 86_460),
+        (0, None),
+        ("infinite", None),
+    ],
+)
+def test_a_time_limit_is_read_as_slurm_reads_it(time: int | str, seconds: int | None) -> None:
+    assert time_limit(str(time)) == seconds
+
+
+def test_the_check_refuses_a_time_limit_that_ends_with_the_warning(tmp_path: Path) -> None:
+    run = Run(load_spec(DEMO), RunFiles(tmp_path))
+    refused = "`time` is 2 minutes, and the peers are told to stop 120 seconds before its end; give a longer `time` or"
+    with pytest.raises(InputError, match=refused):
+        engine("slurm", {"time": 2, "warning": 120}).check(run)
+    SlurmSettings(time="2", warning=119).check_time()
 
 
 @pytest.mark.parametrize("given", [{"memory": "much"}, {"cpus": 0}, {"queue": "gpu"}, {"sbatch": "--comment='open"}])
