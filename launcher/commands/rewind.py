@@ -13,7 +13,7 @@ from launcher.command_spec import resolved
 from launcher.output import Output
 from launcher.supervision.run_directory import RunDirectory
 from peer.errors import InputError
-from peer.files import write_atomically
+from peer.files import sole_use, write_atomically
 from peer.runtime.backup import pending_rewind, rounds_in_words, sealed_rounds
 from peer.spec.document import Document
 from peer.spec.recordings import RUN
@@ -27,11 +27,15 @@ def rewind_command(arguments: argparse.Namespace, output: Output) -> int:
     places = {id: directory.files.out(id) for id in spec.ids}
     if not any((place / RUN).exists() for place in places.values()):
         raise InputError(
-            f"{directory.path}: holds no directory of a peer; give --out, or, where the peers are on other machines, "
-            "write the round under `rewinds` yourself (`dfl-peer --check` shows which rounds a peer holds)"
+            f"{directory.path}: has no <id>/run.json of a peer; give the run's directory as --out, or, where the peers "
+            "are on other machines, write the round under `rewinds` yourself (`dfl-peer --check` shows which rounds a "
+            "peer holds)"
         )
     try:
         directory.claim()
+        for place in filter(Path.exists, places.values()):
+            with sole_use(place):
+                pass  # a peer that was started by hand may still run
         round = _common_round({id: sealed_rounds(place) for id, place in places.items()}, arguments.to)
         rewinds = (*(spec.rewinds or ()), round)
         for place in places.values():

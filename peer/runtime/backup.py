@@ -121,10 +121,13 @@ def backup(out: Path, to: Path, round: int | None = None) -> Sequence[int]:
         raise InputError(f"{out}: holds no run of a peer; give the directory that has its run.json") from None
     if to.exists():
         raise InputError(f"{to}: exists already; give another name for the backup")
+    if not to.parent.is_dir():
+        raise InputError(f"{to.parent}: there is no such directory; create or mount it")
+    if to.resolve().is_relative_to(out.resolve()):
+        raise InputError(f"{to}: lies in the directory that it is to be a copy of; give a place elsewhere")
     if round is not None and round not in (there := sealed_rounds(out)):
         raise InputError(f"{out}: cannot back up round {round}, as it holds {rounds_in_words(there)}")
     try:
-        to.parent.mkdir(parents=True, exist_ok=True)
         with private(), tempfile.TemporaryDirectory(dir=to.parent, prefix=f".{to.name}.") as beside:
             made = Path(beside) / identity.id
             made.mkdir()
@@ -144,23 +147,26 @@ def backup(out: Path, to: Path, round: int | None = None) -> Sequence[int]:
                 made.replace(to)
             sync(to.parent)
     except OSError as error:
-        raise FailedError(write_failure(error.filename or to, error)) from None
+        raise FailedError(write_failure(to, error)) from None
     return copied
 
 
 def _copy_checkpoints(out: Path, made: Path, round: int | None) -> Sequence[int]:
-    """Copy the archive and the newest checkpoint, or that round alone; return the rounds, all of them intact."""
+    """Copy all checkpoints, or that of one round; return the rounds, all of them intact."""
     files, target = Checkpoints(out / "checkpoint"), Checkpoints(made / "checkpoint")
     for _ in range(ATTEMPTS):
-        older, newest = files.archive.rounds(), files.rounds()[-1:]
-        wanted = [*older, *newest] if round is None else [round]
-        for at in wanted:
-            with suppress(OSError, ValueError, KeyError):  # a running peer has replaced or removed it
-                (files.archive if at in older else files).copy(at, target)
-            if target.verify(at):
-                target.drop_after(at - 1)
-        if not wanted:
+        # The archive is listed last, as a running peer may move a round there meanwhile.
+        for source in (files, files.archive):
+            for at in source.rounds() if round is None else [round]:
+                if at in target.rounds():
+                    continue
+                with suppress(OSError, ValueError, KeyError):  # replaced or removed meanwhile
+                    source.copy(at, target)
+                if target.verify(at):
+                    target.drop(at)
+        there, left = target.rounds(), sealed_rounds(out)
+        if not left:
             raise InputError(f"{out}: holds no checkpoint yet; make a backup after the first round")
-        if wanted[-1] in (there := target.rounds()):
+        if there and (round is not None or {at for at in left if at < there[-1]} <= {*there}):
             return there
     raise FailedError(f"{out}: its checkpoint is damaged, or changed while it was copied; try again")

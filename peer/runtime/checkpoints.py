@@ -377,6 +377,10 @@ class Checkpoints:
         self._drop(self.rounds()[:-last])
         self._drop_unsealed()
 
+    def drop(self, round: int) -> None:
+        """Remove the checkpoint of a round."""
+        self._drop([round])
+
     def _drop(self, beyond: Collection[int]) -> None:
         # A power cut must not leave a seal whose files are gone: missing messages would count as pruned.
         for at in beyond:
@@ -409,7 +413,7 @@ class Checkpoints:
         last_resort = max((at for at in rounds if at <= low_watermark), default=-1)
         for at in rounds[:-2]:
             if at < last_resort:
-                if keep and at % keep.every == 0:
+                if keep and at and at % keep.every == 0:
                     self.copy(at, self.archive)
                     self.archive.drop_before(keep.last)
                 self._set_aside("round", at, "json")  # the seal first

@@ -223,7 +223,7 @@ class Rewound(Event):
     """The last round that counts."""
 
     def __str__(self) -> str:
-        return f"went back to round {self.round}, as all have agreed"
+        return f"went back to round {self.round}, as `rewinds` says"
 
 
 @dataclass(frozen=True, kw_only=True)

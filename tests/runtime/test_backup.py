@@ -156,16 +156,17 @@ def test_who_has_nothing_does_not_begin_in_the_middle(tmp_path: Path) -> None:
 
 def test_nobody_continues_from_a_backup_alone(place: Path, tmp_path: Path) -> None:
     out = place / "peer0"
-    assert backup(out, tmp_path / "backup") == [4, 6, 9]
+    assert {4, 6, 8, 9} <= {*backup(out, tmp_path / "backup")}
     assert not any(path.stat().st_mode & 0o077 for path in (tmp_path / "backup", *(tmp_path / "backup").rglob("*")))
     shutil.rmtree(out)
     (tmp_path / "backup").replace(out)
-    with pytest.raises(InputError, match="is a backup with rounds 4, 6, 9, and a peer does not continue from it alone"):
+    with pytest.raises(InputError, match=r"is a backup with rounds 4, 6, .*9, and a peer does not continue from it"):
         run(place)
 
 
 def test_a_backup_is_whole_or_not_there(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, to = place / "peer0", tmp_path / "backups" / "peer0.tar"
+    to.parent.mkdir()
     with (
         patch("peer.runtime.checkpoints.write_atomically", side_effect=FailedError("full")),
         pytest.raises(FailedError),
@@ -181,6 +182,8 @@ def test_a_backup_is_whole_or_not_there(place: Path, tmp_path: Path, capsys: pyt
         ([str(out), str(to)], "exists already"),
         ([str(out), str(tmp_path / "new"), "--round", "5"], "cannot back up round 5, as it holds rounds 4, 6"),
         ([str(tmp_path / "backups"), str(tmp_path / "new")], "holds no run of a peer"),
+        ([str(out), str(tmp_path / "not mounted" / "new")], "there is no such directory; create or mount it"),
+        ([str(out), str(out / "new")], "lies in the directory that it is to be a copy of"),
     ):
         assert cli.main(["backup", *wrong]) == 2
         assert why in capsys.readouterr().err
@@ -195,6 +198,6 @@ def test_a_backup_of_what_is_replaced_meanwhile_is_tried_again(place: Path, tmp_
         real(path, content[:-1] if len(seen) == 5 else content, *more)
 
     with patch("peer.runtime.checkpoints.write_atomically", garbled):
-        assert backup(out, tmp_path / "backup") == [4, 6, 9]
+        assert {4, 6, 8, 9} <= {*backup(out, tmp_path / "backup")}
     copied = Checkpoints(tmp_path / "backup" / "checkpoint")
     assert all(copied.verify(round) is None for round in copied.rounds())

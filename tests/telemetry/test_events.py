@@ -113,7 +113,7 @@ EVENTS: list[tuple[Event, str]] = [
     ),
     (RoundDone(round=1), "round 1 done: accuracy not measured, loss not measured"),
     (Resumed(round=2), "resumed after round 2"),
-    (Rewound(round=2), "went back to round 2, as all have agreed"),
+    (Rewound(round=2), "went back to round 2, as `rewinds` says"),
     (RoundDurable(round=2), "round 2 is durable"),
     (CallerRefused(caller="x", origin="ipv4:127.0.0.1:5", reason="no"), "refused x from ipv4:127.0.0.1:5: no"),
     (

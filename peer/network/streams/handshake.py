@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from secrets import randbits
@@ -116,7 +116,9 @@ class Identity:
 
 
 def _facts(name: str, value: Any) -> Iterator[str]:
-    below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    below: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else ()
+    if isinstance(value, list) and not all(isinstance(one, int | float) for one in value):
+        below = enumerate(value)
     if not below:
         yield f"`{name}` {json.dumps(value)}"[:MAX_DIFFERENCE_CHARACTERS]
     for key, one in below:
@@ -145,7 +147,7 @@ def _describe_both(what: str, theirs: Sequence[str], ours: Sequence[str]) -> str
     if only_theirs:
         differ = f"its {what} has {only_theirs}, and this peer's {only_ours or nothing}"
     else:
-        differ = f"this peer's {what} has {only_ours}, and its {nothing}"
+        differ = f"this peer's {what} has {only_ours}, and the other's {nothing}"
     return f"refused: {differ}; {MAKE_ALIKE_HINT}"
 
 

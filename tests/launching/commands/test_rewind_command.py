@@ -75,4 +75,4 @@ def test_where_no_peer_is_here_the_operators_write_it_themselves(
     (tmp_path / "hospitals.yaml").write_text(TEXT)
     code, said = rewind(tmp_path, capsys)
     assert code == 2
-    assert "holds no directory of a peer; give --out, or" in said
+    assert "has no <id>/run.json of a peer" in said

@@ -42,7 +42,9 @@ def test_of_settings(changes: dict[str, Any], said: str) -> None:
 
 def test_of_a_setting_that_only_one_has() -> None:
     said = refusal(identity("us", OURS | {"clip_gradient": 1.0}), identity("them", OURS))
-    assert said.startswith("refused: this peer's federation has `clip_gradient` 1.0, and its has nothing of the kind")
+    assert said.startswith(
+        "refused: this peer's federation has `clip_gradient` 1.0, and the other's has nothing of the kind"
+    )
 
 
 def test_of_columns_and_classes() -> None:
