@@ -155,18 +155,17 @@ def _copy_checkpoints(out: Path, made: Path, round: int | None) -> Sequence[int]
     """Copy all checkpoints, or that of one round; return the rounds, all of them intact."""
     files, target = Checkpoints(out / "checkpoint"), Checkpoints(made / "checkpoint")
     for _ in range(ATTEMPTS):
-        # The archive is listed last, as a running peer may move a round there meanwhile.
-        for source in (files, files.archive):
-            for at in source.rounds() if round is None else [round]:
-                if at in target.rounds():
-                    continue
+        if not (wanted := {*sealed_rounds(out)} if round is None else {round}):
+            raise InputError(f"{out}: holds no checkpoint yet; make a backup after the first round")
+        # The archive comes last, as a running peer may move a round there meanwhile.
+        for at, source in ((at, source) for source in (files, files.archive) for at in sorted(wanted)):
+            if at not in target.rounds():
                 with suppress(OSError, ValueError, KeyError):  # replaced or removed meanwhile
                     source.copy(at, target)
                 if target.verify(at):
                     target.drop(at)
-        there, left = target.rounds(), sealed_rounds(out)
-        if not left:
-            raise InputError(f"{out}: holds no checkpoint yet; make a backup after the first round")
-        if there and (round is not None or {at for at in left if at < there[-1]} <= {*there}):
-            return there
+        if not (wanted & {*sealed_rounds(out)}) - {*target.rounds()}:
+            break
+    if there := target.rounds():
+        return there
     raise FailedError(f"{out}: its checkpoint is damaged, or changed while it was copied; try again")
