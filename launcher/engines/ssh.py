@@ -39,6 +39,7 @@ from peer.files import write_failure
 from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
 from peer.tasks import background
+from peer.telemetry.events import LAST_MOMENT
 from peer.telemetry.results import BEST_MODEL, MODEL, WANTED
 from peer.text import duration, printable
 from peer.topology import neighbours
@@ -174,12 +175,14 @@ async def _survey(run: Run, one: Agent, places: Mapping[str, Placement]) -> Answ
     with as_input_error(f"{one.host.host}: {{}}"):
         asked = time.time()
         found: Answer = await one.ask("survey", directory=directory, run=known_owner(run), ids=ids)
-    return found | {"ahead": seconds_ahead(float(found["time"]), asked, time.time())}
+        return found | {"ahead": seconds_ahead(found.get("time"), asked, time.time())}
 
 
-def seconds_ahead(there: float, asked: float, answered: float) -> float:
+def seconds_ahead(there: Any, asked: float, answered: float) -> float:
     """Return by how much, at least, a clock is ahead that showed `there` at some moment between two of this machine's;
-    negative: behind. All in Unix seconds."""
+    negative: behind. All in Unix seconds. FailedError for what is no time, as a host may tell anything."""
+    if not isinstance(there, float) or not 0 <= there <= LAST_MOMENT:
+        raise FailedError("it does not tell its time")
     return there - min(max(there, asked), answered)
 
 

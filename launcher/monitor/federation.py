@@ -288,8 +288,9 @@ class FederationView:
         self._missed = frozenset[str]()
         """The members that were reported as missing for a decision."""
         self._remind_at = REMIND_SECONDS
-        self._expiries = set[tuple[float, int]]()
-        """The expiries of certificates that were reported, each with the threshold in days."""
+        self._last_expiry: tuple[float, int] | None = None
+        """When the certificates of the last warning expire, with its threshold in days. One is enough: peers whose
+        certificates were made together warn together."""
 
     def update(self, news: Iterable[News], now: float) -> list[str]:
         """Take in what is new of all; return what to tell a person of it, and of waits. `now` in unix seconds."""
@@ -384,14 +385,11 @@ class FederationView:
         return lines
 
     def _told_before(self, event: Event) -> bool:
-        """Whether this is a warning that another peer has given: certificates that were made together expire together.
-        Notes that it is told now."""
+        """Whether this is the warning that another peer has just given; note that it is told now."""
         if not isinstance(event, CertificateExpires):
             return False
-        warning = event.expires, event.days
-        known = warning in self._expiries
-        self._expiries.add(warning)
-        return known
+        before, self._last_expiry = self._last_expiry, (event.expires, event.days)
+        return before == self._last_expiry
 
     def _take_end(self, agreed: Sequence[StoppedEarly]) -> list[str]:
         """Report once that all peers end early, as each of them says."""

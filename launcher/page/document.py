@@ -114,7 +114,7 @@ class ReportDocument:
 
         points = [{name: row[name] for name in DRAWN if name in row} for row in drawn(peer_rounds)]
         peers = [{name: value for name, value in row.items() if name != "classes"} for row in self.tables["peers"]]
-        note = (f"The curves show every {every}th round, the first and the last.",) if every > 1 else ()
+        note = (f"The curves show one round in {every}, and the first and the last.",) if every > 1 else ()
         runs = [replace(run, notes=(*run.notes, *note)) for run in self.runs]
         return replace(
             self, runs=runs, tables=self.tables | {"rounds": drawn(rounds), "peer_rounds": points, "peers": peers}

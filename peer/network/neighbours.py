@@ -235,6 +235,8 @@ class Edges:
         """Former neighbours, and how often each has been told since then that it is none any more."""
         self.changed = asyncio.Event()
         """Set on every change of an edge or of what is known about one."""
+        self.known = False
+        """Whether the edges of the first round, or those in the checkpoint, are known."""
         self.last_round: int | None = None
         """The last round of this view or of the run, once it is settled."""
 
@@ -253,6 +255,7 @@ class Edges:
 
     def use(self, round: int, receivers: Collection[str], senders: Collection[str]) -> None:
         """Use these edges from `round` on; other edges of that round stay open until it is over."""
+        self.known = True
         current: list[tuple[Direction, str]] = [("send", peer) for peer in receivers]
         current += [("receive", peer) for peer in senders]
         for edge in current:
@@ -268,6 +271,7 @@ class Edges:
         return [(way, peer, span.first, span.last) for (way, peer), span in self._spans.items()]
 
     def load(self, edges: Iterable[tuple[Direction, str, int, int | None]]) -> None:
+        self.known = True
         for way, peer, first, last in edges:
             self._spans[way, peer] = EdgeRounds(first, last)
             self.neighbours.setdefault(peer, Neighbour(peer, self._addresses[peer]))

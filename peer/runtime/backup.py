@@ -70,9 +70,9 @@ def pending_rewind(out: Path, spec: Spec) -> int | None:
     if (round := missed[-1]) > min(missed):
         raise InputError(f"{out}: has missed the rewind to round {min(missed)}; go back there or further")
     if (changes := view_changes(out)) and round >= (first := min(changes)):
+        way_out = f"choose round {first - 1} or before" if first else "there is none"
         raise InputError(
-            f"{out}: the members changed in round {first}, and all can only go back to an earlier one; choose round "
-            f"{first - 1} or before"
+            f"{out}: the members changed from round {first} on, and all can only go back before; {way_out}"
         )
     if round not in (there := sealed_rounds(out)):
         raise InputError(

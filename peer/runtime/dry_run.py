@@ -248,7 +248,7 @@ def disk_needed(spec: Spec, model_floats: int, rehearsed: DryRunFigures) -> int:
     shared = {share.vector for share in spec.protocol.shares(spec.rounds) if not share.bytes}
     rests = len(shared) * model if spec.wire.kind != "float32" else 0
     best = model if spec.hold_back else 0
-    kept = spec.keep.last if spec.keep else 0
+    kept = min(spec.keep.last, spec.rounds // spec.keep.every) if spec.keep else 0
     rounds = (STALENESS_BOUND + 2 + kept) * (3 * model + rests + rehearsed.busiest)
     return rounds + rehearsed.unchanging + rehearsed.journalled + model + best + traces
 

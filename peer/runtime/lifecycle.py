@@ -162,7 +162,8 @@ async def wait_for_neighbours(edges: Edges, done: int, report: Report, patience:
             return  # the last one came at the same moment
         who = "; ".join(f"{neighbour.place}: {why}" for neighbour, why in missing)
         raise FailedError(f"gave up after {patience:g} s of waiting for {who}{_hint(missing)}") from None
-    report(_waiting_to_join([]))
+    here = "all neighbours are here" if not edges.missing() else "no neighbour is awaited any more"
+    report(Waiting(cause="join", awaited=(), sentence=here))
 
 
 def _hint(missing: list[tuple[Neighbour, str]]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from peer.runtime.checkpoints import tensor_digest
+from peer.runtime.checkpoints import Checkpoints, tensor_digest
 from peer.runtime.runtime import Runtime
 from peer.spec.recordings import VIEWS
 from peer.telemetry.events import CallerRefused, Conflict, EndedUnacknowledged, Returning
@@ -162,6 +162,18 @@ def of_going_back(run: "Simulation", id: str, runtime: Runtime) -> Iterator[str]
         return
     if before - (gate.view.first - 1) > STALENESS_BOUND + len(gate.view.members) + 1:
         yield f"{id} has begun round {before}, and goes back to round {gate.view.first - 1}"
+
+
+def of_archive(run: "Simulation", id: str) -> Iterator[str]:
+    """Who has finished keeps the rounds that it was to keep, whole, and no more."""
+    if not (keep := run.spec.keep):
+        return
+    files = Checkpoints(run.out / id / "checkpoint")
+    kept, wanted = files.archive.rounds(), range(keep.every, run.spec.rounds + 1, keep.every)[-keep.last :]
+    if lacking := {*wanted} - {*kept, *files.rounds()}:
+        yield f"{id} has not kept rounds {lacking}"
+    if len(kept) > keep.last or any(map(files.archive.verify, kept)):
+        yield f"{id} keeps rounds {kept}, one of them damaged or too many"
 
 
 def of_stores(run: "Simulation", id: str, runtime: Runtime) -> Iterator[str]:

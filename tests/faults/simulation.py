@@ -347,6 +347,7 @@ class Simulation:
             self.outcome.gone[id] = "left"
         if id in self.honest:
             self._judge(invariants.of_events(self, id))
+            self._judge(invariants.of_archive(self, id))
         self._is_done(id)
 
     def _is_done(self, id: str) -> None:

@@ -178,7 +178,9 @@ class Gang:
         missing = tuple(id for id in self.world.ids if id not in liar.chain.current.members)
         some = missing if self.random.random() < 0.3 else ()
         entries = tuple(one for one in liar.asks.values())
-        self.world.begin(liar, MembershipChange(self.random.random() < 0.2, entries, missing=some, evidence=evidence))
+        least = self.random.choice([1, len(liar.chain.current.members)])  # or it admits and excludes in one view
+        leaves = self.random.random() < 0.2
+        self.world.begin(liar, MembershipChange(leaves, entries, least, missing=some, evidence=evidence))
 
     def repeat(self, liar: "Machine") -> None:
         if self.requests:

@@ -512,7 +512,7 @@ class Receiver:
                 while not any(self._edges.has(direction, caller) for direction in directions):
                     await self._edges.wait_changed()
                 return None
-        if becomes and not self._edges.neighbours:
+        if becomes and not self._edges.known:
             raise DisconnectedError("this peer has not read its checkpoint yet")  # the caller will dial again
         refusal = Refusal(reason=Refusal.STRANGER, detail=f"`{caller}` is no neighbour of `{self._identity.id}`")
         if self._edges.is_member(caller):

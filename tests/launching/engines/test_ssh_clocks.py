@@ -10,6 +10,7 @@ from launcher.certificates import make_certificates
 from launcher.engines.base import Run
 from launcher.engines.ssh import clock_problems, seconds_ahead
 from launcher.run_files import RunFiles
+from peer.errors import FailedError
 from peer.spec.loading import load_spec
 
 HOUR = 3600.0
@@ -55,6 +56,12 @@ def test_a_host_by_whose_clock_a_certificate_is_not_valid_is_an_error(run: Run, 
         "expired",
     ]
     assert said == ["alpha's clock is 1 min 0 s behind this machine's; the times in its events and its log are, too"]
+
+
+@pytest.mark.parametrize("there", [None, "noon", -1.0, float("nan"), float("inf"), 1e300])
+def test_a_host_that_tells_no_time_is_named_and_ends_nothing_else(there: object) -> None:
+    with pytest.raises(FailedError, match="does not tell its time"):
+        seconds_ahead(there, asked=100.0, answered=104.0)
 
 
 @pytest.mark.parametrize(("there", "ahead"), [(99.0, -1.0), (100.0, 0.0), (102.0, 0.0), (104.0, 0.0), (105.0, 1.0)])

@@ -250,7 +250,7 @@ async def test_who_is_behind_does_not_wait_to_become_a_neighbour() -> None:
 async def test_a_peer_that_does_not_know_its_neighbours_yet_calls_nobody_a_stranger() -> None:
     """It is still reading its checkpoint; the caller dials again."""
     door = Door(timeouts=Timeouts(newcomer_timeout=0.01))
-    door.edges.neighbours.clear()
+    door.edges.known = False
     caller, pipe = pipes()
     await caller.send(hello("far"))
     with pytest.raises(transport.DisconnectedError, match="not read its checkpoint"):
