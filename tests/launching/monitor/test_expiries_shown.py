@@ -17,7 +17,15 @@ from launcher.monitor.polled_federation import PolledFederation
 from launcher.reports.summary import expiring_certificates
 from peer.network.operator_client import PeerStatus
 from peer.network.wire.messages import StatusReply
-from peer.telemetry.events import SCHEMA, CertificateExpires, CertificatesChanged, Event, Started, StateChanged
+from peer.telemetry.events import (
+    SCHEMA,
+    CertificateExpires,
+    CertificatesChanged,
+    Event,
+    Started,
+    StateChanged,
+    read_event,
+)
 
 MATCHED = Headline.accuracy("matched")
 DAY_S = 86_400.0
@@ -124,3 +132,11 @@ def test_the_summary_has_those_that_expire_soon(tmp_path: Path) -> None:
         (tmp_path / id / "events.jsonl").write_text(lines)
     found = expiring_certificates({id: tmp_path / id for id in lives})
     assert found == {"a": pytest.approx(now + 5 * DAY_S)}
+
+
+@pytest.mark.parametrize("date", [float("nan"), float("inf"), -1.0, 1e300])
+def test_an_impossible_date_counts_as_none(date: float) -> None:
+    """A member says it of itself, and may say anything."""
+    assert PeerStatus.from_reply(StatusReply(id="a", certificate_expires=date)).certificate_expires is None
+    told = {"time": 1.0, "event": "certificate_expires", "file": "a.pem", "expires": date, "days": 1, "left": 1.0}
+    assert read_event(told) is None
