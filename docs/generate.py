@@ -9,6 +9,7 @@ from written.events import events
 from written.limits import limits
 from written.protocols import protocols
 from written.results import measured
+from written.versions import formats
 from written.wire import header
 from written.words import escaped
 
@@ -21,7 +22,7 @@ HERE = Path(__file__).parent
 def pages() -> dict[Path, str]:
     """Every page that is written here, or has a block that is, with its text."""
     readme, architecture, wire = HERE.parent / "README.md", HERE / "architecture.md", HERE / "wire.md"
-    security = HERE.parent / "SECURITY.md"
+    security, upgrading = HERE.parent / "SECURITY.md", HERE / "upgrading.md"
     examples = HERE.parent / "examples"
     protocol, task = ((examples / name).read_text(encoding="utf-8") for name in ("my_protocol.py", "own_task.py"))
     training, monitoring = HERE / "tasks.md", HERE / "monitoring.md"
@@ -36,6 +37,7 @@ def pages() -> dict[Path, str]:
         training: filled(training, {"examples/own_task.py": f"```python\n{task}```\n"}),
         architecture: filled(architecture, {"peer.runtime.lifecycle": life()}),
         wire: filled(wire, {"peer.network.wire.frames": header()}),
+        upgrading: filled(upgrading, {"peer.versions": formats()}),
         security: filled(security, {"peer.network.limits": limits()}),
         **{page: filled(page, dict(measured(page))) for page in (HERE / "results").glob("*.md")},
     }

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from launcher.commands.new import KINDS
 from launcher.engines import ENGINES
 from launcher.output import Output, make_legible
 from peer.errors import FailedError, InputError
-from peer.process import Parser, leaving_at_once, one_thread
+from peer.process import Parser, ShowRelease, leaving_at_once, one_thread
 
 Command = Callable[[argparse.Namespace, Output], int]
 
@@ -40,7 +39,7 @@ def _imported(command: str, arguments: argparse.Namespace, output: Output) -> in
 
 def parser() -> argparse.ArgumentParser:
     top = Parser(prog="dfl-launch", description="Starts and watches federations of peers.")
-    top.add_argument("--version", action="version", version=f"dfl {version('dfl')}")
+    top.add_argument("--version", action=ShowRelease, nargs=0, help="show the version and exit")
     top.set_defaults(json=False, quiet=False, resumes=False)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 

@@ -37,6 +37,7 @@ from peer.telemetry.events import (
     LinkChanged,
     NeighbourLost,
     PeerRegressed,
+    ReleaseSeen,
     Resumed,
     Returning,
     Rewound,
@@ -255,7 +256,7 @@ class PeerHistory:
                 return None if self.moves else "recovery"
             case Departed() | Leaving() | EndedUnacknowledged() | Stopped() | CertificateExpires():
                 return "note"
-            case CallerRefused() | DataDrifted() | StoppedEarly() | FineTuned() | Rewound():
+            case CallerRefused() | DataDrifted() | StoppedEarly() | FineTuned() | Rewound() | ReleaseSeen():
                 return "note"
         return None
 

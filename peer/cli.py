@@ -6,12 +6,11 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 
 from peer.errors import FailedError, InputError, NotNowError
 from peer.files import private
-from peer.process import DONE, FAILED, NOT_NOW, WRONG_INPUT, Parser, leaving_at_once, tune
+from peer.process import DONE, FAILED, NOT_NOW, WRONG_INPUT, Parser, ShowRelease, leaving_at_once, tune
 from peer.telemetry.logs import start_logging
 from peer.text import one_line
 
@@ -60,16 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     task.add_argument("--config", type=Path, metavar="PEER.YAML", help="run the peer with these settings")
     task.add_argument("--check", type=Path, metavar="PEER.YAML", help="say what would keep it from starting here now")
     parser.add_argument("--quiet", action="store_true", help="say what happens, and no more: a launcher tells the rest")
-    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    parser.add_argument("--version", action=ShowRelease, nargs=0, help="show the version and exit")
     return parser
-
-
-class _Version(argparse.Action):
-    """Looked up when it is asked for: what that reads and imports is 2 MB of every peer."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print(f"dfl {version('dfl')}")
-        parser.exit()
 
 
 def _backup(arguments: argparse.Namespace) -> int:

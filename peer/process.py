@@ -34,6 +34,16 @@ OPTION_PATTERN = re.compile(r"-[^\d.\s]\S*")
 """What argparse takes for an option, and never for a value: `--peers`, `-h`; but not `-1`."""
 
 
+class ShowRelease(argparse.Action):
+    """Imported when it is asked for: what finds the version takes 2 MB."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from peer.versions import release
+
+        print(f"dfl {release()}")
+        parser.exit()
+
+
 class Parser(argparse.ArgumentParser):
     """Names the nearest known command, option or choice where it is given another; it takes no abbreviations."""
 

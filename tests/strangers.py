@@ -14,8 +14,9 @@ from peer.network.streams.stream import NetworkState
 from peer.network.transport.memory import MemoryNetwork, MemoryPipe, OneWay
 from peer.network.wire.frames import Heading, Key, encode_frame
 from peer.network.wire.manifest import Manifest, PayloadSpec, vector_bytes
-from peer.network.wire.messages import VERSION, Hello, Reply
+from peer.network.wire.messages import Hello, Reply
 from peer.telemetry.events import Event
+from peer.versions import WIRE
 
 FLOATS, DOUBLES, ROUNDS = 24, 2, 9
 SPEC = {"seed": "1", "protocol": "2"}
@@ -40,8 +41,8 @@ def frame(
 
 
 def hello(id: str = "left", **changes: Any) -> bytes:
-    fields = {"version": VERSION, "id": id, "to": "me", "view": 0, "spec": SPEC, "manifest": MANIFEST.digest, **changes}
-    return Hello(**fields).SerializeToString()
+    right = {"version": WIRE.writes, "id": id, "to": "me", "view": 0, "spec": SPEC, "manifest": MANIFEST.digest}
+    return Hello(**right | changes).SerializeToString()
 
 
 def pipes() -> tuple[MemoryPipe, MemoryPipe]:

@@ -18,7 +18,7 @@ FLOORS = (
     {"peer.learning", "peer.network"},
     {"peer.topology", "peer.telemetry", "peer.views"},
     {"peer.plugins", "peer.files", "peer.process", "peer.tasks"},
-    {"peer.errors", "peer.settings", "peer.text"},
+    {"peer.errors", "peer.settings", "peer.text", "peer.versions"},
 )
 """From the top down; rooms of one floor do not know each other."""
 LAUNCHER = (

@@ -7,7 +7,7 @@
 import argparse
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict
 from typing import Any
@@ -44,8 +44,8 @@ def status_command(arguments: argparse.Namespace, output: Output) -> int:
         output.document(status_document(spec, answers))
     else:
         output.console.print(status_table(spec, answers))
-        if first := next_expiry(answers):
-            output.say(first)
+        for line in filter(None, (on_disk(answers), releases(answers), next_expiry(answers))):
+            output.say(line)
         if not chain and (hint := encrypted(answers)):
             output.say(hint)
     return int(any(isinstance(answers[member.id], str) for member in spec.ring if member.address))
@@ -97,6 +97,30 @@ def status_cells(address: str | None, id: str, answer: StatusAnswer) -> list[str
     return [id, answer.state, *figures, ", ".join(filter(None, [alone, trouble, too_few(answer), expiry]))]
 
 
+def on_disk(answers: Mapping[str, StatusAnswer]) -> str:
+    """Say which round all that answer have on disk; empty if none says so."""
+    known = [one.durable for one in answers.values() if isinstance(one, PeerStatus) and one.durable is not None]
+    return f"On disk at each peer that answers: round {max(min(known), 0)}." if known else ""
+
+
+def releases(answers: Mapping[str, StatusAnswer]) -> str:
+    """Say which releases the peers run, each with its peers if there are several; empty if none says so."""
+    found: dict[str, list[str]] = {}
+    for id, one in answers.items():
+        if isinstance(one, PeerStatus) and one.release:
+            found.setdefault(printable(one.release), []).append(id)
+    if len(found) < 2:
+        return "".join(f"All run dfl {name}." for name in found)
+    each = (f"{named(ids)} dfl {name}" for name, ids in found.items())
+    return f"Different releases: {'; '.join(each)}."
+
+
+def named(ids: Sequence[str]) -> str:
+    """The first of these ids, and how many more there are."""
+    more = len(ids) - MAX_NAMED
+    return ", ".join(ids[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
 def next_expiry(answers: Mapping[str, StatusAnswer]) -> str:
     """Say when the first of the peers' certificates expires; empty without certificates."""
     found = [
@@ -115,8 +139,7 @@ def too_few(answer: PeerStatus) -> str:
     if not (short := answer.shortage):
         return ""
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - short.seconds))
-    more = len(answer.awaited) - MAX_NAMED
-    who = ", ".join(one.id for one in answer.awaited[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    who = named([one.id for one in answer.awaited])
     return f"{short}; waiting for {who} since {since} ({duration(short.seconds)})"
 
 

@@ -38,6 +38,7 @@ from peer.telemetry.events import (
     LinkChanged,
     NeighbourLost,
     PeerRegressed,
+    ReleaseSeen,
     Resumed,
     Returning,
     Rewound,
@@ -240,6 +241,7 @@ class PeerView:
                 | CheckpointDamaged()
                 | Conflict()
                 | PeerRegressed()
+                | ReleaseSeen()
                 | SubscriberDropped()
             ):
                 return f"{self.id}: {event}"

@@ -26,6 +26,8 @@ NOT_CALLED = "nobody can dial it, and it has not called yet"
 ONE_WAY = "it is reached, but has not reached this peer yet"
 CANNOT_REACH = "it reaches this peer, but this peer cannot reach it at {address}: {why}; {hint}"
 CANNOT_BE_REACHED = "it is reached, but it cannot reach this peer at {address}: {why}; {hint}"
+MAX_RELEASE_CHARACTERS = 64
+"""Characters of a release that are kept; it is only shown."""
 CORRECT_ADDRESS_HINT = "correct that address"
 
 
@@ -122,6 +124,8 @@ class Neighbour:
     state: LinkState = "joining"
     reason: str = ""
     """Why it is in this state."""
+    release: str = ""
+    """The release that it runs, as its last handshake says; empty before one."""
     reach: Reach = field(default_factory=Reach)
     signs: SignsOfLife = field(default_factory=SignsOfLife)
     delivery: Delivery = field(default_factory=Delivery)
@@ -143,6 +147,10 @@ class Neighbour:
     def is_unreachable(self) -> bool:
         """Whether this peer's last attempt to reach it got no answer."""
         return bool(self.address and self.reach.outbound and not self.reach.refusal)
+
+    def note_release(self, release: str) -> None:
+        """Take what it says in a handshake that it runs."""
+        self.release = release[:MAX_RELEASE_CHARACTERS]
 
     def mark_refused(self, reason: str) -> None:
         """Note that one of the two has refused the other."""

@@ -42,13 +42,15 @@ MAX_WAIT_S = 1e9
 
 @dataclass(frozen=True)
 class LinkStatus:
-    """A peer's report on one neighbour. durable: the neighbour's durable round; -1: none."""
+    """A peer's report on one neighbour. durable: the neighbour's durable round; -1: none. release: that which the
+    neighbour runs; empty before a handshake."""
 
     id: str
     address: str
     state: str
     reason: str
     durable: int
+    release: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,10 @@ class PeerStatus:
     awaited: tuple[Awaited, ...] = ()
     certificate_expires: float | None = None
     """Until when its certificates are valid, in Unix seconds; None without certificates."""
+    release: str = ""
+    """The version of dfl and the beginning of its code's SHA-256; empty if it does not say."""
+    durable: int | None = None
+    """Its last round on its own disk; -1: none; None if it does not say."""
 
     @classmethod
     def from_reply(cls, reply: StatusReply) -> Self:
@@ -89,7 +95,7 @@ class PeerStatus:
             reply.bytes_sent,
             reply.bytes_received,
             tuple(
-                LinkStatus(one.id, one.address, one.state[:MAX_STATE_CHARACTERS], one.reason, one.durable)
+                LinkStatus(one.id, one.address, one.state[:MAX_STATE_CHARACTERS], one.reason, one.durable, one.release)
                 for one in reply.neighbours
             ),
             _resources_as_json(reply.resources),
@@ -100,6 +106,8 @@ class PeerStatus:
             _shortage(reply.shortage) if reply.HasField("shortage") else None,
             tuple(Awaited(one.id, one.address or None, one.reason) for one in reply.shortage.awaited),
             reply.certificate_expires if 0 < reply.certificate_expires <= LAST_MOMENT else None,
+            reply.release,
+            reply.durable if reply.HasField("durable") else None,
         )
 
 

@@ -10,7 +10,7 @@ from peer.network.limits import Limits, Timeouts
 from peer.network.streams.handshake import REASON_WITHHELD, Identity, RefusedError
 from peer.network.transport import BreachError, DisconnectedError, Pipe, Transport
 from peer.network.wire.frames import BadFrameError
-from peer.network.wire.messages import VERSION, Answer, Question, Refusal, UntrustedDecoder
+from peer.network.wire.messages import Answer, Question, Refusal, UntrustedDecoder
 from peer.views.statements import Enter, Expel, InvalidError, Leave, Reply, Request, read_reply, read_request, written
 
 RequestHandler = Callable[[str, Request], Awaitable[Reply]]
@@ -32,12 +32,12 @@ class ViewRpc:
 
     async def ask(self, transport: Transport, member: str, asked: Request) -> Reply:
         """Send a request; DisconnectedError or RefusedError if there is no reply, InvalidError for a bad one."""
-        question = Question(version=VERSION, id=self._identity.id, to=member, spec=self._identity.spec)
+        question = self._identity.question(member)
         text = written(asked)
         pipe = await transport.dial(self.addresses[member], "Views")
         try:
             async with asyncio.timeout(self.timeouts.view_rpc_timeout):
-                await pipe.send(question.SerializeToString())
+                await pipe.send(question)
                 await pipe.send(text)
                 answer = self._decoder.view_answer(await pipe.receive())
             if answer.HasField("refusal"):

@@ -20,7 +20,6 @@ from pathlib import Path
 
 from peer.errors import FailedError, InputError
 from peer.files import lines, open_plain, private, sole_use, sync, write_atomically, write_failure
-from peer.network.wire.messages import VERSION
 from peer.runtime.checkpoints import Checkpoints, Journal
 from peer.spec.federation import Spec
 from peer.spec.recordings import VIEWS, RunIdentity, view_changes
@@ -104,7 +103,7 @@ def rewind(out: Path, id: str, spec: Spec) -> int | None:
         for name in (VIEWS, RESULT, "complete"):
             (out / name).unlink(missing_ok=True)
         sync(out)
-        RunIdentity.from_spec(spec, id, VERSION).write(out)
+        RunIdentity.from_spec(spec, id).write(out)
         sync(out)
     return round
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from peer.errors import InputError
 from peer.files import make_private, refuse_links, sole_use, sync, unwritable_reason, write_atomically
-from peer.network.wire.messages import VERSION
 from peer.runtime.backup import pending_rewind
 from peer.spec.agreement import differing
 from peer.spec.checks import why_not_continued
@@ -15,6 +14,7 @@ from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig
 from peer.spec.recordings import RunIdentity, view_changes
 from peer.telemetry.results import RESULT
+from peer.versions import DIRECTORY, release
 
 
 def check_directory(config: PeerConfig, spec: Spec) -> None:
@@ -37,8 +37,12 @@ def _refuse_other_run(theirs: RunIdentity, config: PeerConfig, spec: Spec) -> No
     out = config.directory
     if theirs.id != config.id:
         raise InputError(f"{out}: belongs to peer `{theirs.id}`; give another `out`")
-    if theirs.version != VERSION:
-        raise InputError(f"{out}: holds a run of another version of dfl; give another `out`")
+    if not DIRECTORY.understands(theirs.version):
+        writer = f"dfl {theirs.release}" if theirs.release else "an earlier release of dfl"
+        raise InputError(
+            f"{out}: holds a run in directory format {theirs.version}, written by {writer}, and dfl {release()} reads "
+            f"format {DIRECTORY.span}; continue it with the release that wrote it (docs/upgrading.md)"
+        )
     if obstacle := why_not_continued(spec, differing(spec.agreement.digests, theirs.digests), theirs.rounds):
         raise InputError(f"{out}: holds another run: {obstacle}; give another `out`")
     if spec.on_loss != "bypass" and view_changes(out):
@@ -51,7 +55,7 @@ def own_directory(config: PeerConfig, spec: Spec) -> Iterator[None]:
     make_private(out := config.directory)
     with sole_use(out):
         _forget_other_result(out, spec)
-        RunIdentity.from_spec(spec, config.id, VERSION).write(out)
+        RunIdentity.from_spec(spec, config.id).write(out)
         write_atomically(out / "pid", f"{os.getpid()}\n".encode())
         sync(out)  # or a power cut could bring back a run.json from before a rewind
         yield

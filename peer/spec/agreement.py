@@ -7,14 +7,17 @@ torch: the launcher compares specs without it.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 CHANGEABLE = ("finetune", "rewinds", "on_loss", "absence", "patience")
 """Keys that may change in a run, by a restart of all peers: nothing that was computed depends on them."""
-NOT_COMPARED = ("code", "recording", "metrics", "tensorboard", "tracker", "keep")
+NOT_COMPARED = ("format", "code", "recording", "metrics", "tensorboard", "tracker", "keep")
 """Keys of a spec in which peers may differ."""
+ADDED: Mapping[str, Any] = {}
+"""Keys that were added since release 0.1.0, such as `training.clip`, with the value that means what was done before.
+With that value they are left out, so that peers of both releases agree, and a run goes on after an upgrade."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,10 @@ class Agreement:
         # What a file of weights comes to is compared by digest.
         model = {key: value for key, value in content["model"].items() if key != "weights"}
         kept = {key: value for key, value in content.items() if key not in NOT_COMPARED and value is not None}
-        return cls(kept | {"data": data, "model": model, "ring": [member["id"] for member in content["ring"]]})
+        kept |= {"data": data, "model": model, "ring": [member["id"] for member in content["ring"]]}
+        for key, value in ADDED.items():
+            kept = _without(kept, key.split("."), value)
+        return cls(kept)
 
     @property
     def digests(self) -> dict[str, str]:
@@ -54,6 +60,14 @@ class Agreement:
     def lasting_digest(self) -> str:
         """The digest of what stays the same for a whole run, however it is continued or replayed."""
         return lasting_digest(self.digests)
+
+
+def _without(content: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
+    """A block without the key at that path if it has that value."""
+    key, *below = path
+    if below and isinstance(content.get(key), Mapping):
+        return {**content, key: _without(content[key], below, value)}
+    return {name: one for name, one in content.items() if below or name != key or one != value}
 
 
 def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:

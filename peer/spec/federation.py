@@ -6,7 +6,7 @@
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_serializer, model_validator
+from pydantic import AfterValidator, Field, field_serializer, model_validator
 
 from peer.learning.model.settings import ModelSettings
 from peer.learning.tasks import Classification
@@ -35,6 +35,7 @@ from peer.spec.blocks import (
 from peer.spec.checks import problems
 from peer.spec.document import dump_yaml
 from peer.topology import neighbours
+from peer.versions import SPEC, release
 
 MAX_PEERS = 10_000
 FIGURE = Record("stop_early")
@@ -44,10 +45,18 @@ MEANS, VARIANCES = "column means", "column variances"
 Test = Literal["matched", "global", "paper"]
 
 
+def _readable(format: int) -> int:
+    if not SPEC.understands(format):
+        raise ValueError(f"this file is of format {format}, and dfl {release()} reads {SPEC.span}; upgrade dfl")
+    return format
+
+
 class Spec(Settings):
     """What all peers agree on. Handshakes compare it, except addresses, `code`, `recording`, `metrics`, `tensorboard`,
     `tracker`, `keep`, and where data and weights lie."""
 
+    format: Annotated[int, Field(ge=1), AfterValidator(_readable)] = SPEC.writes
+    """The number of [the format](upgrading.md#formats) that this file is written in."""
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=100)] = "federation"
     """Names the federation and its directory under runs/."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 42

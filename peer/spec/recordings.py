@@ -25,6 +25,7 @@ from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig
 from peer.telemetry.events import Note, RoundDone, read_events
 from peer.telemetry.results import EVENTS
+from peer.versions import DIRECTORY, release
 from peer.views.decision import Memory, Rules, Verifier
 from peer.views.signing import CertifiedKeyring, Keyring
 from peer.views.statements import Decision, InvalidError
@@ -40,6 +41,9 @@ class RunIdentity(BaseModel):
     """The run that a peer's directory belongs to. spec: resolved, as plain JSON; None in files of earlier versions."""
 
     version: int = 1
+    """The number of the directory's format."""
+    release: str = ""
+    """The release that has written it last; empty in files of earlier versions."""
     id: str
     rounds: int
     digests: dict[str, str]
@@ -48,9 +52,16 @@ class RunIdentity(BaseModel):
     """Whether the directory is a backup, from which a peer starts only if all go back (peer/runtime/backup.py)."""
 
     @classmethod
-    def from_spec(cls, spec: Spec, id: str, version: int) -> Self:
+    def from_spec(cls, spec: Spec, id: str) -> Self:
         plain = spec.model_dump(mode="json")
-        return cls(version=version, id=id, rounds=spec.rounds, digests=Agreement.from_plain(plain).digests, spec=plain)
+        return cls(
+            version=DIRECTORY.writes,
+            release=release(),
+            id=id,
+            rounds=spec.rounds,
+            digests=Agreement.from_plain(plain).digests,
+            spec=plain,
+        )
 
     @property
     def rewinds(self) -> tuple[int, ...]:

@@ -17,8 +17,9 @@ from pydantic import AfterValidator, Field, FiniteFloat, TypeAdapter, Validation
 from pydantic_core import from_json
 
 from peer.text import duration, number
+from peer.versions import EVENTS
 
-SCHEMA = 1
+SCHEMA = EVENTS.writes
 """The version of these events, which the event `started` states. It grows when an event or a field is removed or
 changes its meaning, and not when one is added: readers ignore names that they do not know."""
 Note = float | list[float | None] | None
@@ -493,6 +494,24 @@ class LinkChanged(Event):
 
     def __str__(self) -> str:
         return f"link to {self.neighbour}: {self.state}" + (f" ({self.reason})" if self.reason else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseSeen(Event):
+    """A neighbour runs another release of dfl than this peer, or than before."""
+
+    name = "release"
+    level = logging.WARNING
+    neighbour: str
+    """The neighbour's id."""
+    release: str
+    """Its release and the beginning of its code's SHA-256, by its own account."""
+    own: str
+    """This peer's."""
+
+    def __str__(self) -> str:
+        like = "as this peer does" if self.release == self.own else f"and this peer {self.own}"
+        return f"{self.neighbour} runs dfl {self.release}, {like}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,9 @@ from real_peers import Build
 from strangers import frame
 
 from launcher.run_files import certificate_files
-from peer.network.wire.messages import SERVICE, VERSION, Beat, Hello, Question, Reply, StatusReply, StatusRequest
+from peer.network.wire.messages import SERVICE, Beat, Hello, Question, Reply, StatusReply, StatusRequest
 from peer.spec.recordings import VIEWS
+from peer.versions import WIRE
 from peer.views.signing import CertifiedKeyring
 from peer.views.statements import (
     Base64,
@@ -132,7 +133,7 @@ def test_whatever_a_member_says_the_peer_lives_and_keeps_no_more_for_it(federati
         LIAR, run.spec.agreement.lasting_digest, lambda: (files["ca"], files["cert"], files["key"])
     )
     greeting = hello(run, LIAR, HONEST)
-    question = Question(version=VERSION, id=LIAR, to=HONEST, spec=run.spec.agreement.digests).SerializeToString()
+    question = Question(version=WIRE.writes, id=LIAR, to=HONEST, spec=run.spec.agreement.digests).SerializeToString()
     beginnings = dict.fromkeys(("Tensors", "Fetch", "Heartbeat"), greeting) | {"Views": question}
     run.start(HONEST)
     run.await_event(HONEST, "state", state="joining")

@@ -20,7 +20,8 @@ from peer.network.neighbours import Edges
 from peer.network.streams.link import KeptFrame, Outbox
 from peer.network.transport import SERVICES
 from peer.network.wire.frames import Key
-from peer.network.wire.messages import SERVICE, VERSION, Beat, Question, Welcome
+from peer.network.wire.messages import SERVICE, Beat, Question, Welcome
+from peer.versions import WIRE
 from peer.views.statements import Ask, written
 from peer.views.view import STALENESS_BOUND
 
@@ -94,7 +95,7 @@ def test_who_holds_all_the_connections_it_can_locks_nobody_out(federation: Build
     certs = secured(made)
     made.start()
     made.await_event("peer0", "round", round=1, seconds=60)
-    question = Question(version=VERSION, id="peer2", to="peer0", spec=made.spec.link_agreement.digests)
+    question = Question(version=WIRE.writes, id="peer2", to="peer0", spec=made.spec.link_agreement.digests)
     said = question.SerializeToString(), written(Ask(0))
     with Siege(made, certs, "peer2", "peer0").by("Views", *said) as siege:
         siege.is_outlived(made)

@@ -26,9 +26,10 @@ from peer.network.limits import UnknownCallerLimits
 from peer.network.streams.handshake import REASON_WITHHELD
 from peer.network.transport import SERVICES, ListenConfig
 from peer.network.transport.grpc import GrpcTransport
-from peer.network.wire.messages import SERVICE, VERSION, Hello, Reply, StatusReply
+from peer.network.wire.messages import SERVICE, Hello, Reply, StatusReply
 from peer.process import raise_open_files
 from peer.telemetry.events import CallerRefused, Event
+from peer.versions import WIRE
 
 PROTOCOL = {"name": "fibfl", "head_epochs": 1, "extractor_epochs": 1}
 DESCRIPTORS = 1024
@@ -324,7 +325,7 @@ def test_the_federation_is_no_business_of_strangers(running: SmallFederation) ->
 @pytest.mark.parametrize("service", [service for service in SERVICES if service != "Views"])
 def test_a_refusal_tells_strangers_nothing_of_what_differs(running: SmallFederation, service: str) -> None:
     """Or they could guess a spec key by key. The peer's own log has what the caller is not told."""
-    right = {"version": VERSION, "id": "peer1", "to": "peer0", "spec": running.spec.agreement.digests}
+    right = {"version": WIRE.writes, "id": "peer1", "to": "peer0", "spec": running.spec.agreement.digests}
     wrong: dict[str, dict[str, Any]] = {
         "seed": {"spec": running.spec.agreement.digests | {"seed": "0" * 64}},
         "peer0": {"to": "peer2"},

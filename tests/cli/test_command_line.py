@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,11 +24,11 @@ def federation(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("main", [launch, peer], ids=["dfl-launch", "dfl-peer"])
-def test_the_version_is_the_packages(main: object, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_that_of_package_and_code(main: object, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])  # type: ignore[operator]
     assert ended.value.code == 0
-    assert capsys.readouterr().out == f"dfl {version('dfl')}\n"
+    assert re.fullmatch(rf"dfl {re.escape(version('dfl'))}\+[0-9a-f]{{8}}\n", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(

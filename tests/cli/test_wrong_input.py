@@ -227,8 +227,12 @@ def test_directory_of_another_run(place: Place) -> None:
     (place.path / "peer.yaml").write_text("federation: fed.yaml\nid: peer1\nout: out\n")
     place.refuses(peer, ["--config", "peer.yaml"], "out: belongs to peer `peer0`; give another `out`")
     run = json.loads((config.out / "run.json").read_text())
-    (config.out / "run.json").write_text(json.dumps({**run, "id": "peer1", "version": 1}))
-    place.refuses(peer, ["--config", "peer.yaml"], "out: holds a run of another version of dfl; give another `out`")
+    for number, writer in ((1, {"release": ""}), (99, {"release": "9.0+ab"})):
+        (config.out / "run.json").write_text(json.dumps({**run, "id": "peer1", "version": number, **writer}))
+        by = "dfl 9.0+ab" if writer["release"] else "an earlier release of dfl"
+        place.refuses(
+            peer, ["--config", "peer.yaml"], f"out: holds a run in directory format {number}, written by {by}, "
+        )
     for torn in ("half a li", "{}", "[]"):
         (config.out / "run.json").write_text(torn)
         place.refuses(peer, ["--config", "peer.yaml"], "is not readable")

@@ -21,7 +21,6 @@ from faults.liars import FAR, Lies, TwoTongued
 from launcher.run_files import certificate_files
 from peer.network.transport import DisconnectedError, Pipe, Service
 from peer.network.wire.messages import (
-    VERSION,
     Announced,
     Answer,
     Beat,
@@ -32,6 +31,7 @@ from peer.network.wire.messages import (
     Reply,
     Welcome,
 )
+from peer.versions import WIRE
 from peer.views.decision import Acceptor, Memory, Rules
 from peer.views.signing import CertifiedKeyring
 from peer.views.statements import (
@@ -205,7 +205,7 @@ class Conspiracy:
     async def _ask(self, puppet: Puppet, to: str, request: Request) -> None:
         """One question; the answer is read, or it is not."""
         random = self.random
-        question = Question(version=VERSION, id=puppet.id, to=to, spec=self.run.spec.agreement.digests)
+        question = Question(version=WIRE.writes, id=puppet.id, to=to, spec=self.run.spec.agreement.digests)
         with suppress(DisconnectedError, TimeoutError, InvalidError):
             pipe = await self._dial(puppet, to, "Views")
             try:

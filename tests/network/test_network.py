@@ -23,7 +23,6 @@ from peer.network.view_rpc import ViewRpc
 from peer.network.wire.frames import Heading, Key, encode_frame
 from peer.network.wire.manifest import Manifest, PayloadSpec
 from peer.network.wire.messages import (
-    VERSION,
     Announced,
     Beat,
     Obstacle,
@@ -36,6 +35,7 @@ from peer.network.wire.messages import (
 )
 from peer.tasks import background
 from peer.telemetry.events import Event
+from peer.versions import WIRE
 from peer.views.statements import Ask, Heard, Request, written
 from peer.views.statements import Reply as Views
 
@@ -170,7 +170,7 @@ async def test_an_answer_about_views_that_is_not_read_ends_its_stream(spec: dict
         return Heard()
 
     theirs, ours = pipes()
-    await theirs.send(Question(version=VERSION, id="left", to="me", spec=spec).SerializeToString())
+    await theirs.send(Question(version=WIRE.writes, id="left", to="me", spec=spec).SerializeToString())
     await theirs.send(written(Ask(0)))
     for _ in range(DEPTH):
         await ours.send(b"on its way")

@@ -13,9 +13,10 @@ from peer.learning.model.zoo import build
 from peer.network.limits import UnknownCallerLimits
 from peer.network.wire.frames import Heading, Key, encode_frame
 from peer.network.wire.manifest import Manifest
-from peer.network.wire.messages import VERSION, Beat, Hello, Refusal
+from peer.network.wire.messages import Beat, Hello, Refusal
 from peer.runtime.manifest import build_manifest
 from peer.spec.federation import Spec
+from peer.versions import WIRE
 
 EXTRACTOR, MODEL = 116_352, 117_642
 
@@ -35,7 +36,7 @@ def waiting(federation: Build) -> SmallFederation:
 
 
 def hello(federation: SmallFederation, **changes: Any) -> bytes:
-    right = {"version": VERSION, "id": "peer1", "to": "peer0", "spec": federation.spec.agreement.digests}
+    right = {"version": WIRE.writes, "id": "peer1", "to": "peer0", "spec": federation.spec.agreement.digests}
     right["manifest"] = declared(federation.spec).digest
     return Hello(**{**right, **changes}).SerializeToString()
 
@@ -60,7 +61,7 @@ def test_a_stranger_is_refused(waiting: SmallFederation, service: str) -> None:
         ({"id": "peer2"}, Refusal.STRANGER, [], "`peer2` is no neighbour of `peer0`"),
         ({"id": "peer0"}, Refusal.STRANGER, [], "no neighbour"),
         ({"to": "peer3"}, Refusal.IDENTITY, [], "this is `peer0`"),
-        ({"version": VERSION + 1}, Refusal.VERSION, [], "speaks version"),
+        ({"version": WIRE.writes + 1}, Refusal.VERSION, [], "speaks version"),
         ({"spec": other}, Refusal.FEDERATION, ["model", "seed"], "federation"),
         ({"spec": without}, Refusal.FEDERATION, ["data"], "federation"),
         ({"spec": {}}, Refusal.FEDERATION, sorted(waiting.spec.agreement.digests), "federation"),

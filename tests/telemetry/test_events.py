@@ -33,6 +33,7 @@ from peer.telemetry.events import (
     Misbehaving,
     NeighbourLost,
     PeerRegressed,
+    ReleaseSeen,
     Resumed,
     Returning,
     Rewound,
@@ -120,6 +121,7 @@ EVENTS: list[tuple[Event, str]] = [
         Conflict(sender="b", round=2, step=1),
         "b sent two different contents for the same step (round 2, step 1); the first counts",
     ),
+    (ReleaseSeen(neighbour="peer1", release="2+a", own="1+b"), "peer1 runs dfl 2+a, and this peer 1+b"),
     (PeerRegressed(neighbour="peer1", sentence="peer1 has lost round 3"), "peer1 has lost round 3"),
     (
         CheckpointDamaged(round=2, reason="torn"),

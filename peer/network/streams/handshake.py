@@ -21,8 +21,9 @@ from peer.errors import FailedError, InputError
 from peer.network.limits import Limits, RateLimiter, Timeouts
 from peer.network.transport import BreachError, DisconnectedError, Pipe
 from peer.network.wire.frames import BadFrameError
-from peer.network.wire.messages import VERSION, Hello, Question, Refusal, UntrustedDecoder, Welcome, sanitise
+from peer.network.wire.messages import Hello, Question, Refusal, UntrustedDecoder, Welcome, sanitise
 from peer.telemetry.events import CallerRefused, Conflict, Report
+from peer.versions import WIRE, release, span
 from peer.views.signing import UNSIGNED, Keyring
 
 MAX_DIFFERENCES = 4
@@ -74,9 +75,17 @@ class Identity:
 
     def hello(self, to: str, durable: int = -1, round: int = 0) -> bytes:
         """The serialised hello for the peer `to`, with this peer's durable round and the round it is in."""
-        hello = Hello(version=VERSION, id=self.id, to=to, view=self.view, spec=self.spec, manifest=self.manifest)
+        hello = Hello(**self._introduction(to), view=self.view, manifest=self.manifest)
         hello.durable, hello.round, hello.life = durable, round, self.life
         return hello.SerializeToString()
+
+    def question(self, to: str) -> bytes:
+        """The serialised first message of a question about views to the peer `to`."""
+        return Question(**self._introduction(to)).SerializeToString()
+
+    def _introduction(self, to: str) -> dict[str, Any]:
+        wire = {"version": WIRE.writes, "oldest": WIRE.reads, "release": release()}
+        return {**wire, "id": self.id, "to": to, "spec": self.spec}
 
     def check(self, hello: Hello, certificate: str | None) -> Refusal | None:
         """Return why the sender of `hello` is refused; None if it is accepted."""
@@ -94,8 +103,11 @@ class Identity:
 
     def check_member(self, hello: Hello | Question, certificate: str | None) -> Refusal | None:
         """Return why the caller does not count as a member of this federation; None if it does."""
-        if hello.version != VERSION:
-            return Refusal(reason=Refusal.VERSION, detail=f"this peer speaks version {VERSION}, not {hello.version}")
+        if not WIRE.overlaps(hello.version, oldest := hello.oldest or hello.version):
+            caller = f"`{hello.id}` with dfl {hello.release or '(unknown)'} speaks {span(hello.version, oldest)}"
+            detail = f"`{self.id}` with dfl {release()} speaks wire version {WIRE.span}, and {caller}"
+            behind = self.id if oldest > WIRE.writes else hello.id
+            return Refusal(reason=Refusal.VERSION, detail=f"{detail}; upgrade `{behind}`")
         if hello.to != self.id:
             return Refusal(reason=Refusal.IDENTITY, detail=f"this is `{self.id}`, not `{hello.to}`")
         if certificate is not None and certificate != hello.id:

@@ -28,7 +28,8 @@ from peer.network.transport import REFUSED, TIMED_OUT, BreachError, Disconnected
 from peer.network.wire.frames import BadFrameError
 from peer.network.wire.messages import Beat, Reply, Welcome
 from peer.tasks import background
-from peer.telemetry.events import CallerRefused, LinkChanged, Report
+from peer.telemetry.events import CallerRefused, LinkChanged, ReleaseSeen, Report
+from peer.versions import release
 from peer.views.statements import Announcement, Signed
 
 
@@ -36,6 +37,7 @@ class LinkReporter:
     """Reports changes of one neighbour's state; those that come too quickly are only counted.
 
     A new reason for the same state is reported when it has lasted a while: of several in a row only the last matters.
+    That it runs another release than this peer, or than before, is reported with them.
     """
 
     def __init__(self, limits: Limits, timeouts: Timeouts, report: Report) -> None:
@@ -46,6 +48,8 @@ class LinkReporter:
         """How many changes of state have not been reported."""
         self._reason = ""
         """The reason that was last reported."""
+        self._release = release()
+        """The release that was last reported; at first this peer's own, which is not."""
         self._newer = Problem()
         """The present reason, if it is another one."""
 
@@ -61,6 +65,9 @@ class LinkReporter:
             reason = "; ".join(filter(None, [neighbour.reason, *([times] if self._changes > 1 else [])]))
             self._changes, self._reason = 0, neighbour.reason
             self._report(LinkChanged(neighbour=neighbour.id, state=neighbour.state, reason=reason))
+        if neighbour.release not in ("", self._release) and self._pace.try_acquire():
+            self._release = neighbour.release
+            self._report(ReleaseSeen(neighbour=neighbour.id, release=self._release, own=release()))
 
     def _is_stale(self, neighbour: Neighbour) -> bool:
         """Return whether the present reason has differed from the reported one for a while."""
@@ -302,7 +309,7 @@ class NeighbourHeartbeats:
     async def accept(self, pipe: CountedPipe) -> None:
         """Serve an accepted stream, after its hello; besides an active one, it counts from its first beat on."""
         is_used = self._all.accepted.add(pipe)
-        welcome = Reply(welcome=Welcome(durable=self._state.durability.own))
+        welcome = Reply(welcome=Welcome(durable=self._state.durability.own, release=release()))
         try:
             await pipe.tell(welcome.SerializeToString(), self._timeouts.read)
             if not is_used:

@@ -494,6 +494,8 @@ class Receiver:
         counted = CountedPipe(pipe, hello.id, self._state.traffic, len(said)) if known and not claimed else None
         if refusal is None:
             pipe.welcome(hello.id)
+            if neighbour := self._edges.neighbours.get(hello.id):
+                neighbour.note_release(hello.release)
             return counted
         told = refusal if await pipe.is_known() else REASON_WITHHELD
         await self._refuse(counted or pipe, hello.id or "a stranger", refusal, told)

@@ -34,6 +34,7 @@ from peer.network.streams.handshake import (
 from peer.network.transport import DisconnectedError, LocallyClosedError, Pipe, Service, Transport
 from peer.network.wire.messages import Position, Refusal, Reply, Resources, UntrustedDecoder, Welcome
 from peer.telemetry.events import Report
+from peer.versions import release
 
 
 @dataclass
@@ -301,7 +302,8 @@ class NetworkState:
 
     def welcome(self, round: int, positions: Iterable[Position] = ()) -> bytes:
         """The serialised answer to a hello on a tensor stream: the durable round (R3), and what has arrived since."""
-        welcome = Welcome(durable=self.durability.own, round=round, positions=positions, life=self.identity.life)
+        welcome = Welcome(durable=self.durability.own, round=round, positions=positions, release=release())
+        welcome.life = self.identity.life
         return Reply(welcome=welcome).SerializeToString()
 
     @asynccontextmanager
@@ -313,6 +315,7 @@ class NetworkState:
             hello = self.identity.hello(neighbour.id, self.durability.own, self.round)
             welcome = await do_handshake(pipe, hello, self.timeouts.answer, self.decoder)
             neighbour.mark_reachable()
+            neighbour.note_release(welcome.release)
             yield pipe, welcome
         except RefusedError as error:
             self._released(neighbour, error.refusal)

@@ -32,15 +32,12 @@ from peer.network.wire.stubs.dfl.v1.peer_pb2 import (
 )
 from peer.text import printable
 
-VERSION = 4
-"""The version of the wire contract. Peers of different versions refuse each other, and each other's runs on disk."""
 DESCRIPTOR = peer_pb2.DESCRIPTOR
 SERVICE = DESCRIPTOR.services_by_name["Peer"].full_name
 
 __all__ = [
     "DESCRIPTOR",
     "SERVICE",
-    "VERSION",
     "Announced",
     "Answer",
     "Beat",

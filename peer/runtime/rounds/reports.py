@@ -14,7 +14,6 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from math import isfinite
 from typing import Any, Literal
 
@@ -60,6 +59,7 @@ from peer.telemetry.results import (
     write_result,
 )
 from peer.telemetry.telemetry import Telemetry
+from peer.versions import release
 
 Better = Literal["up", "down"]
 WORST_FIGURE = 1e300
@@ -186,7 +186,7 @@ async def open_files(telemetry: Telemetry, participant: Participant) -> None:
     telemetry.emit(
         Started(
             schema=SCHEMA,
-            version=version("dfl"),
+            version=release(),
             id=setup.config.id,
             federation=spec.name,
             protocol=spec.protocol.name,
@@ -296,6 +296,7 @@ def status_reply(
                 reason=neighbour.reason,
                 durable=network.durability.of(neighbour.id),
                 resources=neighbour.signs.resources,
+                release=neighbour.release,
             )
             for neighbour in network.edges.neighbours.values()
         ],
@@ -309,6 +310,8 @@ def status_reply(
         outside=[id for id in spec.ids if id not in view.members],
         shortage=_shortage(waiting, waiting.shortage) if waiting and waiting.shortage else None,
         certificate_expires=network.transport.certificate_expires,
+        release=release(),
+        durable=network.durability.own,
     ).SerializeToString()
 
 

@@ -13,7 +13,8 @@ from peer.network.streams.handshake import Identity, RefusedError
 from peer.network.transport import DisconnectedError
 from peer.network.transport.memory import MemoryNetwork, MemoryPipe
 from peer.network.view_rpc import ViewRpc
-from peer.network.wire.messages import VERSION, Answer, Question, Refusal
+from peer.network.wire.messages import Answer, Question, Refusal
+from peer.versions import WIRE
 from peer.views.statements import (
     Announcement,
     Ask,
@@ -158,7 +159,7 @@ NOTHING_NEW = Ask(0)
 
 
 def question(**changes: object) -> Question:
-    return Question(**{"version": VERSION, "id": "b", "to": "a", "spec": SPEC, **changes})  # type: ignore[arg-type]
+    return Question(**{"version": WIRE.writes, "id": "b", "to": "a", "spec": SPEC, **changes})  # type: ignore[arg-type]
 
 
 async def put(caller: MemoryPipe, asked: Request | bytes, **changes: object) -> None:

@@ -12,7 +12,7 @@ class Frame(_message.Message):
     def __init__(self) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("version", "id", "to", "view", "spec", "manifest", "durable", "round", "life")
+    __slots__ = ("version", "id", "to", "view", "spec", "manifest", "durable", "round", "life", "oldest", "release")
     class SpecEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +29,8 @@ class Hello(_message.Message):
     DURABLE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
     version: int
     id: str
     to: str
@@ -38,7 +40,9 @@ class Hello(_message.Message):
     durable: int
     round: int
     life: int
-    def __init__(self, version: _Optional[int] = ..., id: _Optional[str] = ..., to: _Optional[str] = ..., view: _Optional[int] = ..., spec: _Optional[_Mapping[str, str]] = ..., manifest: _Optional[str] = ..., durable: _Optional[int] = ..., round: _Optional[int] = ..., life: _Optional[int] = ...) -> None: ...
+    oldest: int
+    release: str
+    def __init__(self, version: _Optional[int] = ..., id: _Optional[str] = ..., to: _Optional[str] = ..., view: _Optional[int] = ..., spec: _Optional[_Mapping[str, str]] = ..., manifest: _Optional[str] = ..., durable: _Optional[int] = ..., round: _Optional[int] = ..., life: _Optional[int] = ..., oldest: _Optional[int] = ..., release: _Optional[str] = ...) -> None: ...
 
 class Reply(_message.Message):
     __slots__ = ("welcome", "refusal", "beat")
@@ -51,16 +55,18 @@ class Reply(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("durable", "round", "positions", "life")
+    __slots__ = ("durable", "round", "positions", "life", "release")
     DURABLE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
     durable: int
     round: int
     positions: _containers.RepeatedCompositeFieldContainer[Position]
     life: int
-    def __init__(self, durable: _Optional[int] = ..., round: _Optional[int] = ..., positions: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., life: _Optional[int] = ...) -> None: ...
+    release: str
+    def __init__(self, durable: _Optional[int] = ..., round: _Optional[int] = ..., positions: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., life: _Optional[int] = ..., release: _Optional[str] = ...) -> None: ...
 
 class Position(_message.Message):
     __slots__ = ("round", "step", "next")
@@ -191,7 +197,7 @@ class Resources(_message.Message):
     def __init__(self, cpus: _Optional[int] = ..., free_cpus: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., free_memory_bytes: _Optional[int] = ..., gpu: _Optional[str] = ..., gpu_memory_bytes: _Optional[int] = ..., free_gpu_memory_bytes: _Optional[int] = ..., load: _Optional[float] = ..., samples: _Optional[int] = ..., bytes_per_second: _Optional[_Mapping[str, float]] = ..., gpu_busy: _Optional[float] = ...) -> None: ...
 
 class Question(_message.Message):
-    __slots__ = ("version", "id", "to", "spec")
+    __slots__ = ("version", "id", "to", "spec", "oldest", "release")
     class SpecEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -203,11 +209,15 @@ class Question(_message.Message):
     ID_FIELD_NUMBER: _ClassVar[int]
     TO_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
     version: int
     id: str
     to: str
     spec: _containers.ScalarMap[str, str]
-    def __init__(self, version: _Optional[int] = ..., id: _Optional[str] = ..., to: _Optional[str] = ..., spec: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    oldest: int
+    release: str
+    def __init__(self, version: _Optional[int] = ..., id: _Optional[str] = ..., to: _Optional[str] = ..., spec: _Optional[_Mapping[str, str]] = ..., oldest: _Optional[int] = ..., release: _Optional[str] = ...) -> None: ...
 
 class Answer(_message.Message):
     __slots__ = ("refusal", "reply")
@@ -222,22 +232,24 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("id", "federation", "state", "round", "rounds", "neighbours", "accuracy", "bytes_sent", "bytes_received", "resources", "figure", "view", "first", "outside", "shortage", "certificate_expires")
+    __slots__ = ("id", "federation", "state", "round", "rounds", "neighbours", "accuracy", "bytes_sent", "bytes_received", "resources", "figure", "view", "first", "outside", "shortage", "certificate_expires", "release", "durable")
     class Neighbour(_message.Message):
-        __slots__ = ("id", "address", "state", "reason", "durable", "resources")
+        __slots__ = ("id", "address", "state", "reason", "durable", "resources", "release")
         ID_FIELD_NUMBER: _ClassVar[int]
         ADDRESS_FIELD_NUMBER: _ClassVar[int]
         STATE_FIELD_NUMBER: _ClassVar[int]
         REASON_FIELD_NUMBER: _ClassVar[int]
         DURABLE_FIELD_NUMBER: _ClassVar[int]
         RESOURCES_FIELD_NUMBER: _ClassVar[int]
+        RELEASE_FIELD_NUMBER: _ClassVar[int]
         id: str
         address: str
         state: str
         reason: str
         durable: int
         resources: Resources
-        def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., durable: _Optional[int] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ...) -> None: ...
+        release: str
+        def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., durable: _Optional[int] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., release: _Optional[str] = ...) -> None: ...
     class Shortage(_message.Message):
         __slots__ = ("here", "members", "needed", "tie_breaker", "seconds", "awaited")
         class Awaited(_message.Message):
@@ -278,6 +290,8 @@ class StatusReply(_message.Message):
     OUTSIDE_FIELD_NUMBER: _ClassVar[int]
     SHORTAGE_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_EXPIRES_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_FIELD_NUMBER: _ClassVar[int]
     id: str
     federation: str
     state: str
@@ -294,4 +308,6 @@ class StatusReply(_message.Message):
     outside: _containers.RepeatedScalarFieldContainer[str]
     shortage: StatusReply.Shortage
     certificate_expires: float
-    def __init__(self, id: _Optional[str] = ..., federation: _Optional[str] = ..., state: _Optional[str] = ..., round: _Optional[int] = ..., rounds: _Optional[int] = ..., neighbours: _Optional[_Iterable[_Union[StatusReply.Neighbour, _Mapping]]] = ..., accuracy: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., figure: _Optional[float] = ..., view: _Optional[int] = ..., first: _Optional[int] = ..., outside: _Optional[_Iterable[str]] = ..., shortage: _Optional[_Union[StatusReply.Shortage, _Mapping]] = ..., certificate_expires: _Optional[float] = ...) -> None: ...
+    release: str
+    durable: int
+    def __init__(self, id: _Optional[str] = ..., federation: _Optional[str] = ..., state: _Optional[str] = ..., round: _Optional[int] = ..., rounds: _Optional[int] = ..., neighbours: _Optional[_Iterable[_Union[StatusReply.Neighbour, _Mapping]]] = ..., accuracy: _Optional[float] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., figure: _Optional[float] = ..., view: _Optional[int] = ..., first: _Optional[int] = ..., outside: _Optional[_Iterable[str]] = ..., shortage: _Optional[_Union[StatusReply.Shortage, _Mapping]] = ..., certificate_expires: _Optional[float] = ..., release: _Optional[str] = ..., durable: _Optional[int] = ...) -> None: ...
