@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
-from launcher.engines.kubernetes_objects import INDEX_ANNOTATION, RUN_LABEL
+from launcher.engines.kubernetes_objects import POD_INDEX, RUN_LABEL
 from peer.errors import FailedError, InputError
 from peer.process import container_exit_code, exit_words
 from peer.text import one_line
@@ -155,7 +155,7 @@ class Pod:
         scheduled = conditions.get("PodScheduled", {})
         unplaced = scheduled if scheduled.get("status") == "False" else {}
         reason = next((one for one in (ended, status, waiting, unplaced) if one and one.get("reason")), {})
-        index = metadata.get("annotations", {}).get(INDEX_ANNOTATION)
+        index = metadata.get("annotations", {}).get(POD_INDEX)
         return cls(
             name=metadata["name"],
             index=None if index is None else int(index),

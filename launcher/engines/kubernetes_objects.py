@@ -58,11 +58,14 @@ class KubernetesSettings(Settings):
     """GPUs of every peer."""
     data: str | None = None
     """A claim that is there already, which all peers see as /data."""
+    egress: Annotated[Literal["peers", "any"] | None, Wanted("peers or any")] = None
+    """Where peers may connect to: `peers` (its neighbours, and DNS), or `any`. Not given: any if data are downloaded or
+    there is a tracker, else peers."""
     kubectl: Annotated[str, Field(min_length=1)] = "kubectl"
     """The program, or its path."""
 
 
-PEER_PORT, HEALTH_PORT = 7700, 7800
+PEER_PORT, HEALTH_PORT, METRICS_PORT, DNS_PORT = 7700, 7800, 9400, 53
 CONFIG, RUNS, DATA, CODE, TLS = (
     Path("/", *parts) for parts in (("etc", "dfl"), ("runs",), ("data",), ("code",), ("tls",))
 )
@@ -105,6 +108,7 @@ class ClusterLayout:
         content = self.spec.model_dump(mode="json", exclude_none=True)
         sources = [content["data"], *(member["data"] for member in content["ring"] if "data" in member)]
         content.pop("code", None)
+        content.pop("metrics", None)  # a port per peer of one machine; see `_peer`
         if self.spec.own_code:
             content["code"] = str(CODE)
         if "recording" in content:
@@ -119,6 +123,7 @@ class ClusterLayout:
     def _peer(self, id: str) -> Mapping[str, Any]:
         content: dict[str, Any] = {"federation": "federation.yaml", "id": id, "listen": f"0.0.0.0:{PEER_PORT}"}
         content |= {"health": f"0.0.0.0:{HEALTH_PORT}", "out": str(RUNS / id)}
+        content |= {"metrics": f"0.0.0.0:{METRICS_PORT}"} if self.spec.metrics else {}
         content |= {"device": self.device} if self.device != "auto" else {}
         if self.certificates:
             content |= {"tls": {what: str(TLS / f"{what}.pem") for what in ("ca", "cert", "key")}}
@@ -132,7 +137,8 @@ def _inside(path: str) -> str:
     return str(DATA.joinpath(*parts[own:]))
 
 
-INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
+POD_INDEX = "batch.kubernetes.io/job-completion-index"
+"""Annotation and, since Kubernetes 1.28, label of a pod: the number of its peer."""
 USER = 70001
 """The image's."""
 RESTARTS = 5
@@ -197,6 +203,10 @@ def job(
     container["args"] += arguments
     container["resources"] = needs or container["resources"]
     container["volumeMounts"] += [one.mount for one in volumes]
+    about: Object = {"labels": labels(place.name)}
+    if place.spec.metrics:
+        container["ports"].append({"name": "metrics", "containerPort": METRICS_PORT})
+        about["annotations"] = {"prometheus.io/scrape": "true", "prometheus.io/port": str(METRICS_PORT)}
     pod["volumes"] += [one.volume for one in volumes]
     pod["topologySpreadConstraints"] = [_apart(place.name)]
     spec = {
@@ -207,7 +217,7 @@ def job(
         "maxFailedIndexes": 0,
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {"rules": _failures()},
-        "template": {"metadata": {"labels": labels(place.name)}, "spec": pod},
+        "template": {"metadata": about, "spec": pod},
     }
     return _object("Job", "batch/v1", place.name, spec=spec)
 
@@ -257,7 +267,7 @@ def _pod(name: str, image: str) -> Object:
 
 
 def _container(image: str) -> Object:
-    index = {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX_ANNOTATION}']"}}
+    index = {"fieldRef": {"fieldPath": f"metadata.annotations['{POD_INDEX}']"}}
     return {
         "name": "peer",
         "image": image,
@@ -310,12 +320,47 @@ def disruption_budget(name: str, peers: int) -> Object:
     return _object("PodDisruptionBudget", "policy/v1", name, spec=spec)
 
 
-def network_policy(name: str) -> Object:
-    """Peers accept connections of peers only, and of all of them: neighbours may change from round to round."""
-    peers = {"podSelector": {"matchLabels": labels(name)}}
-    allowed = {"from": [peers], "ports": [{"protocol": "TCP", "port": PEER_PORT}]}
-    spec = {"podSelector": {"matchLabels": labels(name)}, "policyTypes": ["Ingress"], "ingress": [allowed]}
-    return _object("NetworkPolicy", "networking.k8s.io/v1", name, spec=spec)
+PROMETHEUS = {"app.kubernetes.io/name": "prometheus"}
+"""The label of the pods that may read figures, in any namespace."""
+
+
+def network_policies(place: ClusterLayout, outside: bool) -> Iterator[Object]:
+    """Each peer speaks to its neighbours only, or to all peers where those may change; and asks for names.
+
+    outside: whether the peers may also connect to anything else.
+    """
+    spec = place.spec
+    number = {id: str(index) for index, id in enumerate(spec.ids)}
+    partners = {id: [number[other] for other in spec.partners(id)] for id in spec.ids}
+    if all(len(others) == len(spec.ids) - 1 for others in partners.values()):
+        peers = {"matchLabels": labels(place.name)}
+        yield _network_policy(place, place.name, peers, peers, outside)
+        return
+    for id, others in partners.items():
+        own = {"matchLabels": {**labels(place.name), POD_INDEX: number[id]}}
+        # Without neighbours, a number that no pod has.
+        near = [{"key": POD_INDEX, "operator": "In", "values": others or ["none"]}]
+        theirs = {"matchLabels": labels(place.name), "matchExpressions": near}
+        yield _network_policy(place, f"{place.name}-{number[id]}", own, theirs, outside)
+
+
+def _network_policy(place: ClusterLayout, name: str, own: Object, theirs: Object, outside: bool) -> Object:
+    peers, port = {"podSelector": theirs}, {"protocol": "TCP", "port": PEER_PORT}
+    ingress: list[Object] = [{"from": [peers], "ports": [port]}]
+    if place.spec.metrics:
+        reader = {"namespaceSelector": {}, "podSelector": {"matchLabels": PROMETHEUS}}
+        ingress.append({"from": [reader], "ports": [{"protocol": "TCP", "port": METRICS_PORT}]})
+    names = [{"protocol": protocol, "port": DNS_PORT} for protocol in ("UDP", "TCP")]
+    egress: list[Object] = [{}] if outside else [{"to": [peers], "ports": [port]}, {"ports": names}]
+    spec = {"podSelector": own, "policyTypes": ["Ingress", "Egress"], "ingress": ingress, "egress": egress}
+    plain = json.loads(json.dumps(spec))  # nothing twice, or YAML has anchors
+    return _object("NetworkPolicy", "networking.k8s.io/v1", name, place.name, spec=plain)
+
+
+def connects_outside(spec: Spec) -> bool:
+    """Whether its peers connect to more than each other: they download data, or a tracker receives their events."""
+    sources = (spec.data, *(member.data for member in spec.ring))
+    return spec.tracker is not None or any(getattr(source, "download", False) for source in sources)
 
 
 def collector(name: str, image: str, **metadata: Any) -> Object:
@@ -367,13 +412,17 @@ class RunObjects:
     def name(self) -> str:
         return self.place.name
 
+    @property
+    def outside(self) -> bool:
+        return self.settings.egress == "any" or (self.settings.egress is None and connects_outside(self.place.spec))
+
     def beside(self) -> list[Object]:
         """All that the Job needs."""
         name, ids, settings = self.name, self.place.spec.ids, self.settings
         made = [
             service(name),
             disruption_budget(name, len(ids)),
-            network_policy(name),
+            *network_policies(self.place, self.outside),
             claim(name, settings.storage, settings.access, settings.storage_class),
             _object("ConfigMap", "v1", name, data=self.place.files()),
         ]
@@ -443,13 +492,14 @@ def _base(place: ClusterLayout, image: str) -> Iterator[tuple[str, str]]:
         "claim": claim(name),
         "job": job(place, image),
         "disruption-budget": disruption_budget(name, len(place.spec.ids)),
-        "network-policy": network_policy(name),
     }
     for file, content in made.items():
         yield f"base/{file}.yaml", dump_yaml(content)
+    policies = network_policies(place, connects_outside(place.spec))
+    yield "base/network-policy.yaml", "---\n".join(map(dump_yaml, policies))
     yield from _config_files("base", place)
     generator = _generator(name, place)
-    content = {"resources": [f"{file}.yaml" for file in made], "configMapGenerator": [generator]}
+    content = {"resources": [f"{file}.yaml" for file in (*made, "network-policy")], "configMapGenerator": [generator]}
     yield "base/kustomization.yaml", _kustomization(content)
 
 

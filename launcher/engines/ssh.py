@@ -42,7 +42,6 @@ from peer.tasks import background
 from peer.telemetry.events import LAST_MOMENT
 from peer.telemetry.results import BEST_MODEL, MODEL, WANTED
 from peer.text import duration, printable
-from peer.topology import neighbours
 
 if TYPE_CHECKING:
     import asyncssh
@@ -238,12 +237,6 @@ async def device_problems(run: Run, here: Mapping[str, Agent], found: Mapping[st
 DIAL_TIMEOUT_S = 5.0
 
 
-def dialled_by(spec: Spec) -> dict[str, list[str]]:
-    """Return the peers that each peer dials: all others where the protocol reorders the ring."""
-    graph = "complete" if spec.protocol.reorders else spec.protocol.graph
-    return {id: [*neighbours(graph, spec.ids, id)] for id in spec.ids}
-
-
 async def unreachable_peers(
     spec: Spec, places: Mapping[str, Placement], agents: Mapping[str, Agent], running: Collection[str]
 ) -> list[str]:
@@ -257,8 +250,8 @@ async def unreachable_peers(
     deaf = {id: why for id, why in zip(met, refused, strict=True) if why}
     pairs = [
         (id, other)
-        for id, others in dialled_by(spec).items()
-        for other in others
+        for id in spec.ids
+        for other in spec.partners(id)
         if id in met and other in met and other not in deaf and places[other].address
     ]
     reasons = await asyncio.gather(*(_dial(met[id], places[other].address, tokens[other]) for id, other in pairs))

@@ -164,6 +164,11 @@ class Spec(Settings):
         """The peers with which that peer has edges at the start, in either direction."""
         return neighbours(self.protocol.graph, self.ids, id)
 
+    def partners(self, id: str) -> tuple[str, ...]:
+        """The peers with which that peer may ever speak: all others where the ring or its members may change."""
+        changes = self.protocol.reorders or self.on_loss == "bypass"
+        return neighbours("complete" if changes else self.protocol.graph, self.ids, id)
+
     @property
     def metrics_addresses(self) -> dict[str, str]:
         """The addresses of the peers' figures for Prometheus, by id; empty without `metrics`."""

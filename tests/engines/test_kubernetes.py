@@ -15,7 +15,18 @@ from ruamel.yaml import YAML
 from launcher.certificates import make_certificates
 from launcher.cli import main
 from launcher.engines.base import Run
-from launcher.engines.kubernetes_objects import CONFIG, TLS, ClusterLayout, KubernetesSettings, RunObjects
+from launcher.engines.kubernetes_objects import (
+    CONFIG,
+    POD_INDEX,
+    TLS,
+    ClusterLayout,
+    KubernetesSettings,
+    RunObjects,
+    connects_outside,
+    job,
+    labels,
+    network_policies,
+)
 from launcher.run_files import RunFiles
 from peer.errors import InputError
 from peer.spec.loading import load_peer, load_spec
@@ -70,6 +81,12 @@ def rendered(made: Path, plain: Path) -> Rendered:
         assert "Warning" not in done.stderr
         found[overlay] = list(YAML(typ="safe", pure=True).load_all(done.stdout))
     return found
+
+
+def layout(tmp_path: Path, peers: int = 5, **keys: Any) -> ClusterLayout:
+    path = tmp_path / "federation.yaml"
+    path.write_text(json.dumps({"plaintext": True, **keys}))
+    return ClusterLayout(load_spec(path, peers=peers))
 
 
 def of_kind(objects: list[Object], kind: str) -> Object:
@@ -161,6 +178,59 @@ def test_pods_of_one_run_are_spread_over_nodes_where_they_can_be(ordered: Callab
     (apart,) = template["spec"]["topologySpreadConstraints"]
     assert (apart["topologyKey"], apart["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
     assert apart["labelSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+
+
+def policies(place: ClusterLayout, outside: bool = False) -> list[Object]:
+    return [one["spec"] for one in network_policies(place, outside)]
+
+
+def test_a_pod_reaches_its_neighbours_and_names_and_nothing_else(tmp_path: Path) -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed").validate
+    fixed = layout(tmp_path, protocol="rdfl", peers=5)
+    for number, one in enumerate(network_policies(fixed, outside=False)):
+        validate(one, OLDEST, strict=True)
+        spec = one["spec"]
+        assert spec["podSelector"]["matchLabels"][POD_INDEX] == str(number)
+        (near,) = spec["ingress"][0]["from"]
+        (there,), names = spec["egress"][0]["to"], spec["egress"][1]
+        assert near == there
+        (numbers,) = near["podSelector"]["matchExpressions"]
+        assert {*map(int, numbers["values"])} == {(number - 1) % 5, (number + 1) % 5}
+        assert "to" not in names
+        assert {port["port"] for port in names["ports"]} == {53}
+        assert spec["policyTypes"] == ["Ingress", "Egress"]
+
+
+@pytest.mark.parametrize("changing", [{"protocol": "fibfl++"}, {"protocol": "rdfl", "on_loss": "bypass"}])
+def test_where_neighbours_may_change_all_peers_reach_each_other(tmp_path: Path, changing: dict[str, Any]) -> None:
+    place = layout(tmp_path, peers=5, **changing)
+    (spec,) = policies(place)
+    assert spec["podSelector"] == {"matchLabels": labels(place.name)}
+    assert spec["egress"][0]["to"] == spec["ingress"][0]["from"] == [{"podSelector": spec["podSelector"]}]
+
+
+def test_peers_that_need_more_than_each_other_may_connect_to_it(tmp_path: Path) -> None:
+    for settings, outside in (
+        ({}, False),
+        ({"tracker": "csv:writer"}, True),
+        ({"data": {"name": "mnist", "download": True}}, True),
+    ):
+        place = layout(tmp_path, protocol="fibfl++", peers=3, **settings)
+        assert connects_outside(place.spec) == outside
+    assert policies(place, outside=True)[0]["egress"] == [{}]
+
+
+def test_figures_are_read_by_prometheus_and_nobody_else(tmp_path: Path) -> None:
+    place = layout(tmp_path, protocol="fibfl++", peers=3, metrics=9100)
+    assert "metrics" not in place.files()["federation.yaml"]
+    assert "metrics: 0.0.0.0:9400" in place.files()["2.yaml"]
+    (spec,) = policies(place)
+    (reader,) = spec["ingress"][1]["from"]
+    assert reader["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "prometheus"}
+    template = job(place, "dfl")["spec"]["template"]
+    assert {"name": "metrics", "containerPort": 9400} in template["spec"]["containers"][0]["ports"]
+    assert template["metadata"]["annotations"]["prometheus.io/port"] == "9400"
+    assert len(policies(layout(tmp_path, protocol="fibfl++", peers=3))[0]["ingress"]) == 1
 
 
 def test_what_is_chosen_is_asked_for(ordered: Callable[..., RunObjects]) -> None:
