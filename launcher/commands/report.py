@@ -8,7 +8,9 @@ import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from launcher.headline import mean
 from launcher.output import Output
 from launcher.page.build import document_of
 from launcher.page.charts import check_installed, look, picture, vega_script
@@ -20,10 +22,12 @@ from launcher.reports.collected import Collected
 from launcher.reports.summary import TimeSpent
 from launcher.reports.summary_json import Summary
 from launcher.run_files import RunFiles
+from launcher.table import fitting, quantity
 from peer.errors import FailedError, InputError
 from peer.files import unwritable_reason, write_atomically
 from peer.spec.federation import Spec
 from peer.telemetry.results import AUDIT
+from peer.text import number
 
 
 def summarise(directories: Sequence[Path], code: Path | None) -> tuple[Collected, Summary]:
@@ -172,10 +176,56 @@ def _make(folder: Path) -> None:
         raise FailedError(f"cannot make {folder}: {error.strerror}; choose another page with --out") from None
 
 
+def show_so_far(collected: Collected, output: Output, as_json: bool) -> None:
+    """Figures of a run of which no peer has finished: after the last round that all have completed, each peer's own."""
+    data = RunData.read(collected.spec, collected.places, None)
+    spec, headline = data.spec, data.headline
+    peers: list[dict[str, Any]] = []
+    for id, history in data.histories.items():
+        until = [done for round, done in history.rounds.items() if round <= data.completed]
+        judged = max((done for done in until if done.evaluated), key=lambda done: done.round, default=None)
+        peers.append(
+            {
+                "id": id,
+                "round": history.completed,
+                "figure": headline.value(judged) if judged else None,
+                "bytes_sent": max((done.bytes_sent for done in until), default=0),
+                "seconds": {name: round(history.seconds(name), 3) for name in summary_text.ACTIVITIES},
+            }
+        )
+    if as_json:
+        about = {"name": spec.name, "protocol": spec.protocol.name, "rounds": spec.rounds, "finished": False}
+        output.document(about | {"completed": data.completed, "figure": headline.words, "peers": peers})
+        return
+    rows = [
+        {
+            "peer": one["id"],
+            "round": str(one["round"]),
+            headline.column: number(one["figure"]),
+            "sent": quantity(one["bytes_sent"]),
+            **{name: f"{seconds:.1f} s" for name, seconds in one["seconds"].items()},
+        }
+        for one in peers
+    ]
+    output.console.print(fitting(rows, [*reversed(summary_text.ACTIVITIES)], output.console))
+    known = [one["figure"] for one in peers if one["figure"] is not None]
+    worst = headline.figure.worst(known) if known else None
+    lines = [
+        f"{spec.name}: {spec.protocol.name}, {len(spec.ids)} peers, {data.completed} of {spec.rounds} rounds completed",
+        f"{headline.words} so far: mean {number(mean(known))}, worst {number(worst)}",
+        *(summary_text.privacy_lines(data.proof) if data.proof else []),
+    ]
+    summary_text.say(lines, output.console)
+
+
 def summary_command(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.out:
         check_out(arguments.out)
-    collected, made = summarise(arguments.directories, arguments.code)
+    try:
+        collected, made = summarise(arguments.directories, arguments.code)
+    except FailedError:
+        show_so_far(Collected.find(arguments.directories, arguments.code), output, arguments.json)
+        raise
     if arguments.out:
         summary_json.write(arguments.out, made)
     if arguments.json:

@@ -58,7 +58,7 @@ class Collected:
         missing = {id: self._why(id) for id in found.without}
         if not found.results:
             named = ", ".join(f"{id} ({why})" for id, why in missing.items())
-            raise FailedError(f"no peer has finished, so there is nothing to sum up: {named}")
+            raise FailedError(f"no peer has finished: {named}")
         return summary_of(self.spec, found, spent or self._spent(), missing)
 
     def _why(self, id: str) -> str:

@@ -147,7 +147,16 @@ def test_who_has_not_finished_is_named_with_its_rounds(sites: Path, capfd: pytes
     for name in ("north", "south"):
         (sites / name / "result.json").unlink()
     assert main(["summary", str(sites)]) == 1
-    assert "no peer has finished, so there is nothing to sum up: peer0 (" in capfd.readouterr().err
+    told = capfd.readouterr()
+    assert "no peer has finished: peer0 (" in told.err
+    assert "1 of 2 rounds completed" in told.out, "the figures so far"
+    assert main(["summary", str(sites), "--json"]) == 1
+    so_far = said(capfd)
+    assert (so_far["finished"], so_far["completed"], len(so_far["peers"])) == (False, 1, 3)
+    first = json.loads(
+        next(line for line in events.read_text().splitlines() if '"round": 1' in line and "loss" in line)
+    )
+    assert {one["id"]: one["figure"] for one in so_far["peers"]}["peer1"] == first["accuracy"]["matched"]
 
 
 def test_peers_of_different_runs_are_refused(sites: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
