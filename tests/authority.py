@@ -36,7 +36,7 @@ class Holder:
         *names: x509.GeneralName,
         called: str = "",
         more: tuple[x509.ExtensionType, ...] = (NO_CA,),
-        begins: int = 0,
+        begins: float = 0,
     ) -> "Holder":
         """A certificate for the alternative names, valid for a day that begins in so many days."""
         key = ec.generate_private_key(ec.SECP256R1())
@@ -65,7 +65,7 @@ def _sign(
     issuer: x509.Name,
     by: ec.EllipticCurvePrivateKey,
     more: tuple[x509.ExtensionType, ...],
-    begins: int,
+    begins: float,
 ) -> x509.Certificate:
     start = datetime.now(UTC) - timedelta(minutes=5) + timedelta(days=begins)
     made = x509.CertificateBuilder().subject_name(_name(called)).issuer_name(issuer).public_key(key.public_key())

@@ -155,3 +155,22 @@ def test_a_run_outlives_its_certificates(watched: BuildWatched, capsys: pytest.C
     run.await_event("peer0", "round", round=last + 5)
     assert round(left(run, "peer0")[-1] / DAY_S) == 10
     run.end()
+
+
+async def test_files_that_are_not_valid_yet_are_told_once_and_taken_when_they_are(tmp_path: Path) -> None:
+    """As where the clock of the machine that made them is ahead."""
+    ca, told = authority(), asyncio.Queue[str]()
+    used = in_use(tmp_path, ca, ca.issue(DNSName("peer0")), time.time, lambda event: told.put_nowait(str(event)))
+    renewed = asyncio.Event()
+
+    async def renew() -> None:
+        renewed.set()
+
+    watching = asyncio.create_task(used.watch(renew))
+    ca.issue(DNSName("peer0"), begins=303 / DAY_S).write(tmp_path, "peer0")
+    said = [await asyncio.wait_for(told.get(), 20)]
+    await asyncio.wait_for(renewed.wait(), 20)
+    while not said[-1].startswith("new certificates, valid until"):
+        said.append(await asyncio.wait_for(told.get(), 20))
+    assert sum("only; set the clock" in one for one in said) == 1, said
+    watching.cancel()

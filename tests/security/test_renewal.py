@@ -75,3 +75,19 @@ async def test_a_peer_can_end_while_its_certificates_are_renewed(
         assert why_taken(address) is None
     said = [record.getMessage() for record in caplog.records]
     assert not [one for one in said if not one.startswith(CUT)]
+
+
+async def test_a_peer_that_waits_to_be_admitted_takes_new_certificates_and_listens_nowhere(
+    spec: Spec, tmp_path: Path, ports: Callable[[int], list[int]]
+) -> None:
+    address, said = f"127.0.0.1:{ports(1)[0]}", asyncio.Queue[str]()
+    used = in_use(tmp_path / "certs", {address: "peer0"}, said.put_nowait)
+    transport = GrpcTransport(ListenConfig(address), status, used)
+    before, watching = used.bundle, asyncio.create_task(transport.run())
+    make_certificates(spec, tmp_path / "certs", days=60)
+    assert (await asyncio.wait_for(said.get(), 20)).startswith("new certificates, valid until")
+    assert used.bundle != before
+    assert why_taken(address) is None
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    await transport.close()

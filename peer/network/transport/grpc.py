@@ -317,7 +317,7 @@ class GrpcTransport(Transport):
         """
         for address in {address for address, _ in self._channels}:
             await self.renew(address)
-        if not (place := self._place.listen):
+        if not (self._accept and (place := self._place.listen)):
             return
         if server := self._servers.pop(place, None):
             for pipe in [*self._accepted]:

@@ -235,10 +235,12 @@ class TlsCredentials:
             return ""
 
     async def watch(self, renew: Callable[[], Awaitable[None]]) -> None:
-        """Look for new files every `look` seconds and use them; half-written or wrong ones are reported and skipped.
+        """Look for new files every `look` seconds and use them; half-written or wrong ones are reported and skipped,
+        those that are not valid yet are tried again.
 
         If another process takes the peer's address in the moment between two servers, that is reported until it ends.
         """
+        refused: tuple[int, ...] | None = None
         while True:
             await asyncio.sleep(self._look)
             version = self._certificates.version
@@ -247,7 +249,11 @@ class TlsCredentials:
             try:
                 self.bundle = self._certificates.read()
             except InputError as error:
-                self._version = version
+                if not isinstance(error, NotNowError):
+                    self._version = version
+                if version == refused:
+                    continue
+                refused = version
                 self._report(CertificatesChanged(sentence=f"the new certificates are not used: {error}"))
                 continue
             try:

@@ -108,7 +108,9 @@ class Rejoin:
     async def _connected(self) -> AsyncIterator[Transport]:
         transport = self._make(_no_status)
         try:
-            yield transport
+            async with background() as group:
+                group.create_task(transport.run())  # new certificates count while it waits, too
+                yield transport
         finally:
             await transport.close()
 
