@@ -6,7 +6,6 @@ What a peer does of it by itself costs CPU, and memory that all could share: 0.4
 import encodings.idna  # noqa: F401  (asyncio looks it up by name for the first address)
 from contextlib import suppress
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 
 import ruamel.yaml.mergevalue  # noqa: F401  (as ruamel.yaml does for the first document)
@@ -22,6 +21,7 @@ from peer.spec.federation import Spec
 from peer.spec.loading import read_peer
 from peer.spec.peer import PeerConfig
 from peer.telemetry import events
+from peer.versions import release
 
 for settings in (Spec, PeerConfig):
     settings.model_rebuild()
@@ -30,7 +30,7 @@ for event in (
     *(events.RingOrdered, events.RoundDone, events.BytesPassed, events.Done),
 ):
     events.adapter(event)
-version("dfl")  # a peer records it: what is imported for that takes 2 MB
+release()  # each peer tells it: what is imported for that takes 2 MB
 
 
 def rehearse(config: str) -> None:

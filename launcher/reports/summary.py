@@ -26,7 +26,7 @@ from peer.learning.tasks import Task
 from peer.learning.training import metrics
 from peer.spec.blocks import describe_behaviours
 from peer.spec.federation import Spec
-from peer.telemetry.events import RoundDone
+from peer.telemetry.events import DataSummary, RoundDone
 from peer.telemetry.results import MODEL, Result, read_result
 from peer.views.view import View
 
@@ -129,7 +129,26 @@ def summary_of(spec: Spec, there: PeerResults, spent: TimeSpent, missing: Mappin
         exact=views.exact,
         absences=views.absences(),
         certificates=expiring_certificates(known),
+        rare=rare_classes(known) if headline.test else {},
     )
+
+
+RARE = 0.05
+"""A class with a smaller share, and less than half of an equal one, is rare: a model that never finds it looks good."""
+
+
+def rare_classes(places: Places) -> dict[str, float]:
+    """The share of each rare class among the training samples of all peers, in their first round."""
+    counts: dict[str, float] = {}
+    for place in places.values():
+        first = next((one for one in recorded_events(place, b'"data"') if isinstance(one, DataSummary)), None)
+        if first is None:
+            continue
+        for name, share in first.classes.items():
+            counts[name] = counts.get(name, 0.0) + share * first.samples
+    samples = sum(counts.values())
+    limit = min(RARE, 0.5 / len(counts)) * samples if counts else 0.0
+    return {name: count / samples for name, count in sorted(counts.items()) if count < limit}
 
 
 def expiring_certificates(places: Places) -> dict[str, float]:
@@ -191,9 +210,9 @@ def evaluated_rounds(
 
 
 def _means(told: Sequence[RoundDone], task: Task) -> dict[str, float | None]:
-    if task.has_classes:
-        return means([one.accuracy for one in told])
-    return {figure.name: mean(one.figures.get(figure.name) for one in told) for figure in task.figures}
+    accuracies = means([one.accuracy for one in told]) if task.has_classes else {}
+    others = [figure.name for figure in task.figures if not (task.has_classes and figure.name == "accuracy")]
+    return accuracies | {name: mean(one.figures.get(name) for one in told) for name in others}
 
 
 def course(rounds: Sequence[dict[str, float | None]], headline: Headline) -> dict[str, Any]:

@@ -150,6 +150,9 @@ class Summary:
     """When the certificates of peers expire, in Unix seconds, by id: of those with less than 30 days left; written if
     there are any."""
 
+    rare: dict[str, FiniteFloat] = field(default_factory=dict)
+    """The share of each class so rare that accuracies mislead; written if there are any and the headline is one."""
+
     worth: Worth | None = None
     """Written if the same peers have trained alone, too (`--beside solo`)."""
 
@@ -176,7 +179,7 @@ def dump(summary: Summary) -> str:
     """The text of the file."""
     unused = {
         name
-        for name in ("replicated", "missing", "stopped_early", "certificates", "worth")
+        for name in ("replicated", "missing", "stopped_early", "certificates", "rare", "worth")
         if not getattr(summary, name)
     }
     unused |= set() if summary.behaviour else {"behaviour", "honest_accuracy"}

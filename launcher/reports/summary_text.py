@@ -124,10 +124,19 @@ def adversary_lines(summary: Summary) -> list[str]:
     return [f"simulated adversaries: {who}; mean of the honest peers: {mean}"] if who else []
 
 
+MAX_RARE = 5
+
+
 def caveats(summary: Summary) -> list[str]:
     """What is missing from the figures, and what is not as the protocol says."""
     differing = ", ".join(name for name, same in summary.replicated.items() if not same)
     said = [f"replicas differ at the end: {differing} (the protocol declares them equal)"] if differing else []
+    if summary.rare:
+        rare = ", ".join(f"{name} ({share:.1%})" for name, share in [*summary.rare.items()][:MAX_RARE])
+        said.append(
+            f"accuracies mislead, as these classes are rare: {rare}; choose another headline: "
+            "`task: {name: classification, judged_by: [balanced-accuracy, auroc]}`"
+        )
     said += [f"not included in any figure: {id} ({why})" for id, why in summary.missing.items()]
     return said + [f"the certificate of {id} {expiry_words(at, time())}" for id, at in summary.certificates.items()]
 

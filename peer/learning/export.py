@@ -47,7 +47,7 @@ def save_model(model: Model, path: str | Path) -> None:
     were standardised.
     """
     described = {"model": model.name, "shape": model.shape, "classes": model.classes}
-    described["task"] = model.task.model_dump(mode="json")
+    described["task"] = {"name": model.task.name} | model.task.model_dump(mode="json", exclude_defaults=True)
     if settings := model.settings.description():
         described["settings"] = settings
     if model.frozen or model.settings.head is not None:

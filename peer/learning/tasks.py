@@ -14,12 +14,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, FiniteFloat, PrivateAttr, field_validator
+from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat, PrivateAttr, field_validator
 from torch import Tensor
 from torch.nn import functional
 
 from peer.errors import InputError, suggest
 from peer.learning.named_tensors import dtype_name
+from peer.learning.training.metrics import Judged
 from peer.plugins import load_class, user_code_errors
 from peer.settings import Settings
 
@@ -129,6 +130,11 @@ class Task(Settings):
         means = (sums / samples).tolist()
         return {figure.name: mean for figure, mean in zip(self.figures, means, strict=True)}
 
+    def judge(self, rows: NDArray[np.float64]) -> dict[str, float]:
+        """The figures by name, of the rows of all samples, (n, k). Here: the `results` of their sum; override it for a
+        figure that is made of no sums, such as the area under a curve. NaN where a figure is not defined."""
+        return self.results(torch.from_numpy(rows.sum(0)), len(rows))
+
     def score(self, results: Mapping[str, float]) -> float:
         """How good that is, in 0..1, for protocols that go by it. Here: the headline, cut to 0..1, or 1/(1 + it)."""
         value = results[self.headline.name]
@@ -183,6 +189,26 @@ def _rows(y: Targets, wanted: str) -> Targets:
     return y[:, None] if y.ndim == 1 else y
 
 
+ClassFigure = Literal[
+    "accuracy",
+    "auroc",
+    "average-precision",
+    "balanced-accuracy",
+    "sensitivity",
+    "specificity",
+    "precision",
+    "f1",
+    "calibration-error",
+]
+"""Figures of classes, by their names in `judged_by`; metrics.py defines them."""
+
+
+def _once(names: tuple[str, ...]) -> tuple[str, ...]:
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"`{twice}` is there twice; name each figure once")
+    return names
+
+
 _MANY_CLASSES = 1000
 """A larger label, if it also exceeds the number of samples, is a row number or a hash taken for a label."""
 
@@ -192,8 +218,14 @@ class Classification(Task):
 
     name: Literal["classification"] = "classification"
     """One class a sample."""
+    judged_by: Annotated[tuple[ClassFigure, ...], Field(min_length=1), AfterValidator(_once)] = ("accuracy",)
+    """Figures, the headline first: `accuracy`, `auroc`, `average-precision`, `balanced-accuracy`, `sensitivity`,
+    `specificity`, `precision`, `f1`, `calibration-error`. Of two classes, that of class 1; of more, the mean over the
+    classes."""
 
-    figures: ClassVar[tuple[Figure, ...]] = (Figure("accuracy"),)
+    class_weights: Annotated[tuple[Annotated[FiniteFloat, Field(gt=0)], ...], Field(min_length=2)] | None = None
+    """A weight for each class's samples in the loss: `[1, 20]` for a rare class 1."""
+
     has_classes: ClassVar[bool] = True
     _output_noun: ClassVar[tuple[str, str]] = ("classes", "classes")
 
@@ -216,13 +248,38 @@ class Classification(Task):
             raise InputError(
                 f"{where}: label {largest} among {samples} samples is not a class number; number the classes from 0"
             )
-        return given or largest + 1
+        classes = given or largest + 1
+        if self.class_weights and len(self.class_weights) != classes:
+            raise InputError(f"{where}: has {classes} classes, and `class_weights` {len(self.class_weights)} weights")
+        return classes
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return functional.cross_entropy(outputs, targets)
+        weight = torch.tensor(self.class_weights, device=outputs.device) if self.class_weights else None
+        return functional.cross_entropy(outputs, targets, weight)
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:  # type: ignore[override]
+        names = dict.fromkeys((*self.judged_by, "accuracy"))
+        return tuple(Figure(name, better="down" if name == "calibration-error" else "up") for name in names)
 
     def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs.argmax(1) == targets)[:, None]
+        correct = (outputs.argmax(1) == targets)[:, None]
+        if self.judged_by == ("accuracy",):
+            return correct
+        labels = torch.stack([targets, outputs.argmax(1)], 1)
+        return torch.cat([correct, labels, outputs.double().softmax(1)], 1)
+
+    def judge(self, rows: NDArray[np.float64]) -> dict[str, float]:
+        found = {"accuracy": float(rows[:, 0].mean())}
+        if self.judged_by != ("accuracy",):
+            scores = rows[:, 3:]
+            true, said = (rows[:, [column]] == np.arange(scores.shape[1]) for column in (1, 2))
+            judged = Judged(scores, true, said)
+            found |= {name: judged.figure(name) for name in self.judged_by if name != "accuracy"}
+        return {figure.name: found[figure.name] for figure in self.figures}
+
+    def score(self, results: Mapping[str, float]) -> float:
+        return results["accuracy"]
 
     def answers(self, outputs: Tensor) -> Tensor:
         return outputs.argmax(1)
@@ -559,7 +616,10 @@ def task_class(name: str) -> type[Task]:
 
 def _check_figures(found: type[Task], name: str) -> None:
     """InputError unless tables and summaries can hold its figures beside their own."""
-    figures = getattr(found, "figures", ())
+    figures: object = getattr(found, "figures", ())
+    if isinstance(figures, property):  # as of Classification, whose settings name them
+        with user_code_errors(name):
+            figures = found.model_construct(name=name).figures
     if not isinstance(figures, tuple) or not figures or not all(isinstance(one, Figure) for one in figures):
         raise InputError(f'`{name}` has no figures; write figures = (Figure("error", better="down"),)')
     if wrong := next((one for one in figures if one.better not in ("up", "down")), None):

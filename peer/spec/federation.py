@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, field_serializer, model_validator
 
 from peer.learning.model.settings import ModelSettings
-from peer.learning.tasks import Classification
+from peer.learning.tasks import Classification, Task
 from peer.learning.training.phase import Phase, Training
 from peer.protocols.base import Init
 from peer.protocols.declarations import Declarations, Record
@@ -51,6 +51,10 @@ def _readable(format: int) -> int:
     return format
 
 
+def _test_of(task: Task) -> Test | None:
+    return "matched" if task.has_classes and task.headline.name == "accuracy" else None
+
+
 class Spec(Settings):
     """What all peers agree on. Handshakes compare it, except addresses, `code`, `recording`, `metrics`, `tensorboard`,
     `tracker`, `keep`, and where data and weights lie."""
@@ -88,8 +92,9 @@ class Spec(Settings):
     """End all peers after the same round once the `hold_back` figures stop improving."""
     finetune: FineTune | None = None
     """Local training after the last round; `model.safetensors` and figures are then of that."""
-    test: Test | None = Field(default_factory=lambda earlier: "matched" if earlier["task"].has_classes else None)
-    """[The accuracy](protocols.md#the-test-split-of-the-papers) quoted in summaries, for tasks with classes."""
+    test: Test | None = Field(default_factory=lambda earlier: _test_of(earlier["task"]))
+    """[The accuracy](protocols.md#the-test-split-of-the-papers) quoted in summaries, for tasks with classes that
+    are judged by accuracy. Default: matched."""
     on_loss: Literal["wait", "stop", "bypass"] = "wait"
     """When a neighbour is lost: wait without limit, stop after `patience`, or after `absence`
     [continue without it](views.md) and admit it later."""

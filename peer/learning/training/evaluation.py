@@ -31,11 +31,10 @@ class EvaluationPass:
     classes: int
     loss: float
 
-    def results(self, among: NDArray[np.int64] | None = None) -> dict[str, float]:
-        """The task's figures on all samples, or on those at some positions, at least one."""
-        rows = self.rows if among is None else self.rows[among]
+    def results(self) -> dict[str, float]:
+        """The task's figures."""
         with user_code_errors(self.task.name):
-            return self.task.results(torch.from_numpy(rows.sum(0)), len(rows))
+            return self.task.judge(self.rows)
 
     @property
     def score(self) -> float:
@@ -43,6 +42,10 @@ class EvaluationPass:
         results = self.results()
         with user_code_errors(self.task.name):
             return self.task.score(results)
+
+    def accuracy(self, among: NDArray[np.int64] | slice = slice(None)) -> float:
+        """The share of the samples that was predicted correctly, of all or of those at some positions."""
+        return float((self.rows[among, 0] > 0).mean())
 
     @property
     def recall(self) -> NDArray[np.float64]:
@@ -113,14 +116,13 @@ def evaluate(
     figures = measured.results()
     if not model.task.has_classes:
         return Evaluation(figures, measured.loss)
-    recall, accuracy = measured.recall, figures[model.task.headline.name]
-    part = measured.results(paper) if paper is not None and len(paper) and not own else {}
+    recall, accuracy = measured.recall, measured.accuracy()
     return Evaluation(
         figures,
         measured.loss,
         matched=metrics.matched_accuracy(recall, np.asarray(proportions)),
         global_=None if own else accuracy,
-        paper=part.get(model.task.headline.name),
+        paper=measured.accuracy(paper) if paper is not None and len(paper) and not own else None,
         local=accuracy if own else None,
         balanced=metrics.balanced_accuracy(recall),
     )

@@ -4,6 +4,7 @@ Accuracies are shares in 0..1, one a peer or one a round. A metric that is undef
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import comb
 from typing import Any
 
@@ -75,11 +76,7 @@ def recalls(correct: NDArray[np.bool_], labels: Real, classes: int) -> Float64:
 
     `correct` says of each sample whether it was, `labels` its class's number; both (n,).
     """
-    total = np.bincount(labels, minlength=classes)
-    right = np.bincount(labels[correct], minlength=classes)
-    recall = np.full(classes, np.nan)
-    np.divide(right, total, out=recall, where=total > 0)
-    return recall
+    return _ratio(np.bincount(labels[correct], minlength=classes), np.bincount(labels, minlength=classes))
 
 
 def balanced_accuracy(recall: Float64) -> float | None:
@@ -97,6 +94,86 @@ def matched_accuracy(recall: Float64, proportions: Real) -> float | None:
     tested = ~np.isnan(recall)
     q = np.asarray(proportions, dtype=np.float64)[tested]
     return float(q @ recall[tested] / q.sum()) if q.sum() > 0 else None
+
+
+CALIBRATION_BINS = 15
+
+
+def auroc(scores: Float64, true: NDArray[np.bool_]) -> float:
+    """Area under the ROC curve: the share of pairs of a positive and a negative sample in which the positive has the
+    higher score, ties counting half; NaN without one of both. Both arguments (n,)."""
+    positive, negative = int(true.sum()), int((~true).sum())
+    if not (positive and negative):
+        return np.nan
+    _, place, alike = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = np.cumsum(alike) - (alike - 1) / 2
+    return float((ranks[place][true].sum() - positive * (positive + 1) / 2) / (positive * negative))
+
+
+def average_precision(scores: Float64, true: NDArray[np.bool_]) -> float:
+    """Σ_k (R_k − R_{k−1})·P_k over the thresholds k, each score once, descending, with precision P and recall R; NaN
+    without a positive sample. Both arguments (n,)."""
+    if not true.any():
+        return np.nan
+    order = np.argsort(-scores, kind="stable")
+    last = np.append(np.diff(scores[order]) != 0, True)  # of those with one score
+    hits = np.cumsum(true[order])[last]
+    precision = hits / (np.flatnonzero(last) + 1)
+    return float(np.diff(hits, prepend=0) @ precision / hits[-1])
+
+
+def calibration_error(confidence: Float64, correct: NDArray[np.bool_]) -> float:
+    """Expected calibration error: the mean over the samples of |accuracy − mean confidence| in their bin, of 15 equal
+    ones in 0..1 (Guo et al., 2017, Eq. 3). Both arguments (n,)."""
+    bins = np.clip(np.ceil(confidence * CALIBRATION_BINS).astype(int) - 1, 0, CALIBRATION_BINS - 1)
+    right, sure = (np.bincount(bins, one, CALIBRATION_BINS) for one in (correct.astype(np.float64), confidence))
+    return float(np.abs(right - sure).sum() / len(confidence))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a classifier says of samples: its scores in 0..1, (n, classes); the true classes and those that it says,
+    one-hot, bool (n, classes)."""
+
+    scores: Float64
+    true: NDArray[np.bool_]
+    said: NDArray[np.bool_]
+
+    def figure(self, name: str) -> float:
+        """A figure by its name: of two classes that of the second, the positive one; else the mean over the classes for
+        which it is defined. NaN where it is defined for none."""
+        if name == "calibration-error":
+            return calibration_error(self.scores.max(1), np.any(self.true & self.said, axis=1))
+        of_classes = self.of_classes("sensitivity" if name == "balanced-accuracy" else name)
+        if len(of_classes) == 2 and name != "balanced-accuracy":
+            return float(of_classes[1])
+        known = of_classes[~np.isnan(of_classes)]
+        return float(known.mean()) if len(known) else np.nan
+
+    def of_classes(self, name: str) -> Float64:
+        """The figure of each class against all others, (classes,); NaN where it is not defined."""
+        held, said = self.true.sum(0), self.said.sum(0)
+        hits, absent = (self.true & self.said).sum(0), (~self.true).sum(0)
+        match name:
+            case "sensitivity":
+                return _ratio(hits, held)
+            case "specificity":
+                return _ratio(absent - (said - hits), absent)
+            case "precision":
+                return _ratio(hits, said)
+            case "f1":
+                return np.where(held > 0, _ratio(2 * hits, held + said), np.nan)
+            case "auroc" | "average-precision":
+                of_one = auroc if name == "auroc" else average_precision
+                return np.array([of_one(scores, true) for scores, true in zip(self.scores.T, self.true.T, strict=True)])
+        raise ValueError(f"there is no figure {name}")
+
+
+def _ratio(part: Real, whole: Real) -> Float64:
+    """NaN where the whole is 0."""
+    found = np.full(np.shape(whole), np.nan)
+    np.divide(part, whole, out=found, where=np.asarray(whole) > 0)
+    return found
 
 
 def weight_divergence(weights: Sequence[Real]) -> Float64:

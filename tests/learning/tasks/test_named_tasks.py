@@ -5,7 +5,7 @@ import inspect
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -19,7 +19,17 @@ from peer.errors import InputError
 from peer.learning.export import load_model
 from peer.learning.model.shape_check import Example, task_problem
 from peer.learning.model.zoo import build
-from peer.learning.tasks import TASKS, Figure, LanguageModel, Multilabel, Regression, Segmentation, Task, task_class
+from peer.learning.tasks import (
+    TASKS,
+    ClassFigure,
+    Figure,
+    LanguageModel,
+    Multilabel,
+    Regression,
+    Segmentation,
+    Task,
+    task_class,
+)
 from peer.runtime.in_process import run_in_process
 from peer.spec.federation import Spec
 from peer.spec.loading import load_spec
@@ -118,7 +128,10 @@ def test_a_task_of_ones_own_as_the_page_shows_it(tmp_path: Path) -> None:
 def test_every_task_and_figure_is_told() -> None:
     page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
     for name, task in TASKS.items():
-        assert re.search(rf"^\| `{name}` .*" + ".*".join(f"`{one.name}`" for one in task.figures), page, re.MULTILINE)
+        figures = task.model_construct().figures
+        assert re.search(rf"^\| `{name}` .*" + ".*".join(f"`{one.name}`" for one in figures), page, re.MULTILINE)
+    for figure in get_args(ClassFigure):
+        assert f"`{figure}`" in page
     assert {"Figure", "Task"} <= set(peer.__all__)
 
 

@@ -1,0 +1,171 @@
+"""Figures that a clinician believes, beside scikit-learn's; what they are where they are not defined."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn import metrics as oracle
+
+from launcher.headline import Headline
+from launcher.reports.summary import rare_classes
+from peer.errors import InputError
+from peer.learning.tasks import Classification
+from peer.learning.training.evaluation import EvaluationPass
+from peer.learning.training.metrics import Judged, auroc, average_precision, calibration_error
+from peer.spec.loading import load_spec
+from peer.telemetry.events import DataSummary
+
+ALL = (
+    "auroc", "average-precision", "balanced-accuracy", "sensitivity", "specificity", "precision", "f1",
+    "calibration-error", "accuracy",
+)  # fmt: skip
+
+
+def judged(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+    """As an evaluation makes them: in batches, and from the rows of all of them."""
+    task = Classification(judged_by=ALL)
+    rows = [task.tally(*batch) for batch in zip(logits.split(7), labels.split(7), strict=True)]
+    return task.judge(torch.cat(rows).double().numpy())
+
+
+def some(classes: int, seed: int, samples: int = 60, rounded: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    labels = torch.randint(classes, (samples,), generator=draw)
+    labels[:classes] = torch.arange(classes)
+    logits = torch.randn(samples, classes, generator=draw) + torch.nn.functional.one_hot(labels, classes)
+    return (logits.round() if rounded else logits), labels
+
+
+@given(seed=st.integers(0, 2**20), rounded=st.booleans())
+def test_of_two_classes_as_scikit_learn_has_it(seed: int, rounded: bool) -> None:
+    """Rounded logits: many scores are equal."""
+    logits, labels = some(2, seed, rounded=rounded)
+    scores, said, true = logits.double().softmax(1)[:, 1].numpy(), logits.argmax(1).numpy(), labels.numpy()
+    ours = judged(logits, labels)
+    assert ours["auroc"] == pytest.approx(oracle.roc_auc_score(true, scores))
+    assert ours["average-precision"] == pytest.approx(oracle.average_precision_score(true, scores))
+    assert ours["balanced-accuracy"] == pytest.approx(oracle.balanced_accuracy_score(true, said))
+    assert ours["sensitivity"] == pytest.approx(oracle.recall_score(true, said))
+    assert ours["specificity"] == pytest.approx(oracle.recall_score(true, said, pos_label=0))
+    assert ours["f1"] == pytest.approx(oracle.f1_score(true, said))
+    assert ours["accuracy"] == pytest.approx(oracle.accuracy_score(true, said))
+    if said.any():
+        assert ours["precision"] == pytest.approx(oracle.precision_score(true, said))
+
+
+@given(seed=st.integers(0, 2**20), classes=st.integers(3, 6))
+def test_of_several_classes_the_mean_over_those_for_which_it_is_defined(seed: int, classes: int) -> None:
+    logits, labels = some(classes, seed)
+    scores, said, true = logits.double().softmax(1).numpy(), logits.argmax(1).numpy(), labels.numpy()
+    ours = judged(logits, labels)
+    assert ours["auroc"] == pytest.approx(oracle.roc_auc_score(true, scores, multi_class="ovr", average="macro"))
+    one_hot = np.eye(classes)[true]
+    assert ours["average-precision"] == pytest.approx(oracle.average_precision_score(one_hot, scores, average="macro"))
+    assert ours["sensitivity"] == ours["balanced-accuracy"]
+    assert ours["sensitivity"] == pytest.approx(oracle.recall_score(true, said, average="macro"))
+    assert ours["f1"] == pytest.approx(oracle.f1_score(true, said, average="macro"))
+    inverse = [oracle.recall_score(true != one, said != one) for one in range(classes)]
+    assert ours["specificity"] == pytest.approx(np.mean(inverse))
+
+
+def test_calibration_by_hand() -> None:
+    """Two bins: 4 samples at 0.95, of which 3 are right; 2 at 0.55, both wrong."""
+    confidence = np.array([0.95, 0.95, 0.95, 0.95, 0.55, 0.55])
+    correct = np.array([True, True, True, False, False, False])
+    assert calibration_error(confidence, correct) == pytest.approx((4 * abs(0.75 - 0.95) + 2 * 0.55) / 6)
+    assert calibration_error(np.array([0.0, 1.0]), np.array([False, True])) == 0
+
+
+def test_what_a_site_without_positives_has_is_none_and_not_zero() -> None:
+    logits, labels = torch.tensor([[2.0, 1.0], [1.0, 2.0], [3.0, 0.0]]), torch.tensor([0, 0, 0])
+    ours = judged(logits, labels)
+    for name in ("auroc", "average-precision", "sensitivity", "f1"):
+        assert np.isnan(ours[name]), name
+    assert ours["specificity"] == pytest.approx(2 / 3)
+    assert ours["balanced-accuracy"] == pytest.approx(2 / 3), "of the classes that have samples"
+    assert np.isnan(auroc(np.array([0.5]), np.array([True])))
+    assert np.isnan(average_precision(np.array([0.5]), np.array([False])))
+
+
+def test_an_unknown_figure_is_an_error() -> None:
+    empty = np.zeros((1, 3))
+    with pytest.raises(ValueError, match="there is no figure speed"):
+        Judged(empty, empty > 0, empty > 0).figure("speed")
+
+
+def spec(tmp_path: Path, **keys: Any) -> Path:
+    path = tmp_path / "federation.yaml"
+    path.write_text(json.dumps({"protocol": "fedavg", **keys}))
+    return path
+
+
+def test_the_first_one_is_the_headline(tmp_path: Path) -> None:
+    usual = load_spec(spec(tmp_path), peers=3)
+    assert (usual.test, Headline.from_spec(usual).words) == ("matched", "matched accuracy")
+    made = load_spec(spec(tmp_path, task={"name": "classification", "judged_by": ["auroc", "f1"]}), peers=3)
+    assert made.test is None
+    assert Headline.from_spec(made).words == "auroc"
+    assert [one.name for one in made.task.figures] == ["auroc", "f1", "accuracy"]
+    assert [one.better for one in Classification(judged_by=("calibration-error",)).figures] == ["down", "up"]
+
+
+@pytest.mark.parametrize(
+    ("names", "said"), [(["auroc", "auroc"], "`auroc` is there twice"), ([], "judged_by"), (["auc"], "auroc")]
+)
+def test_wrong_names_are_refused(tmp_path: Path, names: list[str], said: str) -> None:
+    path = spec(tmp_path, task={"name": "classification", "judged_by": names})
+    with pytest.raises(InputError, match=said):
+        load_spec(path, peers=3)
+
+
+def test_weights_of_classes_weigh_the_loss() -> None:
+    """Σ w_y·(−log p_y) / Σ w_y over the batch."""
+    logits, labels = some(3, 5)
+    weights = (1.0, 20.0, 0.5)
+    loss = Classification(class_weights=weights).loss(logits, labels)
+    p = logits.double().softmax(1).numpy()[np.arange(len(labels)), labels.numpy()]
+    w = np.array(weights)[labels.numpy()]
+    assert float(loss) == pytest.approx(float((w * -np.log(p)).sum() / w.sum()), rel=1e-5)
+
+
+def test_weights_that_fit_no_classes_are_refused() -> None:
+    with pytest.raises(InputError, match="has 3 classes, and `class_weights` 2 weights"):
+        Classification(class_weights=(1.0, 2.0)).outputs([np.array([0, 1, 2])], None, "the data")
+
+
+class Found(Classification):
+    """A user's own task with classes, whose headline is no accuracy."""
+
+    name: str = "tests:Found"  # type: ignore[assignment]
+
+    def judge(self, rows: Any) -> dict[str, float]:
+        return {"auroc": 0.123, "accuracy": 0.0}
+
+
+def test_an_accuracy_is_an_accuracy_whatever_the_headline() -> None:
+    rows = np.array([[1.0], [1.0], [1.0], [0.0]])
+    measured = EvaluationPass(Found(judged_by=("auroc",)), rows, np.array([0, 1, 0, 1]), 2, 0.0)
+    assert measured.results()["auroc"] == 0.123
+    assert measured.accuracy() == 0.75
+    assert measured.accuracy(np.array([2, 3])) == 0.5
+
+
+def place(tmp_path: Path, id: str, samples: int, **classes: float) -> Path:
+    (tmp_path / id).mkdir()
+    told = [{"time": 1.0, **DataSummary(round=round, samples=samples, classes=classes).as_json()} for round in (1, 2)]
+    (tmp_path / id / "events.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in told))
+    return tmp_path / id
+
+
+def test_classes_that_are_rare_among_all_peers_together_are_named(tmp_path: Path) -> None:
+    ill, well = place(tmp_path, "a", 100, sick=0.1, well=0.9), place(tmp_path, "b", 300, sick=0.0, well=1.0)
+    assert rare_classes({"a": ill}) == {}
+    assert rare_classes({"a": ill, "b": well}) == {"sick": pytest.approx(10 / 400)}
+    many = place(tmp_path, "c", 100, **{f"class{n}": 0.01 for n in range(100)})
+    assert rare_classes({"c": many}) == {}, "a hundredth each is no rarity among a hundred"
+    assert rare_classes({"d": tmp_path / "nothing"}) == {}
