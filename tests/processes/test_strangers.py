@@ -61,7 +61,7 @@ def test_a_stranger_is_refused(waiting: SmallFederation, service: str) -> None:
         ({"id": "peer2"}, Refusal.STRANGER, [], "`peer2` is no neighbour of `peer0`"),
         ({"id": "peer0"}, Refusal.STRANGER, [], "no neighbour"),
         ({"to": "peer3"}, Refusal.IDENTITY, [], "this is `peer0`"),
-        ({"version": WIRE.writes + 1}, Refusal.VERSION, [], "speaks version"),
+        ({"version": WIRE.writes + 1}, Refusal.VERSION, [], "speaks wire version"),
         ({"spec": other}, Refusal.FEDERATION, ["model", "seed"], "federation"),
         ({"spec": without}, Refusal.FEDERATION, ["data"], "federation"),
         ({"spec": {}}, Refusal.FEDERATION, sorted(waiting.spec.agreement.digests), "federation"),

@@ -86,7 +86,7 @@ def record(directory: Path, known: Mapping[str, Sequence[View]], **keys: Any) ->
     spec = federation(directory, **keys)
     for id, views in known.items():
         (directory / "run" / id).mkdir(parents=True)
-        RunIdentity.from_spec(spec, id, 1).write(directory / "run" / id)
+        RunIdentity.from_spec(spec, id).write(directory / "run" / id)
         (directory / "run" / id / VIEWS).write_bytes(canonical(asdict(kept(spec, id, views))))
     return federation(directory, views="replay", recording="run")
 

@@ -10,14 +10,14 @@ import pytest
 from launcher.engines.base import engine
 from launcher.engines.kubernetes import PeerPods
 from launcher.engines.kubernetes_cluster import ClusterState, CutError, refusal
-from launcher.engines.kubernetes_objects import INDEX_ANNOTATION
+from launcher.engines.kubernetes_objects import POD_INDEX
 from peer.errors import InputError
 
 Object = dict[str, Any]
 
 
 def pod(index: int | None, number: int = 0, **status: Any) -> Object:
-    annotations = {} if index is None else {INDEX_ANNOTATION: str(index)}
+    annotations = {} if index is None else {POD_INDEX: str(index)}
     metadata = {
         "name": f"run-{index}-{number}",
         "annotations": annotations,
