@@ -9,6 +9,7 @@ import ast
 import inspect
 import re
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
@@ -71,6 +72,7 @@ def field_docs(kind: type) -> dict[str, str]:
     return found
 
 
+@cache
 def _own_field_docs(kind: type) -> dict[str, str]:
     try:
         source = dedent(inspect.getsource(kind))

@@ -301,7 +301,7 @@ def _blocks_with(key: str, kind: type[Settings]) -> list[Location]:
 
 def keys(kind: type[Settings], location: Location) -> list[str]:
     """The keys known at `location` below `kind`, looked up in its JSON schema."""
-    schema = kind.model_json_schema()
+    schema = _schema(kind)
     definitions = schema.get("$defs", {})
     nodes = [schema]
     for step in location:
@@ -311,6 +311,12 @@ def keys(kind: type[Settings], location: Location) -> list[str]:
         # A union's tag is no key: stay, but with the one it chooses.
         nodes = below or [node for node in nodes if _tag(node) == step] or nodes
     return sorted({key for node in nodes for key in node.get("properties", {})})
+
+
+@lru_cache(maxsize=64)
+def _schema(kind: type[Settings]) -> dict[str, Any]:
+    """Made once: it takes 30 ms, and one mistake is looked up in it hundreds of times."""
+    return kind.model_json_schema()
 
 
 def _tag(node: dict[str, Any]) -> Any:
