@@ -47,6 +47,7 @@ from peer.telemetry.events import (
     StateChanged,
     Stopped,
     StoppedEarly,
+    Unrepeatable,
     ViewConflict,
     ViewDecided,
     Waiting,
@@ -256,7 +257,9 @@ class PeerHistory:
                 return None if self.moves else "recovery"
             case Departed() | Leaving() | EndedUnacknowledged() | Stopped() | CertificateExpires():
                 return "note"
-            case CallerRefused() | DataDrifted() | StoppedEarly() | FineTuned() | Rewound() | ReleaseSeen():
+            case CallerRefused() | DataDrifted() | StoppedEarly() | FineTuned() | Rewound():
+                return "note"
+            case ReleaseSeen() | Unrepeatable():
                 return "note"
         return None
 

@@ -72,6 +72,12 @@ class Plan:
         """float32 values of "extractor", "head" and "model"."""
         return self.model.sizes
 
+    @property
+    def unrepeatable(self) -> list[str]:
+        """The names of data sets that give other samples when they are read again from the same seed."""
+        found = (one for one in self.datasets.values() if one.stream and not one.stream.repeats)
+        return [*dict.fromkeys(one.stream.reading.name for one in found if one.stream)]
+
     def dry_run_input(self, id: str) -> DryRunInput:
         """What a dry run of that peer stands on."""
         proportions = {other: torch.from_numpy(mix) for other, mix in self.mixes.items()}

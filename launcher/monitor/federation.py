@@ -48,6 +48,7 @@ from peer.telemetry.events import (
     StateChanged,
     StoppedEarly,
     SubscriberDropped,
+    Unrepeatable,
     ViewDecided,
     Waiting,
     read_events,
@@ -242,6 +243,7 @@ class PeerView:
                 | Conflict()
                 | PeerRegressed()
                 | ReleaseSeen()
+                | Unrepeatable()
                 | SubscriberDropped()
             ):
                 return f"{self.id}: {event}"

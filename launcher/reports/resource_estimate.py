@@ -14,7 +14,7 @@ from peer.learning.training.phase import PROTOCOL_DEFAULTS
 from peer.runtime.dry_run import disk_needed, dry_run_figures
 from peer.spec.blocks import describe_behaviours
 from peer.spec.federation import MEANS, VARIANCES, Spec
-from peer.telemetry.events import Misbehaving
+from peer.telemetry.events import UNREPEATABLE, Misbehaving
 from peer.text import plural, printable
 
 
@@ -66,6 +66,7 @@ class ResourceEstimate:
             "bytes": {"a_round": self.a_round, "in_all": self.sent_in_all},
             "disk": {"a_peer": disk, "together": disk * len(spec.ids)},
             "lacking": [*self.lacking],
+            "unrepeatable": [*made.unrepeatable],
             "per_peer": [
                 {
                     "id": id,
@@ -109,6 +110,7 @@ def heading(needs: ResourceEstimate) -> list[str]:
     said += training(spec)
     if spec.data.drift:
         said.append(f"drift: {'; '.join(map(str, spec.data.drift))}")
+    said += [UNREPEATABLE.format(data=name) for name in made.unrepeatable]
     said += [f"lacking: {one}" for one in needs.lacking]
     return [*said, *([str(Misbehaving(peers=describe_behaviours(spec.behaviour)))] if spec.behaviour else [])]
 

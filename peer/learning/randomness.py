@@ -2,15 +2,21 @@
 
 import hashlib
 import random
+import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import islice
 from operator import index
+from types import FunctionType, MethodType, ModuleType
 from typing import SupportsIndex
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 _GLOBAL_STREAM = threading.RLock()
 
@@ -64,8 +70,88 @@ def sample_streams() -> Iterator[None]:
             np.random.set_state(numpy)
 
 
-def draw_from(seed: int) -> None:
-    """Begin a stream in all three generators; inside `sample_streams`."""
+def draw_from(seed: int, held: Sequence["Generator"] = ()) -> None:
+    """Begin a stream in all three generators and in those that user code holds; inside `sample_streams`."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
+    for number, one in enumerate(held):
+        own = derive(seed, "held", number)
+        match one:
+            case np.random.Generator():
+                one.bit_generator.state = type(one.bit_generator)(own).state
+            case np.random.RandomState():
+                one.seed(own % 2**32)
+            case torch.Generator():
+                one.manual_seed(own)
+            case random.Random():
+                one.seed(own)
+
+
+Generator = np.random.Generator | np.random.RandomState | torch.Generator | random.Random
+MAX_LOOKED_AT = 20_000
+"""Objects in which generators are looked for."""
+MAX_ITEMS = 1_000
+"""Items of one container that are looked at."""
+PLAIN = (str, bytes, int, float, complex, np.ndarray, np.generic, Tensor, ModuleType, type(None))
+"""What holds no generator."""
+LIBRARIES = sys.stdlib_module_names | {"torch", "torchvision", "numpy", "PIL", "pydantic", "peer"}
+"""Whose functions and classes are not looked through: they draw from the process's generators."""
+
+
+def generators_in(*roots: object) -> list[Generator]:
+    """The generators from which these objects may draw, each once, in the order in which they are found.
+
+    They are looked for in attributes, containers and bound arguments at any depth, and in the closures and the global
+    names of the functions and methods that are found there. MAX_LOOKED_AT objects are looked at.
+    """
+    found, seen, ahead = list[Generator](), dict[int, object](), deque(roots)
+    while ahead and len(seen) < MAX_LOOKED_AT:
+        one = ahead.popleft()
+        if isinstance(one, PLAIN) or id(one) in seen:
+            continue
+        seen[id(one)] = one  # kept, so that its id is not given to another
+        if isinstance(one, Generator):
+            found.append(one)
+        else:
+            ahead += _held_by(one)
+    return found
+
+
+def _held_by(one: object) -> Iterator[object]:
+    match one:
+        case type():
+            if _is_users(one.__module__):
+                yield from (*one.__bases__, *vars(one).values())
+            return
+        case FunctionType():
+            if not _is_users(one.__module__):
+                return
+            yield from one.__defaults__ or ()
+            yield from (one.__globals__[name] for name in one.__code__.co_names if name in one.__globals__)
+            for cell in one.__closure__ or ():
+                with suppress(ValueError):  # not filled yet
+                    yield cell.cell_contents
+        case dict():
+            yield from islice(one.values(), MAX_ITEMS)
+        case list() | tuple() | deque():  # no sets: their order is another in a worker
+            yield from islice(one, MAX_ITEMS)
+        case partial():
+            yield from (one.func, *one.args, *one.keywords.values())
+        case MethodType():
+            yield from (one.__self__, one.__func__)
+        case property() | staticmethod() | classmethod():
+            yield from (getattr(one, "fget", None), getattr(one, "__func__", None))
+    yield type(one)
+    # Not by `getattr`, which may run code of theirs.
+    with suppress(AttributeError):
+        yield from object.__getattribute__(one, "__dict__").values()
+    for kind in type(one).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            with suppress(AttributeError):
+                yield object.__getattribute__(one, name)
+
+
+def _is_users(module: str | None) -> bool:
+    return (module or "").partition(".")[0] not in LIBRARIES

@@ -25,7 +25,7 @@ from peer.runtime.lifecycle import (
 )
 from peer.runtime.rounds.local_peer import LocalPeer, Participant
 from peer.runtime.rounds.loop import Rounds
-from peer.runtime.rounds.reports import Evaluator, Finish, open_files, report_adversaries, status_reply
+from peer.runtime.rounds.reports import Evaluator, Finish, open_files, report_warnings, status_reply
 from peer.runtime.run_directory import own_directory
 from peer.runtime.setup import Setup
 from peer.tasks import background
@@ -141,7 +141,7 @@ class Runtime:
             self.participant.use_first_edges()
         await learner.load_data_for(done)
         self.telemetry.emit(learner.data_summary(max(0, done)))
-        report_adversaries(self._spec, self.telemetry.emit)
+        report_warnings(self.setup, self.telemetry.emit)
         if done < network.last_round:
             self._complete.unlink(missing_ok=True)
             await wait_for_neighbours(network.edges, done, self.telemetry.emit, self._gate.join_timeout(done))

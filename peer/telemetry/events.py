@@ -365,6 +365,25 @@ class DataDrifted(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Unrepeatable(Event):
+    """The peer's data set or transforms draw from what cannot be seeded: emitted when the peer starts."""
+
+    name = "unrepeatable"
+    level = logging.WARNING
+    data: str
+    """The data set's name."""
+
+    def __str__(self) -> str:
+        return UNREPEATABLE.format(data=self.data)
+
+
+UNREPEATABLE = (
+    "{data} gives other samples when it is read again from the same seed, so this run will not have the same bits "
+    "again, not even after a crash; draw from `random`, `numpy.random`, torch or a generator that the data set keeps"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Misbehaving(Event):
     """Some peers misbehave because the spec says so: emitted when the peer starts."""
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from peer.telemetry.events import (
     EVENT_CLASSES,
     SCHEMA,
+    UNREPEATABLE,
     Awaited,
     BytesPassed,
     CallerRefused,
@@ -46,6 +47,7 @@ from peer.telemetry.events import (
     Stopped,
     StoppedEarly,
     SubscriberDropped,
+    Unrepeatable,
     ViewConflict,
     ViewDecided,
     Waiting,
@@ -121,6 +123,7 @@ EVENTS: list[tuple[Event, str]] = [
         Conflict(sender="b", round=2, step=1),
         "b sent two different contents for the same step (round 2, step 1); the first counts",
     ),
+    (Unrepeatable(data="scans"), UNREPEATABLE.format(data="scans")),
     (ReleaseSeen(neighbour="peer1", release="2+a", own="1+b"), "peer1 runs dfl 2+a, and this peer 1+b"),
     (PeerRegressed(neighbour="peer1", sentence="peer1 has lost round 3"), "peer1 has lost round 3"),
     (

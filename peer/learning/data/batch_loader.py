@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader
 
 from peer.errors import FailedError, InputError
@@ -93,6 +93,17 @@ class BatchLoader:
         """The shape of one input, as the model takes it."""
         return _input_shape(self.pair)
 
+    @cached_property
+    def repeats(self) -> bool:
+        """Whether the first two training samples are the same when they are read again from the same stream."""
+        if not self.reading.has_user_code:
+            return True
+        once, again = tree_leaves(tuple(self.pair)), tree_leaves(tuple(self._two("train", drawn=True)))
+        return len(once) == len(again) and all(
+            torch.equal(one.nan_to_num(), other.nan_to_num()) if isinstance(one, Tensor) else one == other
+            for one, other in zip(once, again, strict=True)
+        )
+
     def check(self) -> None:
         """Raise InputError unless training and test inputs have the same shape, and workers can be given what they
         read."""
@@ -102,6 +113,7 @@ class BatchLoader:
                 f"{self.reading.name}: training inputs are {self.shape} and test inputs {tested} after their "
                 "transforms; make them alike by `test_transforms`"
             )
+        _ = self.repeats  # found out here, in a thread, and not where it is asked for
         if self.workers:
             check_picklable(self.reading)  # after it was read from, which may have opened a file
 
@@ -221,6 +233,10 @@ class StreamedSamples(Samples):
     @property
     def shape(self) -> Any:
         return self.stream.shape
+
+    @property
+    def repeats(self) -> bool:
+        return self.stream.repeats
 
     @property
     def device(self) -> torch.device:

@@ -9,7 +9,8 @@ import mmap
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from operator import index
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset, default_collate
 from peer.errors import InputError
 from peer.learning.data.samples import Array, Indices, Inputs, Targets
 from peer.learning.data.transforms import Transform
-from peer.learning.randomness import derive, draw_from, sample_streams
+from peer.learning.randomness import Generator, derive, draw_from, generators_in, sample_streams
 from peer.learning.tasks import Task
 from peer.plugins import describe_error, user_input_errors
 
@@ -117,6 +118,29 @@ class BatchReader(Dataset[Any]):
     """The transforms of samples that are trained on (True), and of all others."""
     collate: Collate | None = None
 
+    @cached_property
+    def _generators(self) -> Mapping[tuple[str, bool], Sequence[Generator]]:
+        """The generators of the user's code by part and whether samples are trained on: they get streams, too."""
+        return {
+            (name, drawn): generators_in(part.inputs, (self.transforms or {}).get(drawn))
+            for name, part in self.parts.items()
+            for drawn in (False, True)
+        }
+
+    @cached_property
+    def _of_collate(self) -> Sequence[Generator]:
+        return generators_in(self.collate)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what a worker finds anew, as not every generator can be sent."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    @property
+    def has_user_code(self) -> bool:
+        """Whether a sample comes from a data set, a transform or a `collate`, which may draw."""
+        made = any(isinstance(part.inputs, Dataset) for part in self.parts.values())
+        return made or bool(self.transforms and self.transforms.get(True)) or self.collate is not None
+
     def __getitems__(self, wanted: BatchRequest) -> ReadBatch | ReadFailure:
         """A batch: torch's loader takes it as it is."""
         try:
@@ -129,7 +153,12 @@ class BatchReader(Dataset[Any]):
         part, transform = self.parts[wanted.part], (self.transforms or {}).get(wanted.drawn)
         rows = part.at(wanted.rows)
         if isinstance(part.inputs, Dataset):
-            return self._collated(self._samples(part.inputs, rows, transform, wanted), rows)
+            samples = self._samples(part.inputs, rows, transform, wanted)
+            if self.collate is None:
+                return self._collated(samples, rows)
+            with sample_streams():
+                draw_from(derive(wanted.seed, "collate", *wanted.numbers.tolist()), self._of_collate)
+                return self._collated(samples, rows)
         x = torch.from_numpy(as_model_inputs(part.inputs, rows, self.task.inputs, self.scale))
         y = None if part.targets is None else torch.from_numpy(part.targets[wanted.rows])
         if transform is None:
@@ -153,10 +182,10 @@ class BatchReader(Dataset[Any]):
     def _samples(
         self, samples: Any, rows: Indices, transform: Transform | None, wanted: BatchRequest
     ) -> list[tuple[Any, Any]]:
-        found = []
+        found, held = [], self._generators[wanted.part, wanted.drawn]
         with sample_streams():
             for row, number in zip(rows.tolist(), wanted.numbers.tolist(), strict=True):
-                draw_from(derive(wanted.seed, number))
+                draw_from(derive(wanted.seed, number), held)
                 found.append(self._sample(samples, row, transform))
         return found
 

@@ -119,6 +119,11 @@ class Samples(ABC):
     def labels(self) -> Tensor:
         """Every sample's class, int64 (n,), where the task has classes."""
 
+    @property
+    def repeats(self) -> bool:
+        """Whether training samples are the same when they are read again from the same stream, as far as was tried."""
+        return True
+
     @abstractmethod
     def batch(self, positions: Tensor) -> Batch:
         """The samples at `positions`, int64 (n,) on the samples' own device, in that order, as used in tests."""

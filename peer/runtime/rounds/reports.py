@@ -28,6 +28,7 @@ from peer.learning.training.phase import Phase
 from peer.network.wire.messages import Resources, StatusReply
 from peer.runtime.lifecycle import PhaseTimes
 from peer.runtime.rounds.local_peer import Participant
+from peer.runtime.setup import Setup
 from peer.spec.blocks import StopEarly, describe_behaviours
 from peer.spec.federation import FIGURE, Spec
 from peer.tasks import in_thread
@@ -42,6 +43,7 @@ from peer.telemetry.events import (
     Shortage,
     Started,
     StoppedEarly,
+    Unrepeatable,
     Waiting,
     bounded,
 )
@@ -202,7 +204,11 @@ async def open_files(telemetry: Telemetry, participant: Participant) -> None:
         telemetry.emit(Rewound(round=setup.rewound))
 
 
-def report_adversaries(spec: Spec, report: Report) -> None:
+def report_warnings(setup: Setup, report: Report) -> None:
+    """Report what the settings or the data make of the run: adversaries, and samples that are not the same again."""
+    spec = setup.spec
+    if not setup.shard.train.repeats:
+        report(Unrepeatable(data=setup.config.data.name if setup.config.data else spec.data.name))
     if spec.behaviour:
         report(Misbehaving(peers=describe_behaviours(spec.behaviour)))
 
