@@ -141,7 +141,8 @@ class Peer(ABC):
 
     @abstractmethod
     async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
-        """A long calculation, in the worker thread: the peer keeps sending heartbeats meanwhile."""
+        """A long calculation, in the worker thread: the peer keeps sending heartbeats meanwhile. What it draws from
+        `random`, `numpy.random` and torch's CPU generator is the same in each run, and at no two peers."""
 
     @abstractmethod
     def forget(self, optimiser: str) -> None:

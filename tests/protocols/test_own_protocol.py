@@ -392,3 +392,35 @@ def test_vectors_of_the_protocols_own_may_have_lengths_of_their_own(
         assert one["memory"].tolist() == [0.5 + i] * 7
         assert sorted(one["seen"].tolist()) == sorted([float((i - 1) % 4 + 1), float((i + 1) % 4 + 1)])
     assert {edge["to"] for record in run.audit("peer1") for edge in record["sent"]} == {"peer0", "peer2"}
+
+
+DRAWING = """
+import random
+import numpy as np
+import torch
+from peer import Protocol, Share
+class Noise(Protocol):
+    paper, min_peers, graph = "none", 2, "ring"
+    def shares(self, rounds): return (Share("extractor"),)
+    def local(self): return ()
+    async def round(self, peer):
+        drawn = [await peer.compute(self.draw), await peer.compute(self.draw)]
+        peer.note(drawn=[one for row in drawn for one in row])
+        await peer.exchange("extractor")
+    @staticmethod
+    def draw(): return [random.random(), float(np.random.rand()), float(torch.rand(1))]
+"""
+
+
+def test_what_compute_draws_is_the_same_in_each_run_and_nowhere_twice(tmp_path: Path) -> None:
+    (tmp_path / "drawing_noise.py").write_text(DRAWING)
+
+    def drawn(name: str) -> list[float]:
+        run = federate(
+            tmp_path / name, {"name": "drawing_noise:Noise"}, 3, trace=False, code=str(tmp_path), model="mlp"
+        )
+        return [one for id in run.ids for note in run.result(id)["history"] for one in note["notes"]["drawn"]]
+
+    first = drawn("one")
+    assert len(set(first)) == len(first) == 3 * 2 * 6, "peers, rounds, numbers"
+    assert drawn("two") == first

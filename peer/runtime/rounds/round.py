@@ -35,6 +35,8 @@ class Round:
         self.trained = False
         self.resources: Resources | None = None
         """The resources that the protocol got in this round."""
+        self.calculations = count()
+        """The numbers of its calculations (`peer.compute`)."""
         self._journal, self._numbers = journal, count()
 
     async def recall(self) -> tuple[int, Tensor | None]:
