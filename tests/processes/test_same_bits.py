@@ -130,3 +130,29 @@ async def test_vectors_that_do_not_travel_as_they_are(name: str, wire: str, fede
     runtimes = await run_in_process(made.spec, tmp_path / "memory")
     assert {id: one.setup.model.sha256() for id, one in runtimes.items()} == digests(results)
     assert len({*digests(results).values()}) == (1 if name == "fedavg" else 3)
+
+
+JITTERED = """
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+rng = np.random.default_rng()
+class Jittered(Dataset):
+    def __init__(self):
+        self.R, self.targets = np.random.RandomState(), [number % 3 for number in range(120)]
+    def __len__(self):
+        return 120
+    def __getitem__(self, number):
+        return torch.full((1, 4, 4), self.targets[number] + self.R.normal() + rng.random()), self.targets[number]
+def scans():
+    return Jittered()
+"""
+
+
+async def test_deaths_where_the_data_draw_from_generators_of_their_own(federation: Build, tmp_path: Path) -> None:
+    (tmp_path / "jittered.py").write_text(JITTERED)
+    data, code = {"name": "jittered:scans", "workers": 1}, str(tmp_path)
+    made = federation({"name": "rdfl", **SGD}, 3, data=data, rounds=ROUNDS, code=code)
+    results = run_with_deaths(made)
+    runtimes = await run_in_process(made.spec, tmp_path / "memory")
+    assert {id: one.setup.model.sha256() for id, one in runtimes.items()} == digests(results)
