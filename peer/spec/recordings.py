@@ -25,6 +25,7 @@ from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig
 from peer.telemetry.events import Note, RoundDone, read_events
 from peer.telemetry.results import EVENTS
+from peer.text import one_line
 from peer.versions import DIRECTORY, release
 from peer.views.decision import Memory, Rules, Verifier
 from peer.views.signing import CertifiedKeyring, Keyring
@@ -37,13 +38,30 @@ MAX_RUN_BYTES = 16 << 20
 """Bytes of the file; a ring of 10,000 peers with the longest names and addresses takes 4 MB."""
 
 
-class RunIdentity(BaseModel):
-    """The run that a peer's directory belongs to. spec: resolved, as plain JSON; None in files of earlier versions."""
+class RunFormat(BaseModel):
+    """What every release finds in run.json, whatever else another one may have written there."""
 
     version: int = 1
     """The number of the directory's format."""
     release: str = ""
     """The release that has written it last; empty in files of earlier versions."""
+
+    @classmethod
+    def check(cls, directory: Path) -> None:
+        """Raise InputError for a run in a format that this release does not read; otherwise as `RunIdentity.read`."""
+        found = cls.model_validate_json(read_plain(directory / RUN, MAX_RUN_BYTES))
+        if not DIRECTORY.understands(found.version):
+            writer = f"dfl {one_line(found.release)}" if found.release else "an earlier release of dfl"
+            raise InputError(
+                f"{directory}: holds a run in directory format {found.version}, written by {writer}, and dfl "
+                f"{release()} reads format {DIRECTORY.span}; continue it with the release that wrote it "
+                "(docs/upgrading.md)"
+            )
+
+
+class RunIdentity(RunFormat):
+    """The run that a peer's directory belongs to. spec: resolved, as plain JSON; None in files of earlier versions."""
+
     id: str
     rounds: int
     digests: dict[str, str]
