@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel
 
+from peer import versions
 from peer.errors import InputError
 from peer.files import MAX_RECORDS_BYTES, lines, open_plain, read_plain, write_atomically
 from peer.protocols.base import Resources
@@ -102,6 +103,10 @@ class OldVersionError(InvalidError):
     """An earlier version of dfl has written it."""
 
 
+class LaterFormatError(InvalidError):
+    """A later release of dfl has written it."""
+
+
 def read_memory(text: bytes) -> Memory:
     """The content of a views.json; InvalidError if no peer of this version writes it."""
     try:
@@ -111,6 +116,12 @@ def read_memory(text: bytes) -> Memory:
             content = json.loads(text)
             if isinstance(content, dict) and "acceptor" in content:
                 raise OldVersionError("an earlier version of dfl has written it, whose views carry no proof") from None
+            number = content.get("version") if isinstance(content, dict) else None
+            if isinstance(number, int) and number > versions.VIEWS.writes:
+                raise LaterFormatError(
+                    f"a later release of dfl has written it, in views format {number}, and dfl {release()} reads "
+                    f"{versions.VIEWS.span}"
+                ) from None
         raise
     if memory.entered > len(memory.decisions):
         raise InvalidError(f"it has lived in view {memory.entered}, and knows of {len(memory.decisions)}")
