@@ -254,7 +254,7 @@ class Classification(Task):
         return classes
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        weight = torch.tensor(self.class_weights, device=outputs.device) if self.class_weights else None
+        weight = outputs.new_tensor(self.class_weights) if self.class_weights else None  # of the outputs' type
         return functional.cross_entropy(outputs, targets, weight)
 
     @property

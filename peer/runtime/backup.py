@@ -22,7 +22,7 @@ from peer.errors import FailedError, InputError
 from peer.files import lines, open_plain, private, sole_use, sync, write_atomically, write_failure
 from peer.runtime.checkpoints import Checkpoints, Journal
 from peer.spec.federation import Spec
-from peer.spec.recordings import VIEWS, RunIdentity, view_changes
+from peer.spec.recordings import VIEWS, RunFormat, RunIdentity, view_changes
 from peer.telemetry.results import AUDIT, EVENTS, RESULT
 
 ATTEMPTS = 5
@@ -48,6 +48,7 @@ def pending_rewind(out: Path, spec: Spec) -> int | None:
     """
     wanted = spec.rewinds or ()
     try:
+        RunFormat.check(out)
         identity = RunIdentity.read(out)
     except FileNotFoundError:
         if wanted and spec.on_loss != "bypass":  # with bypass, the others admit a peer that has nothing
@@ -115,6 +116,7 @@ def backup(out: Path, to: Path, round: int | None = None) -> Sequence[int]:
     if the copy cannot be written.
     """
     try:
+        RunFormat.check(out)
         identity = RunIdentity.read(out)
     except (OSError, ValueError):
         raise InputError(f"{out}: holds no run of a peer; give the directory that has its run.json") from None

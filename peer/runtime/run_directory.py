@@ -12,9 +12,8 @@ from peer.spec.agreement import differing
 from peer.spec.checks import why_not_continued
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig
-from peer.spec.recordings import RunIdentity, view_changes
+from peer.spec.recordings import RunFormat, RunIdentity, view_changes
 from peer.telemetry.results import RESULT
-from peer.versions import DIRECTORY, release
 
 
 def check_directory(config: PeerConfig, spec: Spec) -> None:
@@ -25,6 +24,7 @@ def check_directory(config: PeerConfig, spec: Spec) -> None:
         with sole_use(out):
             refuse_links(out)
     try:
+        RunFormat.check(out)
         _refuse_other_run(RunIdentity.read(out), config, spec)
     except FileNotFoundError:
         pass
@@ -37,12 +37,6 @@ def _refuse_other_run(theirs: RunIdentity, config: PeerConfig, spec: Spec) -> No
     out = config.directory
     if theirs.id != config.id:
         raise InputError(f"{out}: belongs to peer `{theirs.id}`; give another `out`")
-    if not DIRECTORY.understands(theirs.version):
-        writer = f"dfl {theirs.release}" if theirs.release else "an earlier release of dfl"
-        raise InputError(
-            f"{out}: holds a run in directory format {theirs.version}, written by {writer}, and dfl {release()} reads "
-            f"format {DIRECTORY.span}; continue it with the release that wrote it (docs/upgrading.md)"
-        )
     if obstacle := why_not_continued(spec, differing(spec.agreement.digests, theirs.digests), theirs.rounds):
         raise InputError(f"{out}: holds another run: {obstacle}; give another `out`")
     if spec.on_loss != "bypass" and view_changes(out):

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel
 
+from peer import versions
 from peer.errors import InputError
 from peer.files import MAX_RECORDS_BYTES, lines, open_plain, read_plain, write_atomically
 from peer.protocols.base import Resources
@@ -25,6 +26,7 @@ from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig
 from peer.telemetry.events import Note, RoundDone, read_events
 from peer.telemetry.results import EVENTS
+from peer.text import one_line
 from peer.versions import DIRECTORY, release
 from peer.views.decision import Memory, Rules, Verifier
 from peer.views.signing import CertifiedKeyring, Keyring
@@ -37,13 +39,30 @@ MAX_RUN_BYTES = 16 << 20
 """Bytes of the file; a ring of 10,000 peers with the longest names and addresses takes 4 MB."""
 
 
-class RunIdentity(BaseModel):
-    """The run that a peer's directory belongs to. spec: resolved, as plain JSON; None in files of earlier versions."""
+class RunFormat(BaseModel):
+    """What every release finds in run.json, whatever else another one may have written there."""
 
     version: int = 1
     """The number of the directory's format."""
     release: str = ""
     """The release that has written it last; empty in files of earlier versions."""
+
+    @classmethod
+    def check(cls, directory: Path) -> None:
+        """Raise InputError for a run in a format that this release does not read; otherwise as `RunIdentity.read`."""
+        found = cls.model_validate_json(read_plain(directory / RUN, MAX_RUN_BYTES))
+        if not DIRECTORY.understands(found.version):
+            writer = f"dfl {one_line(found.release)}" if found.release else "an earlier release of dfl"
+            raise InputError(
+                f"{directory}: holds a run in directory format {found.version}, written by {writer}, and dfl "
+                f"{release()} reads format {DIRECTORY.span}; continue it with the release that wrote it "
+                "(docs/upgrading.md)"
+            )
+
+
+class RunIdentity(RunFormat):
+    """The run that a peer's directory belongs to. spec: resolved, as plain JSON; None in files of earlier versions."""
+
     id: str
     rounds: int
     digests: dict[str, str]
@@ -84,6 +103,10 @@ class OldVersionError(InvalidError):
     """An earlier version of dfl has written it."""
 
 
+class LaterFormatError(InvalidError):
+    """A later release of dfl has written it."""
+
+
 def read_memory(text: bytes) -> Memory:
     """The content of a views.json; InvalidError if no peer of this version writes it."""
     try:
@@ -93,6 +116,12 @@ def read_memory(text: bytes) -> Memory:
             content = json.loads(text)
             if isinstance(content, dict) and "acceptor" in content:
                 raise OldVersionError("an earlier version of dfl has written it, whose views carry no proof") from None
+            number = content.get("version") if isinstance(content, dict) else None
+            if isinstance(number, int) and number > versions.VIEWS.writes:
+                raise LaterFormatError(
+                    f"a later release of dfl has written it, in views format {number}, and dfl {release()} reads "
+                    f"{versions.VIEWS.span}"
+                ) from None
         raise
     if memory.entered > len(memory.decisions):
         raise InvalidError(f"it has lived in view {memory.entered}, and knows of {len(memory.decisions)}")

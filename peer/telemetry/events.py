@@ -341,7 +341,7 @@ class DataSummary(Event):
     level = logging.DEBUG
     round: Number
     """The first round with these data."""
-    samples: int
+    samples: Count
     """How many samples the peer trains on."""
     classes: dict[str, Ratio] = field(default_factory=dict)
     """Share of each class; empty without classes."""
@@ -357,7 +357,7 @@ class DataDrifted(Event):
     name = "drift"
     round: Number
     """The first round with the new data."""
-    samples: int
+    samples: Count
     """How many samples the peer trains on."""
 
     def __str__(self) -> str:

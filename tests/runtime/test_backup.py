@@ -16,8 +16,9 @@ from peer.errors import FailedError, InputError
 from peer.runtime.backup import backup, pending_rewind, rewind, sealed_rounds
 from peer.runtime.checkpoints import Checkpoints, Journal
 from peer.runtime.in_process import run_in_process
+from peer.runtime.run_directory import check_directory
 from peer.spec.federation import Spec
-from peer.spec.loading import load_spec
+from peer.spec.loading import load_spec, read_peer
 from peer.spec.recordings import RunIdentity
 
 ROUNDS = 9
@@ -204,3 +205,24 @@ def test_a_backup_of_what_is_replaced_meanwhile_is_tried_again(place: Path, tmp_
         assert {4, 6, 8, 9} <= {*backup(out, tmp_path / "backup")}
     copied = Checkpoints(tmp_path / "backup" / "checkpoint")
     assert all(copied.verify(round) is None for round in copied.rounds())
+
+
+@pytest.mark.parametrize("content", [{}, {"id": None, "digests": 5}])
+def test_a_run_in_a_later_format_is_neither_read_nor_copied_nor_changed(place: Path, content: dict[str, Any]) -> None:
+    """Whatever that release writes into its run.json."""
+    run = place / "peer0" / "run.json"
+    run.write_text(json.dumps(json.loads(run.read_text()) | {"version": 99, "release": "9.0\n+ab"} | content))
+    before = run.read_bytes()
+    spec(place, ring=[{"id": f"peer{n}", "address": f"127.0.0.1:{7700 + n}"} for n in range(3)])
+    (place / "peer.yaml").write_text("{federation: federation.yaml, id: peer0, out: peer0}")
+    config, same = read_peer(place / "peer.yaml")
+    said = r"directory format 99, written by dfl 9\.0 \+ab, and dfl .* continue it with the release that wrote it"
+    for refused in (
+        lambda: check_directory(config, same),
+        lambda: pending_rewind(place / "peer0", same),
+        lambda: backup(place / "peer0", place / "copy"),
+    ):
+        with pytest.raises(InputError, match=said):
+            refused()
+    assert run.read_bytes() == before
+    assert not (place / "copy").exists()

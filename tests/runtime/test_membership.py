@@ -338,6 +338,13 @@ async def test_a_register_of_an_earlier_version_says_what_to_do(tmp_path: Path) 
         opened(tmp_path, json.dumps(old).encode())
 
 
+@pytest.mark.parametrize("more", [{}, {"slot": "of another shape"}])
+async def test_a_register_of_a_later_format_is_not_to_be_removed(tmp_path: Path, more: dict[str, Any]) -> None:
+    later = json.loads(kept()) | {"version": 99} | more
+    with pytest.raises(FailedError, match=r"views format 99, and dfl .* reads 2; continue the run with that release"):
+        opened(tmp_path, json.dumps(later).encode())
+
+
 async def test_a_copy_of_anothers_register_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FailedError, match="is that of peer1, and not peer0's"):
         opened(tmp_path, kept(id="peer1"))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.runtime.rounds.reports import Better, EarlyStopping, RunProgress, figure_to_send
+from peer.runtime.rounds.reports import UNDEFINED_FIGURE, Better, EarlyStopping, RunProgress, figure_to_send
 from peer.spec.blocks import StopEarly
 from peer.telemetry.results import Best
 
@@ -76,6 +76,15 @@ def test_a_figure_that_is_no_number_counts_as_the_worst() -> None:
             then = first.after(2, [0.5] * 3, better, 0.0)  # type: ignore[arg-type]
             assert (then.round, then.waited) == (2, 0)
     assert figure_to_send(0.25, "up") == 0.25
+
+
+def test_a_figure_that_is_not_defined_at_a_peer_is_in_no_mean() -> None:
+    """As the AUROC at a site without positives, which would else end every run after `patience` evaluations."""
+    for better, course in (("up", [0.5, 0.6, 0.7]), ("down", [0.7, 0.6, 0.5])):
+        run = [[figure, UNDEFINED_FIGURE, figure] for figure in course]
+        assert end(run, StopEarly(patience=1), better) is None  # type: ignore[arg-type]
+        nothing = [[UNDEFINED_FIGURE] * 3] * 3
+        assert end(nothing, StopEarly(patience=1), better, replayed=True) == 2  # type: ignore[arg-type]
 
 
 def test_figures_from_before_a_drift_count_no_more() -> None:

@@ -174,3 +174,19 @@ async def test_files_that_are_not_valid_yet_are_told_once_and_taken_when_they_ar
         said.append(await asyncio.wait_for(told.get(), 20))
     assert sum("only; set the clock" in one for one in said) == 1, said
     watching.cancel()
+
+
+async def test_files_that_are_wrong_once_they_are_valid_are_told_of_again(tmp_path: Path) -> None:
+    told = asyncio.Queue[str]()
+    ca = authority()
+    used = in_use(tmp_path, ca, ca.issue(DNSName("peer0")), time.time, lambda event: told.put_nowait(str(event)))
+
+    async def renew() -> None:
+        raise AssertionError("they are another peer's")
+
+    watching = asyncio.create_task(used.watch(renew))
+    ca.issue(DNSName("peer1"), begins=302 / DAY_S).write(tmp_path, "peer0")
+    said = ""
+    while "made out to peer1, not to `peer0`" not in said:
+        said = await asyncio.wait_for(told.get(), 20)
+    watching.cancel()

@@ -101,9 +101,9 @@ CALIBRATION_BINS = 15
 
 def auroc(scores: Float64, true: NDArray[np.bool_]) -> float:
     """Area under the ROC curve: the share of pairs of a positive and a negative sample in which the positive has the
-    higher score, ties counting half; NaN without one of both. Both arguments (n,)."""
+    higher score, ties counting half; NaN without one of both, or if a score is NaN. Both arguments (n,)."""
     positive, negative = int(true.sum()), int((~true).sum())
-    if not (positive and negative):
+    if not (positive and negative) or np.isnan(scores).any():
         return np.nan
     _, place, alike = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = np.cumsum(alike) - (alike - 1) / 2
@@ -112,8 +112,8 @@ def auroc(scores: Float64, true: NDArray[np.bool_]) -> float:
 
 def average_precision(scores: Float64, true: NDArray[np.bool_]) -> float:
     """Σ_k (R_k − R_{k−1})·P_k over the thresholds k, each score once, descending, with precision P and recall R; NaN
-    without a positive sample. Both arguments (n,)."""
-    if not true.any():
+    without a positive sample, or if a score is NaN. Both arguments (n,)."""
+    if not true.any() or np.isnan(scores).any():
         return np.nan
     order = np.argsort(-scores, kind="stable")
     last = np.append(np.diff(scores[order]) != 0, True)  # of those with one score
@@ -124,7 +124,9 @@ def average_precision(scores: Float64, true: NDArray[np.bool_]) -> float:
 
 def calibration_error(confidence: Float64, correct: NDArray[np.bool_]) -> float:
     """Expected calibration error: the mean over the samples of |accuracy − mean confidence| in their bin, of 15 equal
-    ones in 0..1 (Guo et al., 2017, Eq. 3). Both arguments (n,)."""
+    ones in 0..1 (Guo et al., 2017, Eq. 3); NaN if one is NaN. Both arguments (n,)."""
+    if np.isnan(confidence).any():
+        return np.nan
     bins = np.clip(np.ceil(confidence * CALIBRATION_BINS).astype(int) - 1, 0, CALIBRATION_BINS - 1)
     right, sure = (np.bincount(bins, one, CALIBRATION_BINS) for one in (correct.astype(np.float64), confidence))
     return float(np.abs(right - sure).sum() / len(confidence))

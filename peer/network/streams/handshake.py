@@ -103,6 +103,10 @@ class Identity:
 
     def check_member(self, hello: Hello | Question, certificate: str | None) -> Refusal | None:
         """Return why the caller does not count as a member of this federation; None if it does."""
+        if certificate is not None and certificate != hello.id:
+            owner = f"`{certificate}`" if certificate else "nobody"
+            detail = f"the certificate is made out to {owner}, not to `{hello.id}`"
+            return Refusal(reason=Refusal.IDENTITY, detail=detail)
         if not WIRE.overlaps(hello.version, oldest := hello.oldest or hello.version):
             caller = f"`{hello.id}` with dfl {hello.release or '(unknown)'} speaks {span(hello.version, oldest)}"
             detail = f"`{self.id}` with dfl {release()} speaks wire version {WIRE.span}, and {caller}"
@@ -110,10 +114,6 @@ class Identity:
             return Refusal(reason=Refusal.VERSION, detail=f"{detail}; upgrade `{behind}`")
         if hello.to != self.id:
             return Refusal(reason=Refusal.IDENTITY, detail=f"this is `{self.id}`, not `{hello.to}`")
-        if certificate is not None and certificate != hello.id:
-            owner = f"`{certificate}`" if certificate else "nobody"
-            detail = f"the certificate is made out to {owner}, not to `{hello.id}`"
-            return Refusal(reason=Refusal.IDENTITY, detail=detail)
         theirs, ours = dict(hello.spec), dict(self.spec)
         differing = sorted(key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key))
         if differing:

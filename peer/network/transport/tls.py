@@ -240,7 +240,7 @@ class TlsCredentials:
 
         If another process takes the peer's address in the moment between two servers, that is reported until it ends.
         """
-        refused: tuple[int, ...] | None = None
+        refused = ""
         while True:
             await asyncio.sleep(self._look)
             version = self._certificates.version
@@ -251,10 +251,9 @@ class TlsCredentials:
             except InputError as error:
                 if not isinstance(error, NotNowError):
                     self._version = version
-                if version == refused:
-                    continue
-                refused = version
-                self._report(CertificatesChanged(sentence=f"the new certificates are not used: {error}"))
+                if (why := f"{version}: {error}") != refused:  # what is valid by now may be wrong otherwise
+                    self._report(CertificatesChanged(sentence=f"the new certificates are not used: {error}"))
+                refused = why
                 continue
             try:
                 await renew()

@@ -14,7 +14,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import isfinite
+from math import isfinite, isnan, nan
 from typing import Any, Literal
 
 import torch
@@ -23,6 +23,7 @@ from peer.errors import DivergedError, FailedError
 from peer.learning.data.drift import stage_of
 from peer.learning.device import memory_errors
 from peer.learning.export import load_if_intact, save_model
+from peer.learning.tasks import Task
 from peer.learning.training.evaluation import Evaluation, evaluate, measure
 from peer.learning.training.phase import Phase
 from peer.network.wire.messages import Resources, StatusReply
@@ -66,6 +67,8 @@ from peer.versions import release
 Better = Literal["up", "down"]
 WORST_FIGURE = 1e300
 """Stands for a figure that is not finite: the worst one if lower is better, its negative if higher is better."""
+UNDEFINED_FIGURE = 2e300
+"""Stands for a figure that is not defined on a peer's samples; it is in no mean."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,8 @@ class EarlyStopping:
 
     def after(self, round: int, figures: Sequence[float], better: Better, margin: float) -> "EarlyStopping":
         """Add all peers' figures after `round`, in the order of the spec: finite numbers, at least one."""
-        mean = sum(figure / len(figures) for figure in figures)
+        defined = [figure for figure in figures if figure != UNDEFINED_FIGURE] or [figure_to_send(nan, better)]
+        mean = sum(figure / len(defined) for figure in defined)
         if self.best is None or gain(mean, self.best, better) > margin:
             return EarlyStopping(mean, round, 0)
         return EarlyStopping(self.best, self.round, self.waited + 1)
@@ -266,6 +270,8 @@ class Evaluator:
             return
         headline, run = self._task.headline, self.progress
         figure = figure_to_send(self.validation[headline.name], headline.better)
+        if isnan(self.validation[headline.name]) and type(self._task).judge is not Task.judge:
+            figure = UNDEFINED_FIGURE  # `results` that are NaN, which release 0.1.0 knows too, count as the worst
         known = await self._participant.communicator.gather(FIGURE.name, (figure,))
         figures = [known[member][0] for member in self._participant.face.members]
         run.progress = run.progress.since(self._since(round)).after(round, figures, headline.better, rule.margin)

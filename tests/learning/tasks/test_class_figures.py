@@ -14,6 +14,7 @@ from sklearn import metrics as oracle
 from launcher.headline import Headline
 from launcher.reports.summary import rare_classes
 from peer.errors import InputError
+from peer.learning.model.shape_check import task_problem
 from peer.learning.tasks import Classification
 from peer.learning.training.evaluation import EvaluationPass
 from peer.learning.training.metrics import Judged, auroc, average_precision, calibration_error
@@ -92,6 +93,14 @@ def test_what_a_site_without_positives_has_is_none_and_not_zero() -> None:
     assert np.isnan(average_precision(np.array([0.5]), np.array([False])))
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_model_that_has_diverged_has_no_figure_of_its_scores(classes: int) -> None:
+    """Not one that goes by the order of the samples."""
+    labels = torch.tensor([1] * 5 + [0] * 20 + [classes - 1])
+    ours = judged(torch.full((len(labels), classes), float("nan")), labels)
+    assert all(np.isnan(ours[name]) for name in ("auroc", "average-precision", "calibration-error")), ours
+
+
 def test_an_unknown_figure_is_an_error() -> None:
     empty = np.zeros((1, 3))
     with pytest.raises(ValueError, match="there is no figure speed"):
@@ -133,6 +142,15 @@ def test_weights_of_classes_weigh_the_loss() -> None:
     assert float(loss) == pytest.approx(float((w * -np.log(p)).sum() / w.sum()), rel=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_weights_are_of_the_type_of_what_the_model_gives(dtype: torch.dtype) -> None:
+    """As with `model: {dtype: bfloat16}`."""
+    logits, labels = some(2, 5)
+    task = Classification(class_weights=(1.0, 20.0))
+    assert task_problem(task, logits.to(dtype), labels) is None
+    assert float(task.loss(logits.to(dtype), labels)) == pytest.approx(float(task.loss(logits, labels)), rel=0.05)
+
+
 def test_weights_that_fit_no_classes_are_refused() -> None:
     with pytest.raises(InputError, match="has 3 classes, and `class_weights` 2 weights"):
         Classification(class_weights=(1.0, 2.0)).outputs([np.array([0, 1, 2])], None, "the data")
@@ -169,3 +187,10 @@ def test_classes_that_are_rare_among_all_peers_together_are_named(tmp_path: Path
     many = place(tmp_path, "c", 100, **{f"class{n}": 0.01 for n in range(100)})
     assert rare_classes({"c": many}) == {}, "a hundredth each is no rarity among a hundred"
     assert rare_classes({"d": tmp_path / "nothing"}) == {}
+
+
+@pytest.mark.parametrize("samples", [-5, 10**400])
+def test_impossible_numbers_of_samples_count_for_nothing(tmp_path: Path, samples: int) -> None:
+    """In a file of somebody hostile."""
+    wrong, right = place(tmp_path, "a", samples, sick=0.5, well=0.5), place(tmp_path, "b", 5, sick=0.0, well=1.0)
+    assert rare_classes({"a": wrong, "b": right}) == {"sick": 0.0}

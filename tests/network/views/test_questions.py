@@ -188,10 +188,12 @@ async def test_who_is_no_member_is_refused(asked: Question, reason: "Refusal.Rea
     assert Answer.FromString(await caller.receive()).refusal.reason == reason
 
 
-async def test_a_certificate_of_another_is_refused() -> None:
+@pytest.mark.parametrize("changes", [{}, {"version": 99, "release": "9.0"}])
+async def test_a_certificate_of_another_is_refused(changes: dict[str, object]) -> None:
+    """First of all: else it could make this peer say that the other must be upgraded."""
     caller, pipe = pipes()
     pipe.identity = "c"
-    await put(caller, NOTHING_NEW)
+    await put(caller, NOTHING_NEW, **changes)
     await questions("a").answer(pipe, never)
     assert Answer.FromString(await caller.receive()).refusal.reason == Refusal.IDENTITY
 
