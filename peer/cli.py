@@ -50,7 +50,7 @@ def _complain(error: Exception, code: int) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="dfl-peer", description="One client of a decentralised federation.")
-    commands = parser.add_subparsers(dest="command", metavar="backup")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     copying = commands.add_parser("backup", help="copy a peer's checkpoints, also while it runs")
     copying.add_argument("directory", type=Path, metavar="DIR", help="the peer's directory")
     copying.add_argument("to", type=Path, metavar="TO", help="a new directory, or a new file.tar")

@@ -194,8 +194,9 @@ def show_so_far(collected: Collected, output: Output, as_json: bool) -> None:
             }
         )
     if as_json:
-        about = {"name": spec.name, "protocol": spec.protocol.name, "rounds": spec.rounds, "finished": False}
-        output.document(about | {"completed": data.completed, "figure": headline.words, "peers": peers})
+        about = {"name": spec.name, "protocol": spec.protocol.name, "peers": len(spec.ids), "rounds": spec.rounds}
+        so_far = {"finished": False, "completed": data.completed, "figure": headline.words, "per_peer": peers}
+        output.document(about | so_far)
         return
     rows = [
         {
@@ -225,6 +226,8 @@ def summary_command(arguments: argparse.Namespace, output: Output) -> int:
         collected, made = summarise(arguments.directories, arguments.code)
     except FailedError:
         show_so_far(Collected.find(arguments.directories, arguments.code), output, arguments.json)
+        if arguments.out:
+            output.say(f"{arguments.out} is not written before a peer has finished.")
         raise
     if arguments.out:
         summary_json.write(arguments.out, made)

@@ -23,7 +23,7 @@ from peer.plugins import import_from
 from peer.protocols.registry import PROTOCOLS
 from peer.spec.agreement import Agreement, differing
 from peer.spec.federation import Spec
-from peer.spec.recordings import RUN, RunIdentity
+from peer.spec.recordings import RUN, RunFormat, RunIdentity
 from peer.telemetry.results import RESULT
 
 
@@ -106,6 +106,7 @@ def _peers_in(directory: Path) -> Iterator[Path]:
 
 def _read(place: Path) -> RunIdentity:
     try:
+        RunFormat.check(place)
         return RunIdentity.read(place)
     except OSError as error:
         raise InputError(f"{place}/{RUN}: cannot be read ({error.strerror})") from None

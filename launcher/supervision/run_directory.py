@@ -30,6 +30,7 @@ from peer.spec.checks import why_not_continued
 from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
 from peer.spec.loading import load_spec
+from peer.spec.recordings import RunFormat
 
 
 class LaunchRecord(BaseModel):
@@ -197,6 +198,9 @@ class RunDirectory:
         earlier = self.earlier()
         if earlier is None:
             return
+        for id in earlier.ids:
+            with suppress(OSError, ValueError):  # not there, or not readable: its peer says so
+                RunFormat.check(self.files.out(id))
         differing = earlier.differing(RecordedSpec.from_spec(spec, self.files.federation))
         if obstacle := why_not_continued(spec, differing, earlier.keys.rounds):
             raise InputError(

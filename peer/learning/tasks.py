@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from peer.errors import InputError, suggest
 from peer.learning.named_tensors import dtype_name
 from peer.learning.training.metrics import Judged
 from peer.plugins import load_class, user_code_errors
-from peer.settings import Settings
+from peer.settings import Settings, Wanted
 
 Targets = NDArray[Any]
 
@@ -203,6 +203,10 @@ ClassFigure = Literal[
 """Figures of classes, by their names in `judged_by`; metrics.py defines them."""
 
 
+FIGURES_WANTED = f"a list of different ones of [{', '.join(get_args(ClassFigure))}]"
+WEIGHTS_WANTED = "a list of weights from 1e-6 to 1e6, one for each class, such as [1, 20]"
+
+
 def _once(names: tuple[str, ...]) -> tuple[str, ...]:
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"`{twice}` is there twice; name each figure once")
@@ -218,13 +222,20 @@ class Classification(Task):
 
     name: Literal["classification"] = "classification"
     """One class a sample."""
-    judged_by: Annotated[tuple[ClassFigure, ...], Field(min_length=1), AfterValidator(_once)] = ("accuracy",)
+    judged_by: Annotated[
+        tuple[ClassFigure, ...], Field(min_length=1), AfterValidator(_once), Wanted(FIGURES_WANTED)
+    ] = ("accuracy",)
     """Figures, the headline first: `accuracy`, `auroc`, `average-precision`, `balanced-accuracy`, `sensitivity`,
     `specificity`, `precision`, `f1`, `calibration-error`. Of two classes, that of class 1; of more, the mean over the
     classes."""
 
-    class_weights: Annotated[tuple[Annotated[FiniteFloat, Field(gt=0)], ...], Field(min_length=2)] | None = None
-    """A weight for each class's samples in the loss: `[1, 20]` for a rare class 1."""
+    class_weights: (
+        Annotated[
+            tuple[Annotated[FiniteFloat, Field(ge=1e-6, le=1e6)], ...], Field(min_length=2), Wanted(WEIGHTS_WANTED)
+        ]
+        | None
+    ) = None
+    """A weight for each class's samples in the mean loss of a batch: `[1, 20]` for a rare class 1."""
 
     has_classes: ClassVar[bool] = True
     _output_noun: ClassVar[tuple[str, str]] = ("classes", "classes")
@@ -250,7 +261,8 @@ class Classification(Task):
             )
         classes = given or largest + 1
         if self.class_weights and len(self.class_weights) != classes:
-            raise InputError(f"{where}: has {classes} classes, and `class_weights` {len(self.class_weights)} weights")
+            given_weights = f"`class_weights` has {len(self.class_weights)} weights"
+            raise InputError(f"{where}: has {classes} classes, and {given_weights}; give one for each class")
         return classes
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -206,7 +206,10 @@ def validate(kind: type[S], content: Any, document: Document, components: Mappin
     try:
         return kind.model_validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
-        said = [_sentence(one, kind, document, components) for one in _causes(error.errors())]
+        causes = _causes(error.errors())
+        # Of a file in a later format nothing else can be judged.
+        causes = [one for one in causes if one["loc"] == ("format",)] or causes
+        said = [_sentence(one, kind, document, components) for one in causes]
         raise InputError("; ".join([*dict.fromkeys(said)][:3])) from None
 
 

@@ -42,7 +42,7 @@ MAX_RUN_BYTES = 16 << 20
 class RunFormat(BaseModel):
     """What every release finds in run.json, whatever else another one may have written there."""
 
-    version: int = 1
+    version: int
     """The number of the directory's format."""
     release: str = ""
     """The release that has written it last; empty in files of earlier versions."""
@@ -85,7 +85,8 @@ class RunIdentity(RunFormat):
     @property
     def rewinds(self) -> tuple[int, ...]:
         """The rounds to which this peer has gone back."""
-        return tuple((self.spec or {}).get("rewinds") or ())
+        found = (self.spec or {}).get("rewinds")
+        return tuple(one for one in found if isinstance(one, int)) if isinstance(found, list | tuple) else ()
 
     @classmethod
     def read(cls, directory: Path) -> Self:

@@ -152,11 +152,11 @@ def test_who_has_not_finished_is_named_with_its_rounds(sites: Path, capfd: pytes
     assert "1 of 2 rounds completed" in told.out, "the figures so far"
     assert main(["summary", str(sites), "--json"]) == 1
     so_far = said(capfd)
-    assert (so_far["finished"], so_far["completed"], len(so_far["peers"])) == (False, 1, 3)
+    assert (so_far["finished"], so_far["completed"], len(so_far["per_peer"])) == (False, 1, 3)
     first = json.loads(
         next(line for line in events.read_text().splitlines() if '"round": 1' in line and "loss" in line)
     )
-    assert {one["id"]: one["figure"] for one in so_far["peers"]}["peer1"] == first["accuracy"]["matched"]
+    assert {one["id"]: one["figure"] for one in so_far["per_peer"]}["peer1"] == first["accuracy"]["matched"]
 
 
 def test_peers_of_different_runs_are_refused(sites: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

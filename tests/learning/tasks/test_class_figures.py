@@ -124,7 +124,7 @@ def test_the_first_one_is_the_headline(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "said"), [(["auroc", "auroc"], "`auroc` is there twice"), ([], "judged_by"), (["auc"], "auroc")]
+    ("names", "said"), [(["auroc", "auroc"], "wants a list of different ones"), ([], "judged_by"), (["auc"], "auroc")]
 )
 def test_wrong_names_are_refused(tmp_path: Path, names: list[str], said: str) -> None:
     path = spec(tmp_path, task={"name": "classification", "judged_by": names})
@@ -152,7 +152,7 @@ def test_weights_are_of_the_type_of_what_the_model_gives(dtype: torch.dtype) -> 
 
 
 def test_weights_that_fit_no_classes_are_refused() -> None:
-    with pytest.raises(InputError, match="has 3 classes, and `class_weights` 2 weights"):
+    with pytest.raises(InputError, match="has 3 classes, and `class_weights` has 2 weights"):
         Classification(class_weights=(1.0, 2.0)).outputs([np.array([0, 1, 2])], None, "the data")
 
 
