@@ -243,7 +243,7 @@ def why_not_continued(spec: "Spec", differing: Collection[str], rounds: int) -> 
     if not keys:
         return None
     if keys == ["rounds"] and spec.rounds < rounds:
-        return f"it has {rounds} rounds, and {spec.rounds} are wanted: a run can be given more rounds, not fewer"
+        return f"it has {rounds} rounds, not {spec.rounds}: a run can be given more rounds, not fewer"
     if keys != ["rounds"]:
         named, may = (", ".join(f"`{key}`" for key in some) for some in (keys, ("rounds", *CHANGEABLE, *NOT_COMPARED)))
         return f"it differs in {named}, and what may change in a run is {may}"

@@ -27,5 +27,5 @@ def test_not_where_the_course_depends_on_their_number(tmp_path: Path) -> None:
 
 def test_never_fewer(tmp_path: Path) -> None:
     federate(tmp_path, {"name": "fibfl", **QUICK}, 3, rounds=2)
-    with pytest.raises(InputError, match="it differs in `rounds`"):
+    with pytest.raises(InputError, match="it has 2 rounds, not 1: a run can be given more rounds, not fewer"):
         federate(tmp_path, {"name": "fibfl", **QUICK}, 3, rounds=1)
