@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from peer.network.limits import Limits
 from peer.network.streams.link import MessageWriter
 from peer.network.wire.messages import Beat, Refusal, Reply, Resources
 from peer.runtime.in_process import run_in_process
+from peer.runtime.rounds.reports import UNDEFINED_FIGURE, WORST_FIGURE
 from peer.runtime.runtime import Runtime
 from peer.spec.federation import Spec
 from peer.spec.loading import load_spec
@@ -363,6 +365,24 @@ async def test_accuracies_that_are_none_stop_nobody(
     monkeypatch.setattr(Collectives, "exchange", lie)
     run = four(tmp_path / "run", ORDERED)
     assert set(await models(run, tmp_path / "run")) == set(run.ids)
+
+
+@pytest.mark.parametrize("told", [UNDEFINED_FIGURE, -WORST_FIGURE, 1.7e308, -1.7e308])
+async def test_figures_that_are_none_divide_nobody(
+    told: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A liar can move the mean by which all end early; what it tells to all alike ends all after the same round."""
+    gather = Collectives.gather
+
+    def lie(self: Collectives, around: Neighbourhood, name: str, record: tuple[float, ...]) -> Any:
+        lies = name == "stop_early" and self._network.identity.id == "peer1"
+        return gather(self, around, name, (told,) if lies else record)
+
+    monkeypatch.setattr(Collectives, "gather", lie)
+    early = {"rounds": 5, "hold_back": 0.2, "stop_early": {"patience": 1}}
+    run = four(tmp_path / "run", {"name": "fedavg", "epochs": 1}, **early)
+    runtimes = await run_in_process(run, tmp_path / "run")
+    assert len({runtime.network.last_round for runtime in runtimes.values()}) == 1
 
 
 async def test_tiny_messages_take_no_more_than_is_promised() -> None:

@@ -31,7 +31,6 @@ from peer.network.wire.messages import (
     Reply,
     Welcome,
 )
-from peer.versions import WIRE
 from peer.views.decision import Acceptor, Memory, Rules
 from peer.views.signing import CertifiedKeyring
 from peer.views.statements import (
@@ -205,7 +204,7 @@ class Conspiracy:
     async def _ask(self, puppet: Puppet, to: str, request: Request) -> None:
         """One question; the answer is read, or it is not."""
         random = self.random
-        question = Question(version=WIRE.writes, id=puppet.id, to=to, spec=self.run.spec.agreement.digests)
+        question = self.words.question(puppet, to)
         with suppress(DisconnectedError, TimeoutError, InvalidError):
             pipe = await self._dial(puppet, to, "Views")
             try:
@@ -307,7 +306,13 @@ class Words:
                     hello.spec["rounds"] = "0" * 64
                 case 7:
                     hello.manifest = ""
+        hello = self._lies.introduction(hello)
+        if self._lies.names.random() < often / 4:  # versions that nobody here speaks
+            hello.version, hello.oldest = self._lies.names.choice([(0, 0), (2**32 - 1, 2**32 - 1), (4, 9), (1, 0)])
         return hello
+
+    def question(self, puppet: Puppet, to: str) -> Question:
+        return self._lies.introduction(Question(id=puppet.id, to=to, spec=self._plot.run.spec.agreement.digests))
 
     def welcome(self) -> Welcome:
         random = self._random
@@ -316,7 +321,13 @@ class Words:
             for _ in range(random.choice([0, 0, 1, 200]))
         ]
         life = random.choice([0, random.getrandbits(64)])
-        return Welcome(durable=self.round(), round=random.choice([0, 3, 2**31]), positions=positions, life=life)
+        return Welcome(
+            durable=self.round(),
+            round=random.choice([0, 3, 2**31]),
+            positions=positions,
+            life=life,
+            release=self._lies.release(),
+        )
 
     def refusal(self) -> Refusal:
         refusal = self._lies.refusal()

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from peer.network.neighbours import MAX_RELEASE_CHARACTERS
 from peer.runtime.checkpoints import Checkpoints, tensor_digest
 from peer.runtime.runtime import Runtime
 from peer.spec.recordings import VIEWS
-from peer.telemetry.events import CallerRefused, Conflict, EndedUnacknowledged, Returning
+from peer.telemetry.events import CallerRefused, Conflict, EndedUnacknowledged, ReleaseSeen, Returning
 from peer.views.view import STALENESS_BOUND, View, view_rounds
 
 if TYPE_CHECKING:
@@ -83,6 +84,10 @@ def of_events(run: "Simulation", id: str) -> Iterator[str]:
             continue  # who was away may not know who sits where
         if refused and any(f"made out to `{liar}`" in event.reason for liar in run.wires.weather.traitors):
             continue
+        if isinstance(event, ReleaseSeen):
+            honest, cut = not _lies(run, event.neighbour), len(event.release) <= MAX_RELEASE_CHARACTERS
+            if honest or not cut or not event.release.isprintable():
+                yield f"{id} reports {event}"
         returns = isinstance(event, Returning) and id not in run.robbed
         conflict = isinstance(event, Conflict) and not _lies(run, event.sender)
         if conflict or refused or returns or (isinstance(event, EndedUnacknowledged) and run.calm):

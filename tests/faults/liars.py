@@ -2,18 +2,20 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from peer.network.collectives import Collectives
 from peer.network.transport import Pipe, Service, StreamHandler
 from peer.network.transport.grpc import GrpcTransport
-from peer.network.wire.messages import Beat, Refusal, Reply
+from peer.network.wire.messages import Beat, Hello, Question, Refusal, Reply
 from peer.runtime.rounds.local_peer import LocalPeer
 from peer.spec.loading import load_peer
+from peer.versions import WIRE, release
 
+Introduction = TypeVar("Introduction", Hello, Question)
 FAR = 2**62
 UNTIL = 30.0
 """Seconds in which a liar also refuses; after that it only says wrong things."""
@@ -26,6 +28,19 @@ class Lies:
     random: Random
     members: Sequence[str]
     rounds: int
+    names: Random = field(default_factory=lambda: Random("releases"))
+    """Draws what it says that it runs; by itself, so that all other lies of a seed stay the same."""
+
+    def release(self) -> str:
+        """What it says that it runs, in each handshake something else."""
+        return self.names.choice(["", release(), "9.9.9+00000000", "\x1b[2J\n0.1.0", f"{self.names.random()}" * 40])
+
+    def introduction(self, said: Introduction) -> Introduction:
+        """With versions that its neighbour must take for one that both speak, and a wrong release."""
+        spoken = [(WIRE.writes, 0), (WIRE.writes, WIRE.reads), (WIRE.writes + 1, WIRE.writes), (2**32 - 1, 1)]
+        said.version, said.oldest = self.names.choice(spoken)
+        said.release = self.release()
+        return said
 
     def beat(self, beat: Beat) -> Beat:
         """Its own durable round as it is, or no round at all: to claim more than it has harms only itself."""
@@ -57,8 +72,11 @@ class TwoTongued(Pipe):
 
     async def send(self, data: bytes) -> None:
         self._messages += 1
-        if self._service == "Fetch" and self._dialled == (self._messages == 1):
-            pass  # a hello, or frames
+        if self._dialled and self._messages == 1:
+            kind = Question if self._service == "Views" else Hello
+            data = self._lies.introduction(kind.FromString(data)).SerializeToString()
+        elif self._service == "Fetch" and not self._dialled and self._messages > 1:
+            pass  # frames
         elif not self._dialled or self._service == "Fetch":
             data = self._reply(Reply.FromString(data))
         elif self._service == "Heartbeat" and self._messages > 1:
@@ -68,6 +86,8 @@ class TwoTongued(Pipe):
     def _reply(self, reply: Reply) -> bytes:
         if reply.HasField("welcome") and self._refuses and self._lies.random.random() < 0.3:
             reply = Reply(refusal=self._lies.refusal())
+        elif reply.HasField("welcome"):
+            reply.welcome.release = self._lies.release()
         elif reply.HasField("beat"):
             reply.beat.CopyFrom(self._lies.beat(reply.beat))
         return reply.SerializeToString()

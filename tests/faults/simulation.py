@@ -42,7 +42,16 @@ from peer.runtime.runtime import Runtime
 from peer.runtime.setup import prepare
 from peer.spec.federation import Spec
 from peer.spec.peer import TLS, PeerConfig
-from peer.telemetry.events import CallerRefused, Conflict, Departed, EndedUnacknowledged, Event, Returning, RoundDone
+from peer.telemetry.events import (
+    CallerRefused,
+    Conflict,
+    Departed,
+    EndedUnacknowledged,
+    Event,
+    ReleaseSeen,
+    Returning,
+    RoundDone,
+)
 from peer.telemetry.telemetry import Telemetry
 from peer.views.statements import Expel
 from peer.views.view import View
@@ -111,6 +120,9 @@ class Outcome:
     """The members that were away, or cut off from another."""
 
 
+KEPT = Conflict | CallerRefused | EndedUnacknowledged | Returning | Departed | ReleaseSeen
+
+
 class Quiet(Telemetry):
     """Keeps what must not be, and writes only what the result is made of."""
 
@@ -120,7 +132,7 @@ class Quiet(Telemetry):
 
     def emit(self, event: Event) -> None:
         self.count += 1
-        if isinstance(event, Conflict | CallerRefused | EndedUnacknowledged | Returning | Departed):
+        if isinstance(event, KEPT):
             self._heard.append(event)
         if self._file and isinstance(event, RoundDone):
             self._file.append(json.dumps(event.as_json()))
