@@ -100,7 +100,9 @@ def status_cells(address: str | None, id: str, answer: StatusAnswer) -> list[str
 def on_disk(answers: Mapping[str, StatusAnswer]) -> str:
     """Say which round all that answer have on disk; empty if none says so."""
     known = [one.durable for one in answers.values() if isinstance(one, PeerStatus) and one.durable is not None]
-    return f"On disk at each peer that answers: round {max(min(known), 0)}." if known else ""
+    if not known:
+        return ""
+    return f"On disk at each peer that answers: {f'round {min(known)}' if min(known) >= 0 else 'nothing yet'}."
 
 
 def releases(answers: Mapping[str, StatusAnswer]) -> str:

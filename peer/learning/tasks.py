@@ -201,15 +201,13 @@ ClassFigure = Literal[
     "calibration-error",
 ]
 """Figures of classes, by their names in `judged_by`; metrics.py defines them."""
-
-
 FIGURES_WANTED = f"a list of different ones of [{', '.join(get_args(ClassFigure))}]"
 WEIGHTS_WANTED = "a list of weights from 1e-6 to 1e6, one for each class, such as [1, 20]"
 
 
 def _once(names: tuple[str, ...]) -> tuple[str, ...]:
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(f"`{twice}` is there twice; name each figure once")
+    if len({*names}) < len(names):
+        raise ValueError(FIGURES_WANTED)
     return names
 
 

@@ -17,7 +17,6 @@ from typing import Any, Self
 
 from pydantic import BaseModel
 
-from peer import versions
 from peer.errors import InputError
 from peer.files import MAX_RECORDS_BYTES, lines, open_plain, read_plain, write_atomically
 from peer.protocols.base import Resources
@@ -28,6 +27,7 @@ from peer.telemetry.events import Note, RoundDone, read_events
 from peer.telemetry.results import EVENTS
 from peer.text import one_line
 from peer.versions import DIRECTORY, release
+from peer.versions import VIEWS as VIEWS_FORMAT
 from peer.views.decision import Memory, Rules, Verifier
 from peer.views.signing import CertifiedKeyring, Keyring
 from peer.views.statements import Decision, InvalidError
@@ -118,10 +118,10 @@ def read_memory(text: bytes) -> Memory:
             if isinstance(content, dict) and "acceptor" in content:
                 raise OldVersionError("an earlier version of dfl has written it, whose views carry no proof") from None
             number = content.get("version") if isinstance(content, dict) else None
-            if isinstance(number, int) and number > versions.VIEWS.writes:
+            if isinstance(number, int) and number > VIEWS_FORMAT.writes:
                 raise LaterFormatError(
                     f"a later release of dfl has written it, in views format {number}, and dfl {release()} reads "
-                    f"{versions.VIEWS.span}"
+                    f"{VIEWS_FORMAT.span}"
                 ) from None
         raise
     if memory.entered > len(memory.decisions):
