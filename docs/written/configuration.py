@@ -12,7 +12,7 @@ from peer.learning.model.settings import ModelSettings
 from peer.learning.model.zoo import MODELS
 from peer.learning.tasks import TASKS
 from peer.learning.training.optimiser import Optimiser
-from peer.learning.training.phase import Budget, OwnStep, Training
+from peer.learning.training.phase import Budget, OwnFunction, Training
 from peer.learning.training.scheduler import Scheduler
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.spec import blocks
@@ -26,7 +26,8 @@ TRAINING: Mapping[str, type[BaseModel]] = {
     "optimiser": Optimiser,
     "scheduler": Scheduler,
     "budget": Budget,
-    "step": OwnStep,
+    "step": OwnFunction,
+    "loop": OwnFunction,
 }
 """The blocks inside `training`."""
 INTRODUCTION = """\

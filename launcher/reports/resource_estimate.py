@@ -168,7 +168,8 @@ def training(spec: Spec) -> list[str]:
         said.append(f"{key} {words}{' ' if words and rest else ''}{f'({rest})' if words and rest else rest}")
     reason = "; how many steps that is differs from run to run, so two runs differ in their bits"
     clock = "" if how.is_reproducible else reason
-    return [f"training: {'; '.join(said)}{clock}"]
+    tried = "; called here once a phase, with 2 samples" if how.loop else ""
+    return [f"training: {'; '.join(said)}{tried}{clock}"]
 
 
 def per_peer(needs: ResourceEstimate, console: Console) -> Table:

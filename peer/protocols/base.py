@@ -407,6 +407,11 @@ class Protocol(Settings):
         """Why each step must be one of a batch's own plain gradient; None if `training` may change what a step is."""
         return None
 
+    def why_training_is_fixed(self) -> str | None:
+        """Why local training cannot be a loop of the user's own (`training.loop`); None if it can. A protocol gives a
+        loss of its own, say."""
+        return self.why_optimiser_is_fixed() or self.why_steps_are_fixed()
+
     def why_figures_stay(self) -> str | None:
         """Why peers must not tell each other how good their models are; None if they may."""
         return None

@@ -58,6 +58,9 @@ class Hearth(MeanExtractor):
     def _adam(self) -> Adam:
         return Adam(self.lr, betas=(self.beta1, self.beta2))
 
+    def why_training_is_fixed(self) -> str:
+        return "it trains on a loss of its own, by the local label prior"
+
     async def start(self, peer: Peer, init: Init) -> None:
         output_bias(peer)
         await common_start(peer, init, "extractor")

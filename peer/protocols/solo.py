@@ -73,6 +73,10 @@ class Solo(Protocol):
         """The compared protocol's reason, as training alone must take the same steps."""
         return self._compared.why_steps_are_fixed()
 
+    def why_training_is_fixed(self) -> str | None:
+        """The compared protocol's reason, as both must train alike."""
+        return self._compared.why_training_is_fixed()
+
     def shares(self, rounds: int) -> tuple[Share, ...]:
         return ()
 

@@ -303,15 +303,20 @@ class GradientWriter:
                 parameter.grad = values.zero_()
 
 
+@torch.no_grad()
 def rebind(module: nn.Module, layout: tuple[TensorSlot, ...], vector: Tensor) -> None:
-    """Take back buffers that a module assigned anew (`self.mean = …`) instead of updating them in place."""
+    """Take back what lies elsewhere: buffers that a module assigned anew (`self.mean = …`) instead of updating them in
+    place, and tensors that a training loop moved."""
     for entry in layout:
         owner, key = owner_of(module, entry.name)
-        buffer = owner._buffers.get(key)
-        view = entry.view(vector)
-        if buffer is not None and entry.dtype == "float32" and buffer.data_ptr() != view.data_ptr():
-            view.copy_(buffer)
-            _replace_buffer(module, buffer, view)
+        tensor, view = getattr(owner, key), entry.view(vector)
+        if entry.dtype != "float32" or tensor.data_ptr() == view.data_ptr():
+            continue
+        view.copy_(tensor)
+        if key in owner._buffers:
+            _replace_buffer(module, tensor, view)
+        else:
+            tensor.data = view
 
 
 def owner_of(module: nn.Module, name: str) -> tuple[nn.Module, str]:

@@ -3,6 +3,10 @@
 By one step of each phase, and by counting how often each scheduler goes on until the last round.
 """
 
+import sys
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import replace
+
 import torch
 
 from peer.errors import DivergedError, FailedError, InputError, OwnLossError
@@ -43,9 +47,16 @@ def try_training(model: Model, few: Samples, phases: tuple[Phase, ...], how: Tra
 
 def _try_phase(model: Model, few: Samples, phase: Phase, how: Training, rounds: int) -> None:
     """One step, and the scheduler's course over all rounds."""
-    once = how.model_copy(update={"budget": Budget(steps=1), "patience": None, "accumulate": 1})
-    trainer = Trainer(model, few, 0, "check", once)
-    trainer.train(phase, 1)
+    shorter = {} if how.loop else {"budget": Budget(steps=1), "patience": None, "accumulate": 1}
+    before = model.vector.clone()
+    trainer = Trainer(model, few, 0, "check", how.model_copy(update=shorter))
+    with redirect_stdout(sys.stderr) if how.loop else nullcontext():  # what trainers print is no part of an answer
+        trainer.train(replace(phase, epochs=min(1, phase.epochs)), 1)
+    learns = phase.epochs > 0 and model.trainable(phase.part)
+    if how.loop and learns and not trainer.steps and torch.equal(before, model.vector):
+        raise InputError(
+            f"`{how.loop.name}` has left the model as it was; train `loop.model` itself, and not a copy of it"
+        )
     trainer.state()
     if (scheduler := how.applied(phase).scheduler) and phase.epochs and model.trainable(phase.part):
         optimiser = KeptOptimisers(model).get(phase.part, how.applied(phase).optimiser, None)

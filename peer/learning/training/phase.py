@@ -4,7 +4,7 @@ A `Phase` is some epochs of one part of the model; `Training` holds what is not 
 `applied` joins the two.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal, Self, get_args
@@ -102,19 +102,20 @@ def _name_as_block(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-class OwnStep(Settings):
+class OwnFunction(Settings):
     """Your function, `module:function`, with its arguments."""
 
     model_config = ConfigDict(extra="allow")
 
     name: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]
-    """Called with the training step and a batch; see [training.md](training.md)."""
+    """A step is called with the training step and a batch, a loop with the training loop; see
+    [training.md](training.md)."""
 
     def function(self) -> Callable[..., Any]:
         """Return the function with its arguments bound; InputError if there is none."""
         found = load_object(self.name)
         if not callable(found):
-            raise InputError(f"`{self.name}` is not a function; name one that takes a training step and a batch")
+            raise InputError(f"`{self.name}` is not a function; name one")
         return partial(found, **(self.model_extra or {}))
 
 
@@ -153,11 +154,15 @@ class Training(Settings):
     """Epochs without a lower `hold_back` loss after which a phase ends."""
     budget: Budget | None = None
     """Replaces the protocol's epochs."""
-    step: Annotated[OwnStep, BeforeValidator(_name_as_block)] | None = None
+    step: Annotated[OwnFunction, BeforeValidator(_name_as_block)] | None = None
     """Replaces forward pass and loss."""
+    loop: Annotated[OwnFunction, BeforeValidator(_name_as_block)] | None = None
+    """Replaces all of each phase's training; excludes the other keys of this block."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.loop and (others := [key for key in self._changed(type(self).model_fields) if key != "loop"]):
+            raise ValueError(f"`loop` trains by itself; leave out `{others[0]}`, or `loop`")
         if self.budget and self.patience:
             raise ValueError("`budget` takes the place of the epochs that `patience` ends; leave out one of them")
         if self.step and self.accumulate > 1:
@@ -179,9 +184,12 @@ class Training(Settings):
     @property
     def changes_gradient(self) -> str | None:
         """The first key that changes the plain gradient of a batch before the step; None if there is none."""
-        keys = ("clip_gradient", "clip_value", "accumulate", "step")
-        changed = [key for key in keys if getattr(self, key) != type(self).model_fields[key].default]
+        changed = self._changed(("clip_gradient", "clip_value", "accumulate", "step"))
         return next(iter(changed), "precision" if self.precision == "float16" else None)
+
+    def _changed(self, keys: Iterable[str]) -> list[str]:
+        """Those of these keys that differ from their defaults."""
+        return [key for key in keys if getattr(self, key) != type(self).model_fields[key].default]
 
     def applied(self, phase: Phase) -> Phase:
         """Return a protocol's phase with the optimiser, scheduler and step of this block."""

@@ -69,10 +69,10 @@ class MixedPrecision:
             self.scaler.load_state_dict(self.scaler.state_dict() | {"scale": scale, "_growth_tracker": int(held)})
 
 
-class StepState(NamedTensors):
-    """`step.state`: raises TypeError at once for anything but a tensor."""
+class KeptState(NamedTensors):
+    """`state` of a step or a loop of the user's: raises TypeError at once for anything but a tensor."""
 
-    called: ClassVar[str] = "step.state"
+    called: ClassVar[str] = "`state`"
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class TrainingStep:
     model: Model
     phase: Phase
     precision: MixedPrecision
-    state: StepState = field(default_factory=StepState)
+    state: KeptState = field(default_factory=KeptState)
     """Tensors that live on through all steps and rounds; part of the checkpoint."""
 
     def __call__(self, inputs: Any) -> Tensor:

@@ -8,9 +8,11 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext
+from functools import cached_property
 from itertools import count, islice
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +22,22 @@ from peer.learning.data.samples import InMemory, Samples
 from peer.learning.device import copies
 from peer.learning.model.layout import ModelPart
 from peer.learning.model.model import Model
-from peer.learning.randomness import derive, global_stream, torch_generator
+from peer.learning.randomness import (
+    Generator,
+    derive,
+    draw_from,
+    generators_in,
+    global_stream,
+    sample_streams,
+    torch_generator,
+)
 from peer.learning.training.evaluation import EVALUATION_BATCH, measure
 from peer.learning.training.optimiser import KeptOptimisers
 from peer.learning.training.phase import PROTOCOL_DEFAULTS, Phase, Training
 from peer.learning.training.scheduler import Schedule, Schedules, key_of
-from peer.learning.training.step import MixedPrecision, NotFinite, Steps, StepState, TrainingStep, largest_magnitude
+from peer.learning.training.step import KeptState, MixedPrecision, NotFinite, Steps, TrainingStep, largest_magnitude
+from peer.learning.training.training_loop import TrainingLoop
+from peer.plugins import reference
 
 
 def cut_batches(order: Tensor, size: int, *, pairs: bool) -> list[Tensor]:
@@ -110,11 +122,13 @@ class Trainer:
         self.set_data(samples)
         self._optimisers, self._schedules = KeptOptimisers(model), Schedules()
         self._precision = MixedPrecision(how.precision, model.device)
-        self._kept = StepState()
+        self._kept = KeptState()
         self._stopped = threading.Event()
         self._round, self._numbers = -1, Counter[str]()
         self.steps = 0
         """Steps of the optimiser in the last phase."""
+        self.figures: Mapping[str, float] = {}
+        """What a loop of the user's own returned beside its loss in the last phase, by name."""
 
     def set_data(self, samples: Samples, held_back: Samples | None = None) -> None:
         """Train on `samples` from now on, and stop early by those held back; kept optimisers go on."""
@@ -130,14 +144,17 @@ class Trainer:
         DivergedError if the model or the phase's own loss is not finite, OwnLossError if a user's loss made it so.
         Without trainable parameters or epochs nothing changes, and the loss is that of the model as it is.
         """
-        phase, number, self.steps = self.how.applied(phase), self._number(round, "phase"), 0
+        phase, number, self.steps, self.figures = self.how.applied(phase), self._number(round, "phase"), 0, {}
         first, began = None, largest_magnitude(self.model.vector)
-        draws = self.model.draws or phase.loss is not None or phase.step is not None
+        draws = self.model.draws or phase.loss is not None or phase.step is not None or self.how.loop is not None
         layers = self._stream(round, f"layers {number}")
         with global_stream(layers, self.model.device) if draws else nullcontext():
             if phase.epochs > 0 and self.model.trainable(phase.part):
-                taken = self._epochs(phase, StoppingCriterion(phase, self.how, steps), round, number)
-                loss, first = taken.loss, taken.watch.first if taken.watch else None
+                if self.how.loop:
+                    loss = self._loop(phase, round, number, layers)
+                else:
+                    taken = self._epochs(phase, StoppingCriterion(phase, self.how, steps), round, number)
+                    loss, first = taken.loss, taken.watch.first if taken.watch else None
                 self.model.forget_gradient(phase.part)
             else:
                 loss = self._loss_as_it_is(phase)
@@ -241,6 +258,42 @@ class Trainer:
             schedule.on_phase_end(steps.loss)
         return steps
 
+    def _loop(self, phase: Phase, round: int, number: int, seed: int) -> float:
+        """Let the user's loop train; its mean loss, or that of the trained model if it gave none."""
+        if phase.loss is not None or phase.step is not None:
+            raise InputError(
+                "`training.loop` cannot train a phase that has a loss or a step of the protocol's own; leave out `loop`"
+            )
+        loop = TrainingLoop(
+            self.model,
+            phase,
+            self.samples,
+            round=round,
+            seed=seed,
+            batches=self.samples.drawn(
+                self._order(count(), phase.batch_size, phase.part, round, number),
+                self._stream(round, f"samples {number}"),
+            ),
+            per_epoch=len(self._batches_per_step(phase)),
+            state=self._kept,
+            check_stop=self._check_stop,
+        )
+        with sample_streams():
+            draw_from(seed, self._held)
+            returned = loop.run(self._own_loop)
+        self.steps, self.figures = loop.steps, returned.figures
+        return self._loss_as_it_is(phase) if returned.loss is None else returned.loss
+
+    @cached_property
+    def _own_loop(self) -> Callable[..., Any]:
+        assert self.how.loop is not None
+        return self.how.loop.function()
+
+    @cached_property
+    def _held(self) -> list[Generator]:
+        """The generators from which the user's loop may draw."""
+        return generators_in(self._own_loop)
+
     def _schedule(self, phase: Phase, round: int, optimiser: torch.optim.Optimizer) -> Schedule | None:
         if phase.scheduler is None:
             return None
@@ -265,12 +318,15 @@ class Trainer:
         """Raise DivergedError or OwnLossError, naming what is not finite. `began`: the model's largest value before."""
         # A sum is not finite if any element is not, and costs an eightieth of looking at each.
         model_is = bool(torch.isfinite(self.model.vector[self.model.part(phase.part)].sum()))
-        if model_is and (phase.loss is None or math.isfinite(loss)):
+        if model_is and ((phase.loss is None and self.how.loop is None) or math.isfinite(loss)):
             return
         lr = phase.optimiser.lr
         hint = "lower the learning rate" + (f", now {lr}" if lr is not None else "")
         what = f"training diverged in round {round} (the {phase.part} is not finite); {hint}"
-        if model_is:
+        if self.how.loop:
+            its = f"a loss of {loss}" if model_is else f"a model whose {phase.part} is not finite"
+            what = f"`{reference(self._own_loop)}` left {its} in round {round}; correct it, or {hint}"
+        elif model_is:
             what = f"the phase's own loss is {loss} in round {round}; mend it, or {hint}"
         if first and math.isfinite(first.largest) and (name := phase.own_loss(self.model.task)):
             its, of = f"the gradient of the loss of `{name}` is not finite", "weights" if phase.step else "outputs"

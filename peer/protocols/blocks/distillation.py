@@ -45,6 +45,9 @@ class Distillation(Settings):
     epochs: Annotated[int, Field(ge=1, le=100_000)] = 1
     """Local epochs a round."""
 
+    def why_training_is_fixed(self) -> str:
+        return "peers learn from each other's predictions, by a loss of its own"
+
     def local(self) -> tuple[Phase, ...]:
         return self._phases(self.warmup_epochs, self.epochs)
 

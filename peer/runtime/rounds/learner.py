@@ -18,6 +18,7 @@ from peer.learning.training.trainer import Trainer
 from peer.runtime.checkpoints import under
 from peer.runtime.data_and_model import load_shard
 from peer.runtime.lifecycle import Lifecycle
+from peer.runtime.rounds.calls import plain_notes
 from peer.runtime.rounds.round import Round
 from peer.runtime.setup import Setup
 from peer.telemetry.events import DataDrifted, DataSummary
@@ -73,9 +74,13 @@ class Learner:
             loss = await self.compute(self.trainer.train, phase, round.number)
         else:
             loss = await self._timed_phase(phase, round)
-        if self._how.budget or self._how.patience:
+        if self._how.budget or self._how.patience or self._how.loop:
             round.steps.append(self.trainer.steps)
             round.notes |= {"local_steps": [float(steps) for steps in round.steps]}
+        if self._how.loop:
+            for name, figure in self.trainer.figures.items():
+                round.figures.setdefault(name, []).append(figure)
+            round.notes |= plain_notes(self._how.loop.name, round.figures, round.number)
         return loss
 
     async def _timed_phase(self, phase: Phase, round: Round) -> float:

@@ -32,6 +32,8 @@ class Round:
         self.notes: dict[str, Note] = {}
         self.steps: list[int] = []
         """The steps of each phase whose length depends on the data or the clock."""
+        self.figures: dict[str, list[float]] = {}
+        """What a training loop of the user's gave beside its loss, by name: a number for each phase."""
         self.trained = False
         self.resources: Resources | None = None
         """The resources that the protocol got in this round."""
