@@ -26,8 +26,7 @@ TRAINING: Mapping[str, type[BaseModel]] = {
     "optimiser": Optimiser,
     "scheduler": Scheduler,
     "budget": Budget,
-    "step": OwnFunction,
-    "loop": OwnFunction,
+    "step and loop": OwnFunction,
 }
 """The blocks inside `training`."""
 INTRODUCTION = """\

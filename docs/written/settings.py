@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
+from peer.learning.training.phase import Training
 from peer.settings import field_docs
 from peer.spec.federation import Spec
 from written.limits import limit
@@ -22,10 +23,15 @@ SUPPLIED = {
 """Fields without a default in their class, for which reading the file supplies one."""
 LINKED = (
     *("protocol", "model", "task", "data", "training", "wire", "partition", "drift", "behaviour", "ring", "machines"),
-    *("tls", "machine", "optimiser", "scheduler", "stop_early", "budget", "step"),
+    *("tls", "machine", "optimiser", "scheduler", "stop_early", "budget"),
 )
 """Keys whose value is a block with a chapter of its own."""
-ELSEWHERE = {(Spec, "stop_early"): "ending-early", (Spec, "finetune"): "fine-tuning"}
+ELSEWHERE: Mapping[tuple[type[BaseModel], str], str] = {
+    (Spec, "stop_early"): "ending-early",
+    (Spec, "finetune"): "fine-tuning",
+    (Training, "step"): "step-and-loop",
+    (Training, "loop"): "step-and-loop",
+}
 """Keys whose chapter is called otherwise."""
 HIGH = 1000
 """Upper bounds from here on are not written."""

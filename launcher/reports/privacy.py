@@ -29,8 +29,8 @@ What cannot be verified: a part of the model is taken from the model by the runt
 own is whatever its code wrote into it. Of the protocols that come with this project the code is known and tested, so
 what they declare a vector to be laid out like (`like`) counts; user code has nobody's word but its author's. Bytes that
 nobody can read (ciphertexts, half precision) are on trust in either. Numbers beside vectors, in records and in notes
-can be parts of a head: where user code takes part, be it the protocol, the task, the model, a training step or the
-data, it has a say in them, and all of them are on trust.
+can be parts of a head: where user code takes part, be it the protocol, the task, the model, a training step or loop,
+or the data, it has a say in them, and all of them are on trust.
 
 Read from top to bottom: what the audits say (flows), the definitions, the violations, what cannot be verified, the
 proof.

@@ -132,10 +132,16 @@ def _held_by(one: object) -> Iterator[object]:
             for cell in one.__closure__ or ():
                 with suppress(ValueError):  # not filled yet
                     yield cell.cell_contents
+        # By the built-in's own methods: a subclass's may run code of theirs, such as imports. No sets: their order is
+        # another in a worker.
         case dict():
-            yield from islice(one.values(), MAX_ITEMS)
-        case list() | tuple() | deque():  # no sets: their order is another in a worker
-            yield from islice(one, MAX_ITEMS)
+            yield from islice(dict.values(one), MAX_ITEMS)
+        case list():
+            yield from islice(list.__iter__(one), MAX_ITEMS)
+        case tuple():
+            yield from islice(tuple.__iter__(one), MAX_ITEMS)
+        case deque():
+            yield from islice(deque.__iter__(one), MAX_ITEMS)
         case partial():
             yield from (one.func, *one.args, *one.keywords.values())
         case MethodType():

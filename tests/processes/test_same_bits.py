@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from every_protocol import SETTINGS, SGD, keys
+from every_protocol import ADAM, SETTINGS, SGD, keys
 from faults.accidents import start_and_die
 from real_peers import Build, SmallFederation, digests
 
@@ -156,3 +156,24 @@ async def test_deaths_where_the_data_draw_from_generators_of_their_own(federatio
     results = run_with_deaths(made)
     runtimes = await run_in_process(made.spec, tmp_path / "memory")
     assert {id: one.setup.model.sha256() for id, one in runtimes.items()} == digests(results)
+
+
+async def test_deaths_in_a_training_loop_of_the_user_s(federation: Build, tmp_path: Path) -> None:
+    """It draws, reads by a loader of its own and keeps an optimiser and tensors from round to round."""
+    page = (Path(__file__).parents[2] / "docs" / "loops.md").read_text("utf-8")
+    plain = page.partition("## PyTorch")[2].partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "page_loop.py").write_text(
+        plain + "def drawing(loop):\n"
+        "    kept = loop.state.setdefault('drawn', torch.zeros(()))\n"
+        "    kept += torch.rand(())\n"
+        "    return {'loss': plain(loop), 'drawn': kept}\n"
+    )
+    training, data = {"loop": "page_loop:drawing"}, {"name": "digits", "limit": 300}
+    made = federation({"name": "fibfl", **ADAM}, 3, data=data, rounds=ROUNDS, code=str(tmp_path), training=training)
+    results = run_with_deaths(made)
+    runtimes = await run_in_process(made.spec, tmp_path / "memory")
+    assert {id: one.setup.model.sha256() for id, one in runtimes.items()} == digests(results)
+    for result in results.values():
+        drawn = [number for one in result["history"] for number in one["notes"]["drawn"]]
+        assert len(drawn) == 2 * ROUNDS  # one for each phase
+        assert sorted(drawn) == drawn

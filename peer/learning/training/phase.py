@@ -108,8 +108,7 @@ class OwnFunction(Settings):
     model_config = ConfigDict(extra="allow")
 
     name: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]
-    """A step is called with the training step and a batch, a loop with the training loop; see
-    [training.md](training.md)."""
+    """Called with a [step](training.md#a-step-of-your-own) and a batch, or with a [loop](loops.md)."""
 
     def function(self) -> Callable[..., Any]:
         """Return the function with its arguments bound; InputError if there is none."""

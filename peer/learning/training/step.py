@@ -72,7 +72,7 @@ class MixedPrecision:
 class KeptState(NamedTensors):
     """`state` of a step or a loop of the user's: raises TypeError at once for anything but a tensor."""
 
-    called: ClassVar[str] = "`state`"
+    called: ClassVar[str] = "state"
 
 
 @dataclass(frozen=True)

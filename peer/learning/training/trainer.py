@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext
 from functools import cached_property
 from itertools import count, islice
@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from peer.errors import DivergedError, InputError, OwnLossError
-from peer.learning.data.samples import InMemory, Samples
+from peer.learning.data.samples import Batch, InMemory, Samples
 from peer.learning.device import copies
 from peer.learning.model.layout import ModelPart
 from peer.learning.model.model import Model
+from peer.learning.randomness import Generator as RandomGenerator
 from peer.learning.randomness import (
-    Generator,
     derive,
     draw_from,
     generators_in,
@@ -36,7 +36,7 @@ from peer.learning.training.optimiser import KeptOptimisers
 from peer.learning.training.phase import PROTOCOL_DEFAULTS, Phase, Training
 from peer.learning.training.scheduler import Schedule, Schedules, key_of
 from peer.learning.training.step import KeptState, MixedPrecision, NotFinite, Steps, TrainingStep, largest_magnitude
-from peer.learning.training.training_loop import TrainingLoop
+from peer.learning.training.training_loop import PhaseSamples, TrainingLoop
 from peer.plugins import reference
 
 
@@ -264,25 +264,24 @@ class Trainer:
             raise InputError(
                 "`training.loop` cannot train a phase that has a loss or a step of the protocol's own; leave out `loop`"
             )
-        loop = TrainingLoop(
-            self.model,
-            phase,
-            self.samples,
-            round=round,
-            seed=seed,
-            batches=self.samples.drawn(
-                self._order(count(), phase.batch_size, phase.part, round, number),
-                self._stream(round, f"samples {number}"),
-            ),
-            per_epoch=len(self._batches_per_step(phase)),
-            state=self._kept,
-            check_stop=self._check_stop,
-        )
+        drawn = PhaseSamples(self.samples, self._epoch_by_epoch(phase, round, number), round, seed)
+        loop = TrainingLoop(self.model, phase, drawn, self._kept, self._check_stop)
         with sample_streams():
             draw_from(seed, self._held)
             returned = loop.run(self._own_loop)
         self.steps, self.figures = loop.steps, returned.figures
         return self._loss_as_it_is(phase) if returned.loss is None else returned.loss
+
+    def _epoch_by_epoch(self, phase: Phase, round: int, number: int) -> Generator[Iterator[Batch]]:
+        """The batches of an epoch at a time, without end."""
+        order = self._order(count(), phase.batch_size, phase.part, round, number)
+        in_an_epoch = len(self._batches_per_step(phase))
+        with closing(self.samples.drawn(order, self._stream(round, f"samples {number}"))) as batches:
+            while True:
+                epoch = islice(batches, in_an_epoch)
+                yield epoch
+                for _ in epoch:  # what the loop did not take
+                    pass
 
     @cached_property
     def _own_loop(self) -> Callable[..., Any]:
@@ -290,7 +289,7 @@ class Trainer:
         return self.how.loop.function()
 
     @cached_property
-    def _held(self) -> list[Generator]:
+    def _held(self) -> list[RandomGenerator]:
         """The generators from which the user's loop may draw."""
         return generators_in(self._own_loop)
 
@@ -324,8 +323,8 @@ class Trainer:
         hint = "lower the learning rate" + (f", now {lr}" if lr is not None else "")
         what = f"training diverged in round {round} (the {phase.part} is not finite); {hint}"
         if self.how.loop:
-            its = f"a loss of {loss}" if model_is else f"a model whose {phase.part} is not finite"
-            what = f"`{reference(self._own_loop)}` left {its} in round {round}; correct it, or {hint}"
+            did = f"returned a loss of {loss}" if model_is else f"left the {phase.part} not finite"
+            what = f"`{reference(self._own_loop)}` {did} in round {round}; correct it, or {hint}"
         elif model_is:
             what = f"the phase's own loss is {loss} in round {round}; mend it, or {hint}"
         if first and math.isfinite(first.largest) and (name := phase.own_loss(self.model.task)):

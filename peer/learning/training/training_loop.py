@@ -8,7 +8,6 @@ vector again afterwards, wherever a framework has put them.
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from itertools import islice
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -65,6 +64,17 @@ def _one(inputs: Any, number: int) -> Any:
     return tree_map(lambda of_all: of_all[number], inputs)
 
 
+class PhaseSamples(NamedTuple):
+    """What one phase trains on."""
+
+    samples: Samples
+    batches: Generator[Iterator[Batch]]
+    """Those of one epoch after the other, as they are drawn."""
+    round: int
+    seed: int
+    """Of the phase's stream of random numbers."""
+
+
 class Trained(NamedTuple):
     """What a loop returned."""
 
@@ -86,47 +96,36 @@ class TrainingLoop:
         self,
         model: Model,
         phase: Phase,
-        samples: Samples,
-        *,
-        round: int,
-        seed: int,
-        batches: Generator[Batch],
-        per_epoch: int,
+        drawn: PhaseSamples,
         state: NamedTensors,
         check_stop: Callable[[], None],
     ) -> None:
-        """batches: as they are drawn, epoch after epoch, `per_epoch` in each."""
-        self._model, self._phase = model, phase
-        self._batches, self._per_epoch, self._left = batches, per_epoch, 0
+        """check_stop: raises what ends the training of a peer that is told to end."""
+        self._model, self._phase, self._batches = model, phase, drawn.batches
         self._check_stop, self._kept = check_stop, list[Optimizer]()
         self.model: nn.Module = model.module
         """The live module. What the phase trains asks for a gradient; the rest does not, and rests."""
         self.device = model.device
         self.part: ModelPart = phase.part
         """What is trained: `model`, `extractor` or `head`."""
-        self.round = round
+        self.round = drawn.round
         """From 1."""
         self.epochs = phase.epochs
         self.batch_size = phase.batch_size
         self.lr: float | None = phase.optimiser.lr
         """The protocol's learning rate; None where its optimiser has torch's default."""
-        self.data = SampleDataset(samples, derive(seed, "data"), check_stop)
+        self.data = SampleDataset(drawn.samples, derive(drawn.seed, "data"), check_stop)
         """The training samples."""
         self.state = state
         """Tensors by name that live on through all phases and rounds; part of the checkpoint."""
-        self.seed = seed % 2**32
+        self.seed = drawn.seed % 2**32
         """The same in each run, and another in each phase, each round and at each peer."""
         self.steps = 0
         """Steps of optimisers on the model so far."""
 
     def batches(self) -> Iterator[Batch]:
         """The batches of one epoch, each time in another order, on the model's device: inputs, targets, positions."""
-        for _ in islice(self._batches, self._left):  # what an epoch that was left early did not take
-            pass
-        self._left = self._per_epoch
-        for batch in islice(self._batches, self._per_epoch):
-            self._left -= 1
-            yield batch
+        return next(self._batches)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The task's mean loss, of shape ()."""
@@ -156,6 +155,12 @@ class TrainingLoop:
 
     def run(self, function: Callable[..., Any]) -> Trained:
         """Call the function; UserCodeError if it raises, InputError if it left the model as no phase may."""
+        for entry in self._model.entries(self.part):
+            if entry.dtype != "float32":
+                raise InputError(
+                    f"model {self._model.name}: {entry.name} is {entry.dtype}, and `training.loop` trains float32 "
+                    "alone; write `dtype: float32` into `model`, or leave out `loop`"
+                )
         name, resting = reference(function), self._resting()
         held = [self._model.vector[where].clone() for where in resting]
         try:
