@@ -141,14 +141,13 @@ class Training(Settings):
     scheduler: Annotated[Scheduler, BeforeValidator(_name_as_block)] | None = None
     """Default: the protocol's rates."""
     clip_gradient: Limit | None = None
-    """Maximum norm of the trained part's gradient. FIRMA advises 1 for fewer than 200 samples per peer. Also accepted
-    outside this block."""
+    """Maximum norm of the trained part's gradient. FIRMA advises 1 for fewer than 200 samples per peer."""
     clip_value: Limit | None = None
     """Maximum element of the gradient, applied before the norm."""
     accumulate: Annotated[int, Field(ge=1, le=100_000)] = 1
     """Batches per step, by their mean gradient."""
     precision: Precision = "float32"
-    """Precision of training arithmetic. Model, messages and evaluation stay float32; float16 scales the loss."""
+    """Precision of training; model, messages and evaluation stay float32."""
     patience: Annotated[int, Field(ge=1)] | None = None
     """Epochs without a lower `hold_back` loss after which a phase ends."""
     budget: Budget | None = None

@@ -39,7 +39,7 @@ class Scheduler(Settings):
     model_config = ConfigDict(extra="allow")
 
     name: str
-    """A class of torch.optim.lr_scheduler. `LambdaLR` and `MultiplicativeLR` cannot be written down."""
+    """The class; not `LambdaLR` or `MultiplicativeLR`."""
     every: Every = "round"
     """Advances after each round, epoch or optimiser step."""
     schedulers: list["Scheduler"] = Field(default_factory=list)

@@ -30,7 +30,7 @@ class UserSource(Source):
     name: str = Field(pattern=NAME)
     """`module:function`, the module being importable where the peer runs."""
     root: Path | None = None
-    """A folder, passed to the function as an absolute `pathlib.Path`."""
+    """A folder, passed to the function as `pathlib.Path`."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Further keyword arguments of the function."""
     holdout: float = Field(default=0.2, gt=0, lt=1)
