@@ -72,8 +72,7 @@ class Member(Settings):
     data: AnySource | None = None
     """This peer's own data; missing keys are the federation's unless `name` differs."""
     dials_out: bool | None = None
-    """`true`, in place of an `address`, for a peer that
-    [cannot be reached](deploying.md#sites-that-can-only-dial-out)."""
+    """`true`, without `address`, for a peer that [cannot be reached](deploying.md#sites-that-can-only-dial-out)."""
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -132,7 +131,7 @@ class Float32(Settings):
 
 
 class Bfloat16(Settings):
-    """2 bytes per value; the rounding error is added to what is sent next."""
+    """2 bytes per value; the rounding error goes with the next."""
 
     kind: Literal["bfloat16"] = "bfloat16"
 
@@ -172,7 +171,7 @@ class LabelFlip(Settings):
 
 
 class Noise(Settings):
-    """Adds Gaussian noise, new in each message, to what it sends."""
+    """Adds Gaussian noise to what it sends."""
 
     kind: Literal["noise"]
     """Noise on what is sent."""
@@ -181,7 +180,7 @@ class Noise(Settings):
 
 
 class Stale(Settings):
-    """A free rider: always sends what it sent first under each name."""
+    """A free rider: always sends what it sent first."""
 
     kind: Literal["stale"]
     """Always the first vector."""

@@ -38,7 +38,7 @@ class TLS(Settings):
     key: PeerPath
     """The certificate's private key, PEM."""
     earlier: tuple[PeerPath, ...] = ()
-    """Earlier CA certificates of this run, PEM, for [a peer that lost its
+    """Earlier CA certificates, PEM, for [a peer that lost its
     directory](views.md#when-certificates-are-renewed)."""
 
 
@@ -52,11 +52,11 @@ class PeerConfig(Settings):
     listen: Address | None = None
     """host:port to listen at. Default: its ring address's port, same host."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")] = "auto"
-    """auto takes a GPU when there is one."""
+    """auto: a GPU when there is one."""
     out: PeerPath | None = None
     """Directory for this peer's files. Default: its id."""
     threads: Threads = 1
-    """Threads for training; auto: all usable cores. Identical bits are promised for 1."""
+    """Threads for training; auto: all usable cores."""
     gpu_memory: Annotated[float, Field(gt=0, le=1)] | None = None
     """Maximum share of the GPU's memory. Default: no limit."""
     tls: TLS | None = None

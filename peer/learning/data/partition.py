@@ -82,7 +82,7 @@ class Iid(Partition):
 
 
 class Homogeneous(Partition):
-    """Every peer gets the same number of samples of every class, give or take one (CYCle)."""
+    """Every peer gets as many samples of every class (CYCle)."""
 
     kind: Literal["homogeneous"] = "homogeneous"
     """Equal numbers per class."""

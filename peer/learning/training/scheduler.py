@@ -33,8 +33,7 @@ Every = Literal["round", "epoch", "step"]
 
 
 class Scheduler(Settings):
-    """A class of torch.optim.lr_scheduler with its arguments: `{name: CosineAnnealingLR, T_max: 10}`; `SequentialLR`
-    and `ChainedScheduler` take a list of `schedulers`."""
+    """A class of torch.optim.lr_scheduler with its arguments: `{name: CosineAnnealingLR, T_max: 10}`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -43,7 +42,7 @@ class Scheduler(Settings):
     every: Every = "round"
     """Advances after each round, epoch or optimiser step."""
     schedulers: list["Scheduler"] = Field(default_factory=list)
-    """The parts of `SequentialLR` or `ChainedScheduler`."""
+    """Parts of `SequentialLR`, `ChainedScheduler`."""
 
     @model_validator(mode="after")
     def _can_be_made(self) -> Self:

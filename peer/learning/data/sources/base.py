@@ -27,7 +27,7 @@ class Source(Settings):
     """Where samples come from. One class a kind of source; `load` reads what it names."""
 
     name: str
-    """One of those below, or `module:function` of your own."""
+    """One below, or your `module:function`."""
     seed: int = Field(default=42, ge=0)
     """For the order of samples, held-out part and split."""
     partition: AnyPartition = Iid()
