@@ -134,8 +134,12 @@ def _each(
 
 def _tasks() -> Iterator[str]:
     yield "## task\n"
-    yield "[tasks.md](tasks.md) compares the tasks.\n"
-    yield from _each(TASKS, leave_out=["name"])
+    yield "[tasks.md](tasks.md) has targets, losses and answers.\n"
+    for name, task in TASKS.items():
+        yield f"### {name}\n"
+        figures = prose(task).partition("\n\n")[2]
+        yield f"{figures}\n" if figures else ""
+        yield table(task, ["name"])
 
 
 def _data() -> Iterator[str]:

@@ -8,7 +8,7 @@ from written.words import escaped
 def limits() -> str:
     """What others can make grow: a line per limit, with the words below it in the source."""
     lines = [
-        f"- `{kind.__name__}.{name}` = {limit(getattr(kind(), name))}: {' '.join(escaped(text).split())}"
+        f"- `{kind.__name__}.{name}` ({limit(getattr(kind(), name))}): {' '.join(escaped(text).split())}"
         for kind in (UnknownCallerLimits, Limits)
         for name, text in field_docs(kind).items()
     ]

@@ -10,6 +10,8 @@ from launcher.study.tables import markdown
 from launcher.study.tables import tables as study_tables
 
 STUDIES = Path(__file__).parents[2] / "examples" / "studies"
+EMPTY = re.compile(r"\| [^|]+ \|( – \|)+")
+"""A row without any figure, such as the gain of training alone over itself."""
 
 
 def measured(page: Path) -> Iterator[tuple[str, str]]:
@@ -20,7 +22,8 @@ def measured(page: Path) -> Iterator[tuple[str, str]]:
         study, _ = read_study(STUDIES / f"{Path(file).stem}.yaml")
         found = next(one for one in study_tables(rows, [*study.grid]) if one.measure.column == column)
         lines = markdown([found], "").replace(" ± ", "±").splitlines()
-        yield source, "".join(f"{line}\n" for line in lines if line.startswith("|"))
+        rows_with_values = (line for line in lines if line.startswith("|") and not EMPTY.fullmatch(line))
+        yield source, "".join(f"{line}\n" for line in rows_with_values)
 
 
 def plain(value: str) -> int | float | str | None:

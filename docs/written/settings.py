@@ -134,7 +134,7 @@ def kind(field: Schema) -> str:
             return "path"
         case {"type": "string", "pattern": pattern}:
             return f"`{pattern}`"
-    return {"string": "text", "boolean": "boolean"}.get(field.get("type", ""), "keys and values")
+    return {"string": "text", "boolean": "boolean"}.get(field.get("type", ""), "mapping")
 
 
 def bounded(field: Schema) -> str:

@@ -223,9 +223,7 @@ class Classification(Task):
     judged_by: Annotated[
         tuple[ClassFigure, ...], Field(min_length=1), AfterValidator(_once), Wanted(FIGURES_WANTED)
     ] = ("accuracy",)
-    """Figures, the headline first: `accuracy`, `auroc`, `average-precision`, `balanced-accuracy`, `sensitivity`,
-    `specificity`, `precision`, `f1`, `calibration-error`. Of two classes, that of class 1; of more, the mean over the
-    classes."""
+    """[Figures](tasks.md#rare-classes), the headline first."""
 
     class_weights: (
         Annotated[
@@ -233,7 +231,7 @@ class Classification(Task):
         ]
         | None
     ) = None
-    """A weight for each class's samples in the mean loss of a batch: `[1, 20]` for a rare class 1."""
+    """A weight per class in the loss: `[1, 20]` for a rare class 1."""
 
     has_classes: ClassVar[bool] = True
     _output_noun: ClassVar[tuple[str, str]] = ("classes", "classes")

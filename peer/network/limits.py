@@ -81,11 +81,11 @@ class Limits:
     message: int = 2048
     """Bytes of a message besides its values (1,470 measured)."""
     control: int = 4096
-    """Bytes of a message other than a frame, besides what it says about each member."""
+    """Bytes of another message than a frame, besides what it says about members."""
     member: int = 192
     """Bytes of such a message per member; ids have up to 64 characters."""
     announcement: int = 3072
-    """Further bytes of a heartbeat for each member: what it has announced, signed by RSA-4096."""
+    """Further bytes of a heartbeat per member: what it has announced, signed by RSA-4096."""
     views: int = 1 << 20
     """Bytes of a question about views or its answer; 0.9 kB per member with P-256 keys."""
     facts: int = 20_000
@@ -95,17 +95,17 @@ class Limits:
     rates: int = 16
     """Rates of a neighbour's own links that are kept."""
     causes: int = 64
-    """Different refusals of one neighbour, or of all unknown callers together, that are reported."""
+    """Different refusals of one neighbour, or of all unknown callers, that are reported."""
     sayings: int = 8
     """Changes of the reason for one neighbour's refusals that are reported at once."""
     accidents: int = 3
     """Frames in a row that a neighbour calls damaged before that is reported."""
     belated: int = 4
-    """Calls from a former neighbour that are not reported, as it may not know yet that it is none."""
+    """Calls from a former neighbour that are not reported."""
     candidates: int = 4
     """Streams of one caller besides the active one."""
     successions: int = 8
-    """Takeovers by streams of one caller that may follow each other at once."""
+    """Takeovers by streams of one caller at once."""
     news: int = 20
     """Changes of one neighbour's link that are reported at once."""
 
@@ -133,7 +133,7 @@ class UnknownCallerLimits:
     waiting: int = 64
     """Unhandled calls per method, 22 kB of each in gRPC. Some beyond that are refused, beyond twice as many all."""
     messages: int = 16
-    """First messages that are read at a time, each of up to the largest frame."""
+    """First messages read at a time, each of up to the largest frame."""
     messages_of_one_origin: int = 8
     """Such messages from one address."""
     hello: int = 16_384
@@ -147,13 +147,13 @@ class UnknownCallerLimits:
     idle: float = 10.0
     """Seconds that a connection may have no stream."""
     answer: float = 5.0
-    """Seconds that a call may take that is not a stream between peers."""
+    """Seconds for a call that is not a stream between peers."""
     look: float = 0.05
-    """Seconds from one scan of the connections to the next, while there is an unidentified one."""
+    """Seconds between scans of the connections while one is unidentified."""
     look_around: float = 0.25
-    """Seconds from one scan to the next while there is none."""
+    """Seconds between scans while there is none."""
     resolve: float = 30.0
-    """Seconds for which the addresses of a host name are remembered."""
+    """Seconds for which a host name's addresses are remembered."""
     own_files: int = 128
     """Descriptors reserved for files, libraries, event loop, probes."""
 

@@ -26,7 +26,7 @@ class CyclePDL(SharedPredictions, Protocol):
     alpha: Fraction = 0.5
     """α: weight of the old reputation."""
     reputation_every: Annotated[int, Field(ge=1, le=100_000)] = 5
-    """R: rounds from one measurement of the reputations to the next."""
+    """R: rounds between measurements of reputation."""
 
     paper: ClassVar[str] = "CYCle, Algorithms 1 and 2"
     by_peer: ClassVar[Mapping[str, float]] = {"reputation": 1.0}

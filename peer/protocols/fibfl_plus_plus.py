@@ -26,19 +26,19 @@ class FibFLPlusPlus(TwoPhase, Protocol):
 
     name: Literal["fibfl++"] = "fibfl++"
     gamma_start: Annotated[float, Field(gt=0, le=1)] = 0.4
-    """γ_start of the cosine schedule (Eq. 10)."""
+    """γ_start (Eq. 10)."""
     gamma_end: Annotated[float, Field(gt=0, le=1)] = 0.05
-    """γ_end of the cosine schedule (Eq. 10)."""
+    """γ_end (Eq. 10)."""
     tau: Fraction = 0.35
     """τ: the accuracy below which a neighbour does not count (Eq. 6)."""
     ring_cost: RingCost = "cosine"
-    """Cost of two neighbours: Eq. 8's cosine, or the dot product behind the published figures."""
+    """Cost of two neighbours: Eq. 8's cosine, or the published figures' dot product."""
     reorder_every: Annotated[int, Field(ge=0)] = 0
-    """Reorder the ring every so many rounds; 0: once, before round 1."""
+    """Reorder the ring every so many rounds; 0: once."""
     warmup: Annotated[int, Field(ge=0)] | None = None
-    """W: rounds of joint training and averaging; default max(1, R // 6) (Fix C)."""
+    """W: rounds of warm-up; default max(1, R // 6)."""
     warmup_shares: Literal["extractor", "model"] = "extractor"
-    """Averaged in warm-up: the extractor, or the paper's whole model."""
+    """Averaged in warm-up; the paper's is `model`."""
 
     paper: ClassVar[str] = "FIRMA, Algorithm 3"
     min_peers: ClassVar[int] = 3

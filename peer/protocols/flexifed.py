@@ -87,7 +87,7 @@ class FlexiFed(PlainSGD, Protocol):
     beta: Fraction = 0.5
     """β: weight of the own model."""
     resources: ResourceSource = "measured"
-    """Where free cores, memory and rates come from: measured each round; `machines`, or a peer's `machine`; the run in
+    """Source of cores, memory and rates: measured each round; `machines`, or a peer's `machine`; the run in
     `recording`."""
 
     paper: ClassVar[str] = "FlexiFed, Algorithm 1"

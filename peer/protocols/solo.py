@@ -19,9 +19,9 @@ class Solo(Protocol):
 
     name: Literal["solo"] = "solo"
     like: str = "fibfl"
-    """The protocol whose local training is done: its name, or its block, `{name: fibfl, lr: 0.02}`."""
+    """Whose local training: a name, or a block, `{name: fibfl, lr: 0.02}`."""
     settings: dict[str, Any] = Field(default_factory=dict)
-    """Hyperparameters of that protocol where they differ from its defaults."""
+    """Its hyperparameters, where not the defaults."""
 
     paper: ClassVar[str] = "all (baseline)"
     min_peers: ClassVar[int] = 1

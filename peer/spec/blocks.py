@@ -70,10 +70,9 @@ class Member(Settings):
     address: Address | None = None
     """host:port at which the other peers reach it."""
     data: AnySource | None = None
-    """This peer's own data, with missing keys inherited from the federation's `data` unless `name` differs."""
+    """This peer's own data; missing keys are the federation's unless `name` differs."""
     dials_out: bool | None = None
-    """`true`, in place of an `address`, for a peer that
-    [cannot be reached](deploying.md#sites-that-can-only-dial-out)."""
+    """`true`, without `address`, for a peer that [cannot be reached](deploying.md#sites-that-can-only-dial-out)."""
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -132,7 +131,7 @@ class Float32(Settings):
 
 
 class Bfloat16(Settings):
-    """2 bytes per value; the rounding error is added to what is sent next."""
+    """2 bytes per value; the rounding error goes with the next."""
 
     kind: Literal["bfloat16"] = "bfloat16"
 
@@ -163,7 +162,7 @@ Wire = Annotated[
 
 
 class LabelFlip(Settings):
-    """Trains on, and reports the class mix of, wrong labels; tested against true ones."""
+    """Trains on wrong labels and reports their mix; tested against true ones."""
 
     kind: Literal["label-flip"]
     """Wrong labels."""
@@ -172,7 +171,7 @@ class LabelFlip(Settings):
 
 
 class Noise(Settings):
-    """Adds Gaussian noise, new in each message, to what it sends."""
+    """Adds Gaussian noise to what it sends."""
 
     kind: Literal["noise"]
     """Noise on what is sent."""
@@ -181,14 +180,14 @@ class Noise(Settings):
 
 
 class Stale(Settings):
-    """A free rider: always sends what it sent first under each name."""
+    """A free rider: always sends what it sent first."""
 
     kind: Literal["stale"]
     """Always the first vector."""
 
 
 class SignFlip(Settings):
-    """Sends a model part w as 2·w₀ − w, w₀ being the model at the round's start; another vector as its negative."""
+    """Sends a model part w as 2·w₀ − w, w₀ from the round's start; another vector as its negative."""
 
     kind: Literal["sign-flip"]
     """Changes reversed."""
@@ -215,12 +214,12 @@ def _behaviour_words(behaviour: Behaviour) -> list[str]:
 
 
 class StopEarly(Settings):
-    """Peers exchange their headline figure on held-back samples and decide by the mean, which a liar can move."""
+    """Peers exchange their headline figure on held-back samples and decide by the mean."""
 
     patience: int = Field(default=5, ge=1)
     """Evaluations without a better mean before the end."""
     min_rounds: int = Field(default=1, ge=1)
-    """Rounds that are run in any case."""
+    """Minimum number of rounds."""
     margin: float = Field(default=0.0, ge=0)
     """Minimum improvement of the mean."""
 
@@ -238,7 +237,7 @@ class FineTune(Settings):
     """Local training after the last round by plain SGD; nothing leaves the peer."""
 
     epochs: int = Field(default=3, ge=1)
-    """Passes over the peer's own training samples."""
+    """Passes over the training samples."""
     part: Literal["head", "model"] = "model"
     """The part that is trained."""
     lr: Annotated[float, Field(gt=0)] = 0.01

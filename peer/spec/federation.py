@@ -60,86 +60,82 @@ class Spec(Settings):
     `tracker`, `keep`, and where data and weights lie."""
 
     format: Annotated[int, Field(ge=1), AfterValidator(_readable)] = SPEC.writes
-    """The number of [the format](upgrading.md#formats) that this file is written in."""
+    """Number of this file's [format](upgrading.md#formats)."""
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=100)] = "federation"
-    """Names the federation and its directory under runs/."""
+    """The federation, and its directory under runs/."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 42
-    """Seeds initial weights, batch order and shared draws; splits use `data.seed`."""
+    """For initial weights, batch order and shared draws; splits use `data.seed`."""
     rounds: Annotated[int, Field(ge=1, le=1_000_000)] = 10
     """Communication rounds."""
     protocol: AnyProtocol
     """`name` and the protocol's hyperparameters."""
     model: ModelSettings = ModelSettings()
-    """Name, parts, frozen parameters, initial weights."""
+    """Name, head, frozen parameters, weights."""
     task: AnyTask = Classification()
     """Loss and figures."""
     data: AnySource
-    """`name` of the data set, its place and split. `{id}` in a path gives each peer its own."""
+    """`name` of the data set, place and split. `{id}` in a path gives each peer its own."""
     init: Init = Field(default_factory=lambda earlier: earlier["protocol"].init)
     """Whether all peers start from the same weights."""
     wire: Wire = Float32()
-    """Encoding of vectors: `float32`, `bfloat16`, or `{kind: top-k, share: 0.1}`."""
+    """Encoding of vectors."""
     training: Training = Field(default_factory=Training)
-    """Optimiser, scheduler, precision and more of local training."""
+    """Optimiser, scheduler, precision and more."""
     behaviour: dict[Id, AnyBehaviour] = Field(default_factory=dict)
-    """Simulated adversaries by id: `{peer3: {kind: noise, scale: 0.1}}`."""
+    """Simulated adversaries by id."""
     evaluate_every: Annotated[int, Field(ge=1)] | None = None
-    """Evaluate every so many rounds, and after the last. Default: every round."""
+    """Evaluate every so many rounds, and after the last. Default: 1."""
     hold_back: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Share of each peer's training samples reserved for `validation` figures, drawn by `data.seed`. The best
-    round's model is kept as `model.best.safetensors`. Renewed when data drift."""
+    """Share of each peer's training samples reserved for `validation` figures. The best round's model is kept as
+    `model.best.safetensors`."""
     stop_early: StopEarly | None = None
-    """End all peers after the same round once the `hold_back` figures stop improving."""
+    """End all peers once the `hold_back` figures stop improving."""
     finetune: FineTune | None = None
-    """Local training after the last round; `model.safetensors` and figures are then of that."""
+    """Local training after the last round."""
     test: Test | None = Field(default_factory=lambda earlier: _test_of(earlier["task"]))
-    """[The accuracy](protocols.md#the-test-split-of-the-papers) quoted in summaries, for tasks with classes that
-    are judged by accuracy. Default: matched."""
+    """[The accuracy](protocols.md#the-test-split-of-the-papers) quoted in summaries, for tasks judged by accuracy."""
     on_loss: Literal["wait", "stop", "bypass"] = "wait"
-    """When a neighbour is lost: wait without limit, stop after `patience`, or after `absence`
-    [continue without it](views.md) and admit it later."""
+    """When a neighbour is lost: wait without limit, stop after `patience`, or [continue without it](views.md) after
+    `absence`."""
     keep: Keep | None = None
     """Older checkpoints to keep, besides the newest ones: `{every: 500, last: 3}`."""
     rewinds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] | None = None
-    """The rounds to which all peers have [gone back](backups.md#go-back-together) by agreement, in order."""
+    """The rounds to which all peers have [gone back](backups.md#go-back-together), in order."""
     absence: Annotated[float, Field(ge=3, le=1e7)] = 30.0
     """Seconds of silence after which a peer is lost with `on_loss: bypass`."""
     start_with: Annotated[int, Field(ge=2)] | None = None
-    """Peers that suffice to begin with `on_loss: bypass`, more than half; others may join later. Default: all."""
+    """Peers that suffice to begin with `on_loss: bypass`, more than half. Default: all."""
     faulty_members: Annotated[int, Field(ge=0)] | None = None
-    """How many members may [lie about the membership](views.md#members-that-lie) without effect, with
-    `on_loss: bypass`. To tolerate f takes certificates and 3f + 1 members. Default: 1 from four members on with
-    certificates, else 0."""
+    """How many members may [lie about the membership](views.md#members-that-lie), with `on_loss: bypass`: f takes
+    certificates and 3f + 1 members. Default: 1 from four members on with certificates, else 0."""
     run: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=100)] | None = None
-    """Distinguishes runs with equal settings and certificates: signatures count in one run only. `dfl-launch run`
-    draws it with `on_loss: bypass`; by hand, set another per run."""
+    """Signatures count in one run only. `dfl-launch run` draws it with `on_loss: bypass`; by hand, set another per
+    run."""
     views: Literal["replay"] | None = None
-    """`replay` takes all views from the run in `recording` and ends in [its bits](views.md#the-same-once-more)."""
+    """`replay` takes all views [from the run in `recording`](views.md#the-same-once-more)."""
     on_stop: Literal["stop", "leave"] = "stop"
-    """On SIGTERM: stop at once, or, with `on_loss: bypass`, first let the others continue without it."""
+    """On SIGTERM: stop at once, or, with `on_loss: bypass`, [leave](views.md#when-a-member-leaves)."""
     patience: Annotated[float, Field(gt=0, le=1e7)] = 60.0
-    """Seconds to wait for neighbours at the start and the end, and while running with `on_loss: stop`."""
+    """Seconds to wait for neighbours at start and end, with `on_loss: stop` always."""
     plaintext: bool | Literal["trusted"] = False
-    """`true` allows connections without certificates between machines (loopback always does);
-    [with `on_loss: bypass`](views.md#without-certificates) use `trusted`."""
+    """Allow connections without certificates between machines; [with `on_loss: bypass`](views.md#without-certificates)
+    `trusted`."""
     trace: bool = False
-    """Write every round's shared vectors to <id>/trace/."""
+    """[Write](running.md#checking-a-blend) every round's shared vectors to <id>/trace/."""
     metrics: Port | None = None
-    """host:port, or a port of 127.0.0.1, for [Prometheus](monitoring.md) to read the first peer; each next peer has the
-    next port."""
+    """host:port, or a port of 127.0.0.1, of the first peer for [Prometheus](monitoring.md); then upwards."""
     tensorboard: bool = False
     """Write every round's figures to <id>/tensorboard/."""
     tracker: TrackerName | None = None
-    """`module:name` of [your own function or class](monitoring.md#your-own-tracker) that receives every event."""
+    """`module:name` of [your own](monitoring.md#your-own-tracker)."""
     code: Path | None = None
     """Directory of `module:Name` code. Default: this file's."""
     machines: dict[Id, Machine] | None = None
-    """Machines by peer id, for `resources: pinned`; a peer's `machine` takes precedence."""
+    """Machines by peer id, for `resources: pinned`."""
     recording: Path | None = None
-    """Directory of an earlier run, per machine: events.jsonl for `resources: replay`, views.json for `views:
-    replay`."""
+    """Directory of an earlier run, for `resources: replay` and `views: replay`."""
     ring: Annotated[tuple[Member, ...], Field(min_length=1, max_length=MAX_PEERS)]
-    """The peers in ring order; `--peers N` makes peer0 ... peerN-1 on loopback."""
+    """The peers; `--peers N` makes peer0 ... peerN-1 on loopback."""
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:

@@ -34,12 +34,12 @@ class TLS(Settings):
     ca: PeerPath
     """The federation's CA certificate, PEM."""
     cert: PeerPath
-    """This peer's certificate, PEM; its subject alternative name is the peer's id."""
+    """This peer's certificate, PEM; its DNS name is the peer's id."""
     key: PeerPath
     """The certificate's private key, PEM."""
     earlier: tuple[PeerPath, ...] = ()
-    """Earlier CA certificates of this run, PEM, for [a peer that lost its
-    directory](views.md#when-certificates-are-renewed): they verify past views only."""
+    """Earlier CA certificates, PEM, for [a peer that lost its
+    directory](views.md#when-certificates-are-renewed)."""
 
 
 class PeerConfig(Settings):
@@ -52,15 +52,15 @@ class PeerConfig(Settings):
     listen: Address | None = None
     """host:port to listen at. Default: its ring address's port, same host."""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")] = "auto"
-    """auto takes a GPU when there is one."""
+    """auto: a GPU when there is one."""
     out: PeerPath | None = None
-    """Directory for this peer's files; `{id}` is its id. Default: its id."""
+    """Directory for this peer's files. Default: its id."""
     threads: Threads = 1
-    """Threads for training; auto: all usable cores. Identical bits are promised for 1."""
+    """Threads for training; auto: all usable cores."""
     gpu_memory: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Share of the GPU's memory that this peer may take. Default: no limit."""
+    """Maximum share of the GPU's memory. Default: no limit."""
     tls: TLS | None = None
-    """Certificates; without them identity is a claim and nothing is encrypted."""
+    """Certificates; without them nothing is encrypted."""
     health: Address | None = None
     """host:port for unauthenticated gRPC health checks."""
     metrics: Port | None = None

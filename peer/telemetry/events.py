@@ -55,7 +55,7 @@ class Event:
     name: ClassVar[str]
     level: ClassVar[int] = logging.INFO
     time: float = 0.0
-    """The time of the event, in Unix seconds; 0 before it is emitted."""
+    """Unix seconds; 0 before it is emitted."""
 
     def as_json(self) -> dict[str, Any]:
         """Return name and fields as in events.jsonl, without the time."""
@@ -89,7 +89,7 @@ def adapter(kind: type[Event]) -> TypeAdapter[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Started(Event):
-    """A peer's process begins: its first event in the file. A tracker may receive others before."""
+    """A peer's process begins: its first event in the file."""
 
     name = "started"
     level = logging.DEBUG
@@ -114,7 +114,7 @@ class Started(Event):
     members: tuple[str, ...] = ()
     """All members of that view."""
     certificate_expires: Moment | None = None
-    """Until when its certificates are valid, in Unix seconds; null without certificates."""
+    """Until when its certificates are valid; null without certificates."""
 
     def __str__(self) -> str:
         return f"{self.id} of {self.federation} starts ({self.protocol}, {self.rounds} rounds)"
@@ -122,14 +122,14 @@ class Started(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class StateChanged(Event):
-    """The peer's state has changed, as it does several times a round."""
+    """The peer's state has changed."""
 
     name = "state"
     level = logging.DEBUG
     state: str
     """One of those in [architecture.md](architecture.md#a-peers-life)."""
     round: Number
-    """The round it is in; 0 before the first, -1 before the set-up."""
+    """Its round; 0 before the first, -1 before the set-up."""
 
     def __str__(self) -> str:
         return f"{self.state} (round {self.round})"
@@ -180,14 +180,14 @@ class Shortage:
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting(FreeTextEvent):
-    """The peer waits for others for this cause, or the wait is over."""
+    """The peer waits for others, or the wait is over."""
 
     name = "waiting"
     cause: Cause
     """`join`: neighbours at the start; `staleness`: a peer too many rounds behind; `stalled`: a neighbour that sends
     heartbeats but no message; `quorum`: too few members for a decision."""
     awaited: Annotated[tuple[Awaited, ...], Field(alias="for")]
-    """All peers that are waited for now, `{id, address, reason}` each; empty when the wait is over."""
+    """All peers that are waited for, `{id, address, reason}` each; empty when it is over."""
     others: int = 0
     """How many more peers are waited for."""
     shortage: Shortage | None = None
@@ -229,7 +229,7 @@ class Rewound(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundDurable(Event):
-    """Rounds up to this one are on the peer's disk, and it will not fall back behind them by itself."""
+    """Rounds up to this one are on the peer's disk."""
 
     name = "durable"
     level = logging.DEBUG
@@ -246,19 +246,19 @@ class CertificatesChanged(FreeTextEvent):
 
     name = "certificates"
     expires: Moment | None = None
-    """Until when they are valid, in Unix seconds; null if they are not used."""
+    """Until when they are valid; null if they are not used."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CertificateExpires(Event):
-    """The peer's certificate, or its CA's, expires within 30, 7 or 1 days, or has expired; each is reported once."""
+    """The peer's certificate, or its CA's, expires within 30, 7 or 1 days, or has expired."""
 
     name = "certificate_expires"
     level = logging.WARNING
     file: str
     """The path of the certificate that expires first."""
     expires: Moment
-    """When it expires, in Unix seconds."""
+    """When it expires."""
     days: Count
     """The threshold in days; 0 once it has expired."""
     left: FiniteFloat
@@ -325,7 +325,7 @@ class RingOrdered(Event):
     order: Annotated[tuple[str, ...], Field(min_length=1)]
     """All ids, round the ring."""
     cost_before: FiniteFloat
-    """The cost of the old order, which the protocol minimises; it has no unit."""
+    """The cost of the old order, which the protocol minimises."""
     cost_after: FiniteFloat
     """The cost of the new order."""
 
@@ -366,7 +366,7 @@ class DataDrifted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Unrepeatable(Event):
-    """The peer's data set or transforms draw from what cannot be seeded: emitted when the peer starts."""
+    """The peer's data set or transforms draw from what cannot be seeded."""
 
     name = "unrepeatable"
     level = logging.WARNING
@@ -385,7 +385,7 @@ UNREPEATABLE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Misbehaving(Event):
-    """Some peers misbehave because the spec says so: emitted when the peer starts."""
+    """Some peers misbehave because the spec says so."""
 
     name = "behaviour"
     peers: dict[str, str]
@@ -449,7 +449,7 @@ class RoundDone(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class BytesPassed(Event):
-    """Emitted with each `round`: the traffic since the last one, or since the peer started."""
+    """The traffic since the last `round`."""
 
     name = "traffic"
     level = logging.DEBUG
@@ -474,7 +474,7 @@ class StoppedEarly(Event):
     best_round: Number
     """The round with the best mean of the figure so far."""
     figure: str
-    """The name of the figure that the decision rests on."""
+    """The figure that decided."""
 
     def __str__(self) -> str:
         return (
@@ -524,7 +524,7 @@ class ReleaseSeen(Event):
     neighbour: str
     """The neighbour's id."""
     release: str
-    """Its release and the beginning of its code's SHA-256, by its own account."""
+    """Its release, by its own account."""
     own: str
     """This peer's."""
 
@@ -551,8 +551,7 @@ class NeighbourLost(FreeTextEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class CallerRefused(Event):
-    """A caller was refused, or one of its messages. Each cause is reported once; those of unknown callers are reported
-    again whenever they have become ten times as frequent."""
+    """A caller was refused, or one of its messages: each cause once, of unknown callers again at ten times as many."""
 
     name = "refused"
     caller: str
@@ -588,7 +587,7 @@ class Conflict(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PeerRegressed(FreeTextEvent):
-    """A neighbour has lost rounds that it had on disk, by its own words."""
+    """A neighbour says that it has lost rounds."""
 
     name = "regressed"
     level = logging.ERROR
@@ -622,9 +621,9 @@ class ViewDecided(Event):
     first: Number
     """The first round that is played in the view."""
     planned: bool
-    """Whether the earlier rounds are finished; if not, those from `first` on are void."""
+    """Whether earlier rounds are finished; else those from `first` on are void."""
     entrants: tuple[tuple[str, int], ...]
-    """The admitted peers, each with the round of its private state, -1 without one."""
+    """The admitted peers, each with the round of its private state or -1."""
     reason: str
     """Why it was decided, in words."""
     expelled: tuple[str, ...] = ()
@@ -636,7 +635,7 @@ class ViewDecided(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ViewConflict(FreeTextEvent):
-    """A member has announced another view than the one that was decided, which must never happen."""
+    """A member has announced another view than the one decided."""
 
     name = "view_conflict"
     level = logging.ERROR
@@ -651,7 +650,7 @@ class Leaving(FreeTextEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Departed(FreeTextEvent):
-    """The peer has left, as requested: the others continue without it."""
+    """The peer has left, as requested."""
 
     name = "departed"
 

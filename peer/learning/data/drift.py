@@ -15,7 +15,7 @@ from peer.settings import Settings
 
 
 class Drift(Settings):
-    """Changes at the start of a round, for all peers; missing keys keep their value."""
+    """Changes at the start of a round; missing keys keep their value."""
 
     round: int = Field(ge=2)
     """The first round with the new data."""
@@ -24,7 +24,7 @@ class Drift(Settings):
     rotate: Literal[0, 90, 180, 270] | None = None
     """Degrees anticlockwise, relative to the data set."""
     labels: tuple[int, ...] | None = None
-    """Class c is called `labels[c]`; classes beyond the list keep their name."""
+    """Class c is called `labels[c]`; others keep their name."""
 
     @model_validator(mode="after")
     def _changes(self) -> Self:

@@ -82,7 +82,7 @@ class Iid(Partition):
 
 
 class Homogeneous(Partition):
-    """Every peer gets the same number of samples of every class, give or take one (CYCle)."""
+    """Every peer gets as many samples of every class (CYCle)."""
 
     kind: Literal["homogeneous"] = "homogeneous"
     """Equal numbers per class."""
@@ -107,7 +107,7 @@ class Dirichlet(Partition):
     kind: Literal["dirichlet"]
     """Label mix drawn from a Dirichlet distribution."""
     alpha: float = Field(gt=0, le=1e6)
-    """Concentration: 0.1 gives each peer few classes, 100 almost the same mix. FIRMA: 0.1, 0.5, 0.8."""
+    """Concentration: 0.1: few classes per peer, 100: almost the same mix. FIRMA: 0.1, 0.5, 0.8."""
 
     _hint: ClassVar[str] = f"{MAX_DRAWS} draws were tried: use a larger alpha, fewer peers or another data seed"
 
@@ -136,7 +136,7 @@ class LabelSkew(Partition):
     kind: Literal["label-skew"]
     """Primary, secondary and minority classes."""
     k: int = Field(ge=1)
-    """Number of primary classes a peer; 2k+1 must not exceed the number of classes."""
+    """Primary classes per peer; 2k+1 must not exceed the number of classes."""
     fractions: Fractions | None = None
     """Share of the budget per primary, secondary and minority class. Default: k=1 0.55, 0.20, 0.03; k=2 0.275, 0.20,
     0.03; k≥3 0.275, 0.10, 0.015."""
@@ -178,7 +178,7 @@ class Pathological(Partition):
     kind: Literal["pathological"]
     """A few shards of single labels a peer."""
     xi: int = Field(ge=1, le=10_000)
-    """Number of shards a peer; 2 gives most peers two classes."""
+    """Shards per peer; 2 gives most peers two classes."""
 
     def _assign(self, labels: Labels, peers: int, rng: np.random.Generator) -> list[Indices]:
         shards = np.array_split(np.argsort(labels, kind="stable"), peers * self.xi)
@@ -193,9 +193,9 @@ class Imbalanced(Partition):
     """A few peers with much data."""
     by_label: ClassVar[bool] = False
     kappa: float = Field(gt=0, lt=1)
-    """Share of all samples that each of the m large peers holds. CYCle: 0.8, 0.35, 0.6."""
+    """Share of each large peer. CYCle: 0.8, 0.35, 0.6."""
     m: int = Field(ge=1)
-    """Number of large peers, fewer than there are peers; m·kappa must be below 1. CYCle: 1, 2, 1."""
+    """Number of large peers; m·kappa must be below 1. CYCle: 1, 2, 1."""
 
     @model_validator(mode="after")
     def _leaves_a_rest(self) -> "Imbalanced":
@@ -216,7 +216,7 @@ class Imbalanced(Partition):
 
 
 class Quantity(Partition):
-    """Sizes ~ Dir_N(delta), labels mixed: peers differ in how much they have, not what (Li et al. 2022)."""
+    """Sizes ~ Dir_N(delta), labels mixed (Li et al. 2022)."""
 
     kind: Literal["quantity"]
     """Unequal amounts of the same mix."""

@@ -14,19 +14,19 @@ class ModelSettings(Settings):
     """The model that is trained."""
 
     name: str = "mlp"
-    """One of the zoo's, or `module:Name` of your own."""
+    """One above, or `module:Name` of your own."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Keyword arguments of your own `module:Name`."""
     head: Patterns | None = None
-    """Patterns of the parameters of your module's head, such as `["classifier.*"]`; `[]`: none."""
+    """Patterns of your head's parameters, `["classifier.*"]`; `[]`: none."""
     freeze: Patterns = ()
-    """Patterns of untrained parameters, such as `["extractor.backbone.*"]`; they never travel."""
+    """Patterns of untrained parameters, `["extractor.backbone.*"]`."""
     weights: Path | None = None
     """Initial weights: safetensors or a torch state dict, per machine."""
     partial: bool = False
     """Whether `weights` may lack tensors, or have others or other shapes."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    """The type in which the module computes; what is learnt and sent stays float32."""
+    """In which the module computes; messages stay float32."""
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:

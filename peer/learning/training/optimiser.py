@@ -108,17 +108,16 @@ class SGD:
 
 
 class Optimiser(Settings):
-    """A class of torch.optim with its arguments: `{name: AdamW, weight_decay: 0.01}`, or in code
-    `Optimiser(name="AdamW", lr=0.001, weight_decay=0.01)`."""
+    """A class of torch.optim with its arguments: `{name: AdamW, weight_decay: 0.01}`."""
 
     model_config = ConfigDict(extra="allow")
 
     name: str
-    """A class of torch.optim. `LBFGS` and `SparseAdam` cannot train here."""
+    """The class; not `LBFGS` or `SparseAdam`."""
     lr: Annotated[float, Field(gt=0, le=1_000)] | None = None
     """Learning rate. Not given: the protocol's own."""
     groups: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Other arguments by parameter name pattern, the first match counting: `{"*.bias": {weight_decay: 0}}`."""
+    """Other arguments by parameter name pattern, the first that matches: `{"*.bias": {weight_decay: 0}}`."""
 
     @model_validator(mode="after")
     def _can_train(self) -> Self:

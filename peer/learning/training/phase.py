@@ -124,7 +124,7 @@ class Budget(Settings):
     steps: Annotated[int, Field(ge=1, le=10**9)] | None = None
     """Steps of the optimiser."""
     seconds: Annotated[float, Field(gt=0, le=1e7)] | None = None
-    """Ends the phase after the step under way. Results differ between runs."""
+    """Seconds; results differ between runs."""
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
@@ -141,16 +141,15 @@ class Training(Settings):
     scheduler: Annotated[Scheduler, BeforeValidator(_name_as_block)] | None = None
     """Default: the protocol's rates."""
     clip_gradient: Limit | None = None
-    """Maximum norm of the trained part's gradient. FIRMA advises 1 for fewer than 200 samples per peer. Also accepted
-    outside this block."""
+    """Maximum norm of the trained part's gradient. FIRMA advises 1 for fewer than 200 samples per peer."""
     clip_value: Limit | None = None
-    """Maximum element of the gradient, applied before the norm."""
+    """Maximum element of the gradient, applied first."""
     accumulate: Annotated[int, Field(ge=1, le=100_000)] = 1
     """Batches per step, by their mean gradient."""
     precision: Precision = "float32"
-    """Precision of training arithmetic. Model, messages and evaluation stay float32; float16 scales the loss."""
+    """Precision of training; model, messages and evaluation stay float32."""
     patience: Annotated[int, Field(ge=1)] | None = None
-    """Epochs without a lower `hold_back` loss after which a phase ends."""
+    """Ends a phase after so many epochs without a lower `hold_back` loss."""
     budget: Budget | None = None
     """Replaces the protocol's epochs."""
     step: Annotated[OwnFunction, BeforeValidator(_name_as_block)] | None = None

@@ -33,17 +33,16 @@ Every = Literal["round", "epoch", "step"]
 
 
 class Scheduler(Settings):
-    """A class of torch.optim.lr_scheduler with its arguments: `{name: CosineAnnealingLR, T_max: 10}`; `SequentialLR`
-    and `ChainedScheduler` take a list of `schedulers`."""
+    """A class of torch.optim.lr_scheduler with its arguments: `{name: CosineAnnealingLR, T_max: 10}`."""
 
     model_config = ConfigDict(extra="allow")
 
     name: str
-    """A class of torch.optim.lr_scheduler. `LambdaLR` and `MultiplicativeLR` cannot be written down."""
+    """The class; not `LambdaLR` or `MultiplicativeLR`."""
     every: Every = "round"
     """Advances after each round, epoch or optimiser step."""
     schedulers: list["Scheduler"] = Field(default_factory=list)
-    """The parts of `SequentialLR` or `ChainedScheduler`."""
+    """Parts of `SequentialLR`, `ChainedScheduler`."""
 
     @model_validator(mode="after")
     def _can_be_made(self) -> Self:

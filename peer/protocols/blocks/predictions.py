@@ -197,7 +197,7 @@ class SharedPredictions(Distillation):
     """Peers answer one another along a complete graph."""
 
     predictions: Literal["model", "encrypted"] = "model"
-    """Which peer computes k's predictions on n's data: n, which gets k's model, or k, on inputs encrypted by n."""
+    """How n gets k's predictions: by k's model, or from k, on encrypted inputs."""
 
     needs_classes: ClassVar[bool] = True
     unchanging: ClassVar[tuple[str, ...]] = ENCRYPTED_STATE

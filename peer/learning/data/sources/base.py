@@ -27,27 +27,27 @@ class Source(Settings):
     """Where samples come from. One class a kind of source; `load` reads what it names."""
 
     name: str
-    """One of those below, or `module:function` of your own."""
+    """One below, or your `module:function`."""
     seed: int = Field(default=42, ge=0)
-    """Order of samples, held-out part and split; independent of the federation's `seed`."""
+    """For the order of samples, held-out part and split."""
     partition: AnyPartition = Iid()
     """How the samples are divided among the peers."""
     limit: int | None = Field(default=None, ge=1)
     """Use only so many training samples, drawn by `seed`."""
     validation: float = Field(default=0.0, ge=0, lt=1)
-    """Share of test samples that is public and the same at all peers, for protocols that judge models."""
+    """Share of test samples that all peers have, for protocols that judge models."""
 
     drift: tuple[Drift, ...] = ()
-    """Changes during the run, of training, test and validation samples. In the federation's data only."""
+    """Changes of the data during the run. In the federation's data only."""
 
     transforms: Steps = ()
     """Applied to each training sample: classes of `torchvision.transforms.v2`, `[RandomHorizontalFlip, {RandomCrop:
-    {size: 28, padding: 2}}]`, or your `module:name`, on pixels in [0, 1]."""
+    {size: 28, padding: 2}}]`, or your `module:name`."""
     test_transforms: Steps = ()
     """Such transforms for all other samples."""
     standardize: Annotated[Literal["own", "federation"] | None, BeforeValidator(_true_or_whose)] = None
-    """[Bring each column](data.md#columns-of-one-scale) to mean 0 and deviation 1, by the training samples of each peer
-    (`own`, `true`) or of all (`federation`)."""
+    """[Bring each column](data.md#columns-of-one-scale) to mean 0 and deviation 1, by each peer's training samples
+    (`own`, `true`) or all (`federation`)."""
     workers: int = Field(default=0, ge=0, le=64)
     """Processes per peer that read and transform ahead."""
 

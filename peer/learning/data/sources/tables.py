@@ -105,9 +105,9 @@ class Table(Source):
     label: str = "label"
     """The column to predict: a class, or a number."""
     columns: tuple[str, ...] | None = Field(default=None, min_length=1)
-    """The columns to learn from, in this order. Default: all but the label."""
+    """Columns to learn from, in order. Default: all but the label."""
     when_missing: Literal["refuse", "drop"] = "refuse"
-    """Refuse a file with rows that lack a value, or drop these rows (`check` counts them)."""
+    """What to do with rows that lack a value (`check` counts them)."""
     holdout: float = Field(default=0.2, gt=0, lt=1)
     """Share held out for testing where there is no test set."""
     class_names: tuple[str, ...] | None = Field(default=None, min_length=1)

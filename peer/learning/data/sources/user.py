@@ -22,21 +22,21 @@ NAME = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
 
 class UserSource(Source):
     """`function(**options)` returns (x, y), or (x_train, y_train, x_test, y_test), as in an npz file; or a map-style
-    `torch.utils.data.Dataset`, or (train, test), two of them, read sample by sample when needed.
+    `torch.utils.data.Dataset`, or two (train, test), read when needed.
 
-    The function runs in every peer and must return the same each time.
+    It runs in every peer and must return the same each time.
     """
 
     name: str = Field(pattern=NAME)
     """`module:function`, the module being importable where the peer runs."""
     root: Path | None = None
-    """A folder, passed to the function as an absolute `pathlib.Path`."""
+    """A folder, passed to the function as `pathlib.Path`."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Further keyword arguments of the function."""
     holdout: float = Field(default=0.2, gt=0, lt=1)
     """Share held out for testing where there is no test set."""
     classes: int | None = Field(default=None, ge=1)
-    """Number of classes, if the largest does not occur; required for a torch data set with `segmentation`."""
+    """As for `npz`; required for a torch data set with `segmentation`."""
     collate: str | None = Field(default=None, pattern=NAME)
     """`module:function` that makes (inputs, targets) from a list of (input, target)."""
 
