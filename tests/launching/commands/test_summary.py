@@ -121,7 +121,7 @@ def test_who_is_missing_is_named_and_what_cannot_be_said_is_not(
     assert summary_json.read(out) is None  # no launcher shall take it for that of a finished run
     assert main(["summary", str(sites / "north"), str(sites / "south")]) == 1
     text = " ".join(capfd.readouterr().out.split())
-    assert "Definitions met: none; not known without the whole audits of peer1: 3.1, 3.2, 3.3" in text
+    assert "Definitions met: none yet; not known without the whole audits of peer1: 3.1, 3.2, 3.3" in text
     assert "not included in any figure: peer1 (its directory is not among those given)" in text
 
 
@@ -190,7 +190,7 @@ def test_a_lost_audit_proves_nothing_either_way(sites: Path, capfd: pytest.Captu
     assert main(["summary", str(sites)]) == 1
     printed = capfd.readouterr()
     text = " ".join(printed.out.split())
-    assert "no violation; Definitions met: none; not known without the whole audits of peer1: 3.1, 3.2, 3.3" in text
+    assert "no violation; Definitions met: none yet; not known without the whole audits of peer1: 3.1, 3.2, 3.3" in text
     assert "the verdict on privacy is not whole, as audit.jsonl is missing of peer1" in printed.err
     assert main(["summary", str(sites), "--json"]) == 1
     made = said(capfd)
