@@ -297,6 +297,15 @@ def test_code_of_ones_own_is_imported_only_from_where_the_user_says(
     assert {**made, "wall_seconds": None} == expected(run)
 
 
+def test_a_glob_of_a_runs_peers_may_name_their_configs(
+    finished: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(finished, tmp_path / "run")
+    (run / "peer0.yaml").write_text("id: peer0\n")
+    assert main(["summary", *map(str, run.glob("peer*"))]) == 0
+    assert "three: fibfl, 3 peers, 2 rounds" in capfd.readouterr().out
+
+
 def spoil(place: Path, name: str, **changes: Any) -> None:
     content = json.loads((place / name).read_text())
     (place / name).write_text(json.dumps({**content, **changes}))
