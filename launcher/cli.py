@@ -115,6 +115,7 @@ def parser() -> argparse.ArgumentParser:
     add("--out", type=Path, required=True, metavar="DIR", help="output directory; replaces earlier ones")
     add("--image", default="dfl", metavar="NAME", help="of deploy/Dockerfile (default: dfl)")
     add("--certs", type=Path, metavar="DIR", help="copy the certificates that `certs` made there")
+    add("--egress", choices=["peers", "any"], help="where peers may connect to (default: any if they download data)")
 
     add = command("compare", lazily("compare:compare_command"), "compare a run with local-only training")
     add("run", type=Path, metavar="DIR", help="a finished run")

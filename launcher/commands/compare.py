@@ -1,6 +1,7 @@
 """`dfl-launch compare`: what a run gained over the same peers training alone (MCG and CGS: CYCle's)."""
 
 import argparse
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from launcher.reports.summary_json import Summary
 from launcher.reports.worth import collaboration_gains, signed
 from peer.errors import InputError
 from peer.learning.tasks import Figure
-from peer.learning.training.phase import Phase
+from peer.protocols.base import Protocol
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.text import number, printable
 
@@ -30,11 +31,16 @@ def compare_command(arguments: argparse.Namespace, output: Output) -> int:
     ours, theirs = _spec(run), _spec(alone)
     if theirs.keys.protocol.name != "solo":
         raise InputError(f"{alone} is a run of `{theirs.keys.protocol.name}`; give one of `solo` in second place")
-    training, training_alone = _training(run, ours), _training(alone, theirs)
+    protocol, protocol_alone = _protocol(run, ours), _protocol(alone, theirs)
     differing = [key for key in COMPARED if key in ours.differing(theirs)]
-    differing += ["local training (`like`)"] if training and training != training_alone else []
+    write = ""
+    if protocol and (protocol_alone is None or protocol.local() != protocol_alone.local()):
+        differing.append("local training")
+        block = {"name": protocol.name} | protocol.model_dump(mode="json", exclude_defaults=True)
+        wanted = block if protocol.name == "solo" else {"name": "solo", "like": block}
+        write = f": write `protocol: {json.dumps(wanted)}`"
     if differing:
-        raise InputError(f"{run} and {alone} differ in {', '.join(differing)}; run `solo` with those of {run}")
+        raise InputError(f"{run} and {alone} differ in {', '.join(differing)}; run `solo` with those of {run}{write}")
     summary = _summary(run, ours)
     headline = _headline(summary, ours.keys.test)
     together, solo = _figures(run, summary, headline), _figures(alone, _summary(alone, theirs), headline)
@@ -42,7 +48,7 @@ def compare_command(arguments: argparse.Namespace, output: Output) -> int:
     gains = collaboration_gains(together, solo, headline) | {"weight_divergence": weight_divergence(run, [*together])}
     if summary.outside:
         gains["lost"] = summary.outside
-    if training is None:
+    if protocol is None:
         gains["not_compared"] = f"local training (`like`): {ours.keys.protocol.name} is code of your own"
     if output.as_json:
         output.document({"test": headline.test, "figure": headline.name} | gains)
@@ -78,14 +84,14 @@ def _spec(directory: Path) -> RecordedSpec:
     return RecordedSpec.read(file)
 
 
-def _training(directory: Path, spec: RecordedSpec) -> tuple[Phase, ...] | None:
-    """One round's training; None where custom code says it: that is not imported for a look at a run."""
+def _protocol(directory: Path, spec: RecordedSpec) -> Protocol | None:
+    """The protocol; None where it is custom code: that is not imported for a look at a run."""
     written = spec.keys.protocol
     like = (written.model_extra or {}).get("like", "")
     if written.name not in PROTOCOLS or (isinstance(like, str) and ":" in like):
         return None
     try:
-        return protocol_class(written.name).model_validate_json(written.model_dump_json(), strict=True).local()
+        return protocol_class(written.name).model_validate_json(written.model_dump_json(), strict=True)
     except ValidationError:
         raise InputError(f"{directory}/federation.yaml: `protocol` is not as dfl-launch writes it") from None
 

@@ -21,7 +21,7 @@ from launcher.command_spec import resolved
 from launcher.engines.base import IMAGE_WANTED, checked_settings, is_image, parsed_options
 from launcher.engines.docker import DockerSettings, check_ids, in_containers
 from launcher.engines.docker_compose import DOCKERFILE, Composition, key_owner
-from launcher.engines.kubernetes_objects import ABOUT, CERTIFICATES, IGNORED, tree
+from launcher.engines.kubernetes_objects import ABOUT, CERTIFICATES, CODE, IGNORED, Egress, tree
 from launcher.engines.preflight import check_certificates
 from launcher.output import Output
 from launcher.run_files import certificate_files
@@ -119,19 +119,20 @@ CONFIGS = ("base/config", "components/certificates/config")
 class ManifestOptions:
     """What the command line asks for.
 
-    certs: the directory of `dfl-launch certs`; copied to where kustomize finds it.
+    certs: the directory of `dfl-launch certs`; copied to where kustomize finds it. egress: as of `--on kubernetes`.
     """
 
     out: Path
     image: str
     certs: Path | None = None
+    egress: Egress | None = None
 
 
 def write_manifest_tree(spec: Spec, options: ManifestOptions) -> None:
     """Write the directory; what an earlier call wrote there is replaced. InputError where it cannot be written."""
     if not is_image(options.image):
         raise InputError(f"--image wants {IMAGE_WANTED} (given: {options.image})")
-    files = tree(spec, options.image)
+    files = tree(spec, options.image, options.egress)
     if not options.certs:
         refuse_plaintext(spec, "peers in a cluster speak over its network", "--certs")
     check_certificates(spec, options.certs)
@@ -204,7 +205,11 @@ def certs_command(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def manifests_command(arguments: argparse.Namespace, output: Output) -> int:
-    write_manifest_tree(resolved(arguments), ManifestOptions(arguments.out, arguments.image, arguments.certs))
+    spec = resolved(arguments)
+    options = ManifestOptions(arguments.out, arguments.image, arguments.certs, arguments.egress)
+    write_manifest_tree(spec, options)
+    if spec.own_code:
+        output.say(f"Note: the image needs your own code in {CODE}, for {', '.join(spec.own_code)}")
     overlay = "overlays/certificates" if arguments.certs else "base"
     output.say(f"{arguments.out}: kubectl apply -k {arguments.out / overlay}")
     return 0

@@ -30,6 +30,7 @@ from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
 
 QUANTITY = r"^[1-9][0-9]*(\.[0-9]+)?([kMGTP]i?|Ki)?$"
+Egress = Literal["peers", "any"]
 SIZE = "a number with a unit of Kubernetes, such as 500Mi or 4Gi"
 
 
@@ -58,14 +59,16 @@ class KubernetesSettings(Settings):
     """GPUs of every peer."""
     data: str | None = None
     """A claim that is there already, which all peers see as /data."""
-    egress: Annotated[Literal["peers", "any"] | None, Wanted("peers or any")] = None
+    egress: Annotated[Egress | None, Wanted("peers or any")] = None
     """Where peers may connect to: `peers` (its neighbours, and DNS), or `any`. Not given: any if data are downloaded or
     there is a tracker, else peers."""
     kubectl: Annotated[str, Field(min_length=1)] = "kubectl"
     """The program, or its path."""
 
 
-PEER_PORT, HEALTH_PORT, METRICS_PORT, DNS_PORT = 7700, 7800, 9400, 53
+PEER_PORT, HEALTH_PORT, METRICS_PORT = 7700, 7800, 9400
+DNS_PORTS = (53, 5353)
+"""The second is where the DNS pods of OpenShift listen: policies go by the pods' ports, not by the service's."""
 CONFIG, RUNS, DATA, CODE, TLS = (
     Path("/", *parts) for parts in (("etc", "dfl"), ("runs",), ("data",), ("code",), ("tls",))
 )
@@ -350,15 +353,18 @@ def _network_policy(place: ClusterLayout, name: str, own: Object, theirs: Object
     if place.spec.metrics:
         reader = {"namespaceSelector": {}, "podSelector": {"matchLabels": PROMETHEUS}}
         ingress.append({"from": [reader], "ports": [{"protocol": "TCP", "port": METRICS_PORT}]})
-    names = [{"protocol": protocol, "port": DNS_PORT} for protocol in ("UDP", "TCP")]
+    names = [{"protocol": protocol, "port": port} for port in DNS_PORTS for protocol in ("UDP", "TCP")]
     egress: list[Object] = [{}] if outside else [{"to": [peers], "ports": [port]}, {"ports": names}]
     spec = {"podSelector": own, "policyTypes": ["Ingress", "Egress"], "ingress": ingress, "egress": egress}
     plain = json.loads(json.dumps(spec))  # nothing twice, or YAML has anchors
     return _object("NetworkPolicy", "networking.k8s.io/v1", name, place.name, spec=plain)
 
 
-def connects_outside(spec: Spec) -> bool:
-    """Whether its peers connect to more than each other: they download data, or a tracker receives their events."""
+def connects_outside(spec: Spec, egress: Egress | None) -> bool:
+    """Whether its peers may connect to more than each other: as `egress` says, or where they download data, or a
+    tracker receives their events."""
+    if egress is not None:
+        return egress == "any"
     sources = (spec.data, *(member.data for member in spec.ring))
     return spec.tracker is not None or any(getattr(source, "download", False) for source in sources)
 
@@ -414,7 +420,7 @@ class RunObjects:
 
     @property
     def outside(self) -> bool:
-        return self.settings.egress == "any" or (self.settings.egress is None and connects_outside(self.place.spec))
+        return connects_outside(self.place.spec, self.settings.egress)
 
     def beside(self) -> list[Object]:
         """All that the Job needs."""
@@ -468,15 +474,16 @@ ABOUT = "# Made by `dfl-launch manifests`: change the federation and make it aga
 IGNORED = "# Keys stay out of the repository.\n*\n!.gitignore\n"
 
 
-def tree(spec: Spec, image: str) -> dict[str, str]:
+def tree(spec: Spec, image: str, egress: Egress | None) -> dict[str, str]:
     """Return every file by its path; all of it may be committed."""
-    return {path: text if path.endswith(".gitignore") else ABOUT + text for path, text in _tree_files(spec, image)}
+    files = _tree_files(spec, image, egress)
+    return {path: text if path.endswith(".gitignore") else ABOUT + text for path, text in files}
 
 
-def _tree_files(spec: Spec, image: str) -> Iterator[tuple[str, str]]:
+def _tree_files(spec: Spec, image: str, egress: Egress | None) -> Iterator[tuple[str, str]]:
     place = ClusterLayout(spec)
     name = place.name
-    yield from _base(place, image)
+    yield from _base(place, image, egress)
     yield from _component("gpu", gpu_patch(name))
     yield from _certificates(ClusterLayout(spec, certificates=True))
     for overlay, components in OVERLAYS.items():
@@ -485,7 +492,7 @@ def _tree_files(spec: Spec, image: str) -> Iterator[tuple[str, str]]:
     yield "collect.yaml", dump_yaml(collector(name, image))
 
 
-def _base(place: ClusterLayout, image: str) -> Iterator[tuple[str, str]]:
+def _base(place: ClusterLayout, image: str, egress: Egress | None) -> Iterator[tuple[str, str]]:
     name = place.name
     made = {
         "service": service(name),
@@ -495,7 +502,7 @@ def _base(place: ClusterLayout, image: str) -> Iterator[tuple[str, str]]:
     }
     for file, content in made.items():
         yield f"base/{file}.yaml", dump_yaml(content)
-    policies = network_policies(place, connects_outside(place.spec))
+    policies = network_policies(place, connects_outside(place.spec, egress))
     yield "base/network-policy.yaml", "---\n".join(map(dump_yaml, policies))
     yield from _config_files("base", place)
     generator = _generator(name, place)

@@ -292,6 +292,8 @@ class FederationView:
         self._missed = frozenset[str]()
         """The members that were reported as missing for a decision."""
         self._remind_at = REMIND_SECONDS
+        self._early_end: StoppedEarly | None = None
+        """An early end that is not reported yet."""
         self._last_expiry: tuple[float, int] | None = None
         """When the certificates of the last warning expire, with its threshold in days. One is enough: peers whose
         certificates were made together warn together."""
@@ -315,8 +317,10 @@ class FederationView:
         told = [
             printable(line) for id, event, line in heard if not (self._expected(id, event) or self._told_before(event))
         ]
-        ends = self._take_end([event for _, event in news if isinstance(event, StoppedEarly)])
-        return changes + told + self._take_shortages(news) + ends
+        for _, event in news:
+            if isinstance(event, StoppedEarly) and event.round < self.rounds:
+                self.rounds, self._early_end = event.round, event
+        return changes + told + self._take_shortages(news)
 
     @property
     def histories(self) -> Mapping[str, PeerHistory]:
@@ -395,12 +399,11 @@ class FederationView:
         before, self._last_expiry = self._last_expiry, (event.expires, event.days)
         return before == self._last_expiry
 
-    def _take_end(self, agreed: Sequence[StoppedEarly]) -> list[str]:
-        """Report once that all peers end early, as each of them says."""
-        new = [event for event in agreed if event.round < self.rounds]
-        if new:
-            self.rounds = new[0].round
-        return [printable(str(event)) for event in new[:1]]
+    def take_early_end(self) -> list[str]:
+        """Report once that all peers end early, when all have completed the last round."""
+        end = self._early_end if self.round >= self.rounds else None
+        self._early_end = None if end else self._early_end
+        return [printable(str(end))] if end else []
 
     def _is_possible(self, event: Event) -> bool:
         """Whether it can be of this federation: a peer may be compromised."""

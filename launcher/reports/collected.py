@@ -80,8 +80,10 @@ class Collected:
 
 
 def _once(directories: Sequence[Path]) -> list[Path]:
-    """The peers' directories; InputError where one is given twice, by itself or with that which holds it."""
-    places = [place for directory in directories for place in _peers_in(directory)]
+    """The peers' directories; InputError where one is given twice, by itself or with that which holds it. The configs
+    beside them are passed over: `RUN/peer*` names both."""
+    given = [one for one in directories if one.suffix != ".yaml" or not one.is_file()] or directories
+    places = [place for directory in given for place in _peers_in(directory)]
     known = set[Path]()
     for place in places:
         if place.resolve() in known:

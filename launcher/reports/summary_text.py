@@ -181,15 +181,16 @@ def privacy_lines(privacy: Privacy) -> list[str]:
     declared = " as declared" if privacy["on_trust"] else ""
     said = f"privacy: {quantity(head)} of heads sent{declared}, {len(privacy['edges_used'])} directed edges used, "
     said += "no violation" if not violations else plural(len(violations), "VIOLATION").upper()
-    said += f"; Definitions met: {', '.join(met) or 'none'}"
+    undecided = ", ".join(name for name, holds in privacy["definitions"].items() if holds is None)
+    unknown = undecided and ", ".join(privacy.get("unknown", ()))
+    said += f"; Definitions met: {', '.join(met) or ('none yet' if unknown else 'none')}"
     trusted = [f"  on trust, {one['vector']} ({quantity(one['bytes'])}): {one['why']}" for one in privacy["on_trust"]]
     trusted += [
         f"  of the data, {name} ({quantity(size)}): of all peers together, before round 1"
         for name, size in privacy.get("of_data", {}).items()
     ]
-    undecided = ", ".join(name for name, holds in privacy["definitions"].items() if holds is None)
-    if undecided and (unknown := privacy.get("unknown")):
-        said += f"; not known without the whole audits of {', '.join(unknown)}: {undecided}"
+    if unknown:
+        said += f"; not known without the whole audits of {unknown}: {undecided}"
     elif undecided:
         said += f"; {undecided} can neither be proven nor denied"
     shown = [f"  {violation_line(one)}" for one in violations[:10]]

@@ -345,6 +345,8 @@ def show(federation: Federation, screen: Display) -> None:
     for line in federation.look(time.time()):
         screen.say(line)
     screen.show(federation)
+    for line in federation.take_early_end():
+        screen.say(line)
 
 
 async def keep(spent: Callable[[], TimeSpent], path: Path) -> None:

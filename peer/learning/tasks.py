@@ -277,14 +277,17 @@ class Classification(Task):
         labels = torch.stack([targets, outputs.argmax(1)], 1)
         return torch.cat([correct, labels, outputs.double().softmax(1)], 1)
 
+    def results(self, sums: Tensor, samples: int) -> dict[str, float]:
+        return {"accuracy": float(sums[0] / samples)}
+
     def judge(self, rows: NDArray[np.float64]) -> dict[str, float]:
-        found = {"accuracy": float(rows[:, 0].mean())}
-        if self.judged_by != ("accuracy",):
+        found = super().judge(rows)
+        if sumless := [name for name in self.judged_by if name not in found and name != "accuracy"]:
             scores = rows[:, 3:]
             true, said = (rows[:, [column]] == np.arange(scores.shape[1]) for column in (1, 2))
             judged = Judged(scores, true, said)
-            found |= {name: judged.figure(name) for name in self.judged_by if name != "accuracy"}
-        return {figure.name: found[figure.name] for figure in self.figures}
+            found |= {name: judged.figure(name) for name in sumless}
+        return {figure.name: found[figure.name] for figure in self.figures if figure.name in found}
 
     def score(self, results: Mapping[str, float]) -> float:
         return results["accuracy"]

@@ -62,7 +62,7 @@ class Document:
 
     def where(self, location: Location) -> str:
         """The option that gave what stands at `location`, or chose what has to stand there, or `file:line` of its
-        deepest part in the file."""
+        deepest part in the file, with the options that gave parts of it."""
         keys = self._keys(location)
         chosen = {(*keys, "name"), (*keys, "kind")}
         given = (said for at, said in reversed(self.options.items()) if keys[: len(at)] == at or at in chosen)
@@ -77,7 +77,11 @@ class Document:
             except (AttributeError, KeyError, IndexError, TypeError):
                 continue  # a union's tag or a key given on the command line: not in the file
             line = position[0] + 1
-        return f"{self.path}:{line}" if line else str(self.path)
+        file = f"{self.path}:{line}" if line else str(self.path)
+        parts = ", ".join(said for at, said in self.options.items() if at[: len(keys)] == keys)
+        if not parts:
+            return file
+        return f"{file} with {parts}" if line or not keys else parts  # a block that is not in the file is theirs
 
     def _keys(self, location: Location) -> Location:
         """`location` without a union's tags, which stand nowhere."""

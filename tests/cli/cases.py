@@ -423,6 +423,14 @@ ARGUMENTS: dict[str, tuple[list[str], str]] = {
         "dfl-launch: --set clip_gradient=-1: `training.clip_gradient`: input should be greater than 0 (given: -1)",
     ),
     "set to what wants more": (["--set", "data.name=csv"], "dfl-launch: --set data.name=csv: `data.path` is missing"),
+    "set in a block that the file lacks": (
+        ["--set", "task.judged_by=[auroc]"],
+        "dfl-launch: --set task.judged_by=[auroc]: `task` wants a `name`",
+    ),
+    "set to what does not go together": (
+        ["--set", "task=regression", "--set", "test=matched"],
+        "dfl-launch: fed.yaml with --set task=regression, --set test=matched: `test: matched` goes by classes",
+    ),
     "set to a class that is not there": (
         ["--set", "training.scheduler.name=nix"],
         "dfl-launch: --set training.scheduler.name=nix: `training.scheduler`: unknown scheduler `nix`",

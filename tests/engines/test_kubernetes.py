@@ -197,7 +197,7 @@ def test_a_pod_reaches_its_neighbours_and_names_and_nothing_else(tmp_path: Path)
         (numbers,) = near["podSelector"]["matchExpressions"]
         assert {*map(int, numbers["values"])} == {(number - 1) % 5, (number + 1) % 5}
         assert "to" not in names
-        assert {port["port"] for port in names["ports"]} == {53}
+        assert {port["port"] for port in names["ports"]} == {53, 5353}
         assert spec["policyTypes"] == ["Ingress", "Egress"]
 
 
@@ -210,14 +210,35 @@ def test_where_neighbours_may_change_all_peers_reach_each_other(tmp_path: Path, 
 
 
 def test_peers_that_need_more_than_each_other_may_connect_to_it(tmp_path: Path) -> None:
-    for settings, outside in (
-        ({}, False),
-        ({"tracker": "csv:writer"}, True),
-        ({"data": {"name": "mnist", "download": True}}, True),
+    for settings, egress, outside in (
+        ({}, None, False),
+        ({"tracker": "csv:writer"}, None, True),
+        ({"data": {"name": "mnist", "download": True}}, None, True),
+        ({"data": {"name": "mnist", "download": True}}, "peers", False),
+        ({}, "any", True),
     ):
         place = layout(tmp_path, protocol="fibfl++", peers=3, **settings)
-        assert connects_outside(place.spec) == outside
+        assert connects_outside(place.spec, egress) == outside
     assert policies(place, outside=True)[0]["egress"] == [{}]
+
+
+def test_own_code_is_told_of_and_may_fetch_from_anywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "federation.yaml").write_text("protocol: fedavg\ndata: {name: 'fetching:data'}\n")
+    (tmp_path / "fetching.py").write_text("def data(): ...\n")
+    argv = [
+        "manifests",
+        str(tmp_path / "federation.yaml"),
+        "--peers",
+        "3",
+        "--set",
+        "plaintext=true",
+        "--egress",
+        "any",
+    ]
+    assert main([*argv, "--out", str(tmp_path / "k8s")]) == 0
+    assert "Note: the image needs your own code in /code, for fetching:data\n" in capsys.readouterr().out
+    policy = YAML(typ="safe").load(tmp_path / "k8s" / "base" / "network-policy.yaml")
+    assert policy["spec"]["egress"] == [{}]
 
 
 def test_figures_are_read_by_prometheus_and_nobody_else(tmp_path: Path) -> None:

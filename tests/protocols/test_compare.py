@@ -62,7 +62,9 @@ def test_runs_that_do_not_go_together(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["compare", str(run), str(other)]) == 2
     assert "is a run of `fedavg`" in capsys.readouterr().err
     assert main(["compare", str(other), str(run)]) == 2
-    assert "differ in local training (`like`)" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "differ in local training; run `solo` with those of" in said
+    assert 'write `protocol: {"name": "solo", "like": {"name": "fedavg"}}`' in said
     longer = finished(tmp_path / "longer", ALONE, rounds=3)
     assert main(["compare", str(other), str(longer)]) == 2
     assert "differ in rounds" in capsys.readouterr().err

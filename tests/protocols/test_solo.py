@@ -1,5 +1,6 @@
 """Solo: nothing leaves, nobody is waited for, and settings that its model protocol does not know are refused."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,15 @@ def test_one_peer_holds_all_data(tmp_path: Path) -> None:
 def test_wrong_settings_are_refused_before_anything_runs(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         resolve(tmp_path, {"name": "solo", **wrong}, 2)
+
+
+@pytest.mark.parametrize("like", [{}, {"like": "rdfl"}])
+def test_a_setting_of_the_compared_protocol_beside_like_is_refused_with_what_to_write(
+    tmp_path: Path, like: dict[str, str]
+) -> None:
+    block = json.dumps({"name": like.get("like", "fibfl"), "gamma": 0.5})
+    with pytest.raises(InputError, match=f"`gamma` is of the protocol in `like`; write `like: {block}`$"):
+        resolve(tmp_path, {"name": "solo", **like, "gamma": 0.5}, 2)
 
 
 def test_the_block_of_the_compared_protocol_gives_its_settings(tmp_path: Path) -> None:

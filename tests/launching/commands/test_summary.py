@@ -121,7 +121,7 @@ def test_who_is_missing_is_named_and_what_cannot_be_said_is_not(
     assert summary_json.read(out) is None  # no launcher shall take it for that of a finished run
     assert main(["summary", str(sites / "north"), str(sites / "south")]) == 1
     text = " ".join(capfd.readouterr().out.split())
-    assert "Definitions met: none; not known without the whole audits of peer1: 3.1, 3.2, 3.3" in text
+    assert "Definitions met: none yet; not known without the whole audits of peer1: 3.1, 3.2, 3.3" in text
     assert "not included in any figure: peer1 (its directory is not among those given)" in text
 
 
@@ -190,7 +190,7 @@ def test_a_lost_audit_proves_nothing_either_way(sites: Path, capfd: pytest.Captu
     assert main(["summary", str(sites)]) == 1
     printed = capfd.readouterr()
     text = " ".join(printed.out.split())
-    assert "no violation; Definitions met: none; not known without the whole audits of peer1: 3.1, 3.2, 3.3" in text
+    assert "no violation; Definitions met: none yet; not known without the whole audits of peer1: 3.1, 3.2, 3.3" in text
     assert "the verdict on privacy is not whole, as audit.jsonl is missing of peer1" in printed.err
     assert main(["summary", str(sites), "--json"]) == 1
     made = said(capfd)
@@ -295,6 +295,15 @@ def test_code_of_ones_own_is_imported_only_from_where_the_user_says(
     assert main(["summary", str(run), "--json", "--code", str(tmp_path / "code")]) == 0
     made = said(capfd)
     assert {**made, "wall_seconds": None} == expected(run)
+
+
+def test_a_glob_of_a_runs_peers_may_name_their_configs(
+    finished: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(finished, tmp_path / "run")
+    (run / "peer0.yaml").write_text("id: peer0\n")
+    assert main(["summary", *map(str, run.glob("peer*"))]) == 0
+    assert "three: fibfl, 3 peers, 2 rounds" in capfd.readouterr().out
 
 
 def spoil(place: Path, name: str, **changes: Any) -> None:

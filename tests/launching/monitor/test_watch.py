@@ -14,7 +14,8 @@ from rich.console import Console
 
 from launcher.headline import Headline
 from launcher.monitor.federation import Federation, PeerView, Tail, last_lines
-from launcher.monitor.live_table import choose, display, render
+from launcher.monitor.live_table import Lines, choose, display, render
+from launcher.supervision.supervisor import show
 from peer.telemetry.events import SCHEMA, Event, RoundDone, Started, SubscriberDropped, objects, read_event
 from peer.telemetry.results import history
 
@@ -195,8 +196,14 @@ def test_an_early_end_is_told_once_and_nobody_is_awaited_after_it(tmp_path: Path
         (tmp_path / id).mkdir()
         (tmp_path / id / "events.jsonl").write_text("".join(json.dumps({"time": 1, **one}) + "\n" for one in lines))
     federation = Federation(tmp_path, ["peer0", "peer1"], rounds=9, headline=MATCHED)
-    said = federation.look(1.0)
-    assert said == ["all peers end after round 2: the mean accuracy is no better since round 1"]
+    console = Console(file=(written := io.StringIO()), width=200)
+    screen = Lines(console)
+    screen.show(federation)
+    show(federation, screen)
+    show(federation, screen)
+    *rounds, end = written.getvalue().splitlines()
+    assert [line.partition(",")[0] for line in rounds] == ["round 1/2", "round 2/2"]
+    assert end == "all peers end after round 2: the mean accuracy is no better since round 1"
     assert (federation.rounds, federation.round) == (2, 2)
     federation.close()
 

@@ -173,6 +173,37 @@ def test_an_accuracy_is_an_accuracy_whatever_the_headline() -> None:
     assert measured.accuracy(np.array([2, 3])) == 0.5
 
 
+class Costed(Classification):
+    """A user's own task with classes, with a figure of sums beside the one that it is judged by."""
+
+    name: str = "tests:Costed"  # type: ignore[assignment]
+
+    def results(self, sums: torch.Tensor, samples: int) -> dict[str, float]:
+        return super().results(sums, samples) | {"sensitivity": 0.25}
+
+
+def test_results_of_ones_own_count_and_make_no_other_figure_undefined() -> None:
+    task = Costed(judged_by=("auroc", "sensitivity"))
+    logits, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0]]), torch.tensor([0, 1, 1])
+    assert task_problem(task, logits, labels) is None
+    assert task.judge(task.tally(logits, labels).double().numpy()) == {
+        "auroc": 1.0,
+        "sensitivity": 0.25,
+        "accuracy": 1.0,
+    }
+
+
+class Bare(Costed):
+    def results(self, sums: torch.Tensor, samples: int) -> dict[str, float]:
+        return {"sensitivity": 0.25}
+
+
+def test_results_of_ones_own_without_the_accuracy_are_refused() -> None:
+    logits = torch.zeros(2, 2)
+    with pytest.raises(InputError, match="its `results` must return a number for each of auroc, accuracy"):
+        task_problem(Bare(judged_by=("auroc",)), logits, torch.tensor([0, 1]))
+
+
 def place(tmp_path: Path, id: str, samples: int, **classes: float) -> Path:
     (tmp_path / id).mkdir()
     told = [{"time": 1.0, **DataSummary(round=round, samples=samples, classes=classes).as_json()} for round in (1, 2)]
