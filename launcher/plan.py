@@ -78,6 +78,12 @@ class Plan:
         found = (one for one in self.datasets.values() if one.stream and not one.stream.repeats)
         return [*dict.fromkeys(one.stream.reading.name for one in found if one.stream)]
 
+    @property
+    def augmented(self) -> list[str]:
+        """The names of data sets of which samples are held back as they are trained on: changed at random."""
+        held = self.datasets.values() if self.spec.hold_back else ()
+        return [*dict.fromkeys(one.stream.reading.name for one in held if one.stream and one.stream.augments)]
+
     def dry_run_input(self, id: str) -> DryRunInput:
         """What a dry run of that peer stands on."""
         proportions = {other: torch.from_numpy(mix) for other, mix in self.mixes.items()}

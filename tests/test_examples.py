@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from peer.learning.vision import torchvision
 from peer.protocols.registry import PROTOCOLS
 from peer.runtime.in_process import run_in_process
 from peer.spec.federation import Spec
@@ -16,7 +17,7 @@ from peer.spec.loading import load_spec
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 FILES = sorted(EXAMPLES.glob("*.yaml"))
-NEEDED = {"lora": "peft"}
+NEEDED = {"lora": "peft", "volumes": "monai"}
 """Packages that most do not have; `make test-engines` installs them and runs these examples, too."""
 
 
@@ -38,8 +39,10 @@ def quick(file: Path) -> Spec:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_example_runs(file: Path, tmp_path: Path) -> None:
-    if (package := NEEDED.get(file.stem)) and not importlib.util.find_spec(package):
-        pytest.skip(f"{package} is missing; tests/engines has it")
+    if package := NEEDED.get(file.stem):
+        if not importlib.util.find_spec(package):
+            pytest.skip(f"{package} is missing; tests/engines has it")
+        torchvision()  # which they import, and which fails by itself beside a CPU build of torch
     shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     script("own_data").write_csv(tmp_path / "data" / "spirals.csv")
     script("practices").write(tmp_path / "data")

@@ -79,6 +79,10 @@ class ResourceEstimate:
         }
 
 
+AUGMENTED = (
+    "{data} changes its samples at random, those of `hold_back` too; give such changes as `transforms`, which only "
+    "training uses"
+)
 MAX_NAMED_PEERS = 16
 """Peers with data of their own that are named."""
 SPLIT = ("extractor", "head")
@@ -111,6 +115,7 @@ def heading(needs: ResourceEstimate) -> list[str]:
     if spec.data.drift:
         said.append(f"drift: {'; '.join(map(str, spec.data.drift))}")
     said += [UNREPEATABLE.format(data=name) for name in made.unrepeatable]
+    said += [AUGMENTED.format(data=name) for name in made.augmented]
     said += [f"lacking: {one}" for one in needs.lacking]
     return [*said, *([str(Misbehaving(peers=describe_behaviours(spec.behaviour)))] if spec.behaviour else [])]
 

@@ -62,9 +62,29 @@ class Task(Settings):
     inputs: ClassVar[Literal["float32", "int64"]] = "float32"
     """How the model takes numbers other than pixels; int64 for tokens."""
 
+    evaluation_batch: ClassVar[int] = 256
+    """Samples that are evaluated together; 1 where they differ in size."""
+
     @property
     def headline(self) -> Figure:
         return self.figures[0]
+
+    def infer(self, forward: Callable[[Any], Tensor], inputs: Any) -> Tensor:
+        """The outputs for inputs (n, ...) that nobody trains on, `forward` being the model's. Here: `forward(inputs)`;
+        override it for windows that slide over a volume, flipped copies, or another precision."""
+        return forward(inputs)
+
+    @property
+    def infers(self) -> bool:
+        """Whether it has an `infer` of its own, by which inputs of other sizes than in training may be judged."""
+        return type(self).infer is not Task.infer
+
+    def inferred(self, forward: Callable[[Any], Tensor], inputs: Any) -> Tensor:
+        """What `infer` gives; UserCodeError if one of a user's fails."""
+        if not self.infers:
+            return forward(inputs)
+        with user_code_errors(self.name):
+            return self.infer(forward, inputs)
 
     def targets(self, y: Targets, where: str, name: str) -> Targets:
         """Targets (n, ...) as the loss takes them: float32 or int64. InputError for what is none.
@@ -433,8 +453,8 @@ class Regression(Task):
 
 
 class Segmentation(Task):
-    """Cross entropy of logits (n, classes, H, W) and classes int64 (n, H, W); the answers are the largest logits'
-    classes, (n, H, W).
+    """Cross entropy of logits (n, classes, H, W) and classes int64 (n, H, W), or (n, D, H, W) for volumes; the answers
+    are the largest logits' classes, (n, H, W).
 
     Over all pixels but the ignored: `dice` is the class mean of 2·|A∩B|/(|A|+|B|), `iou` of |A∩B|/|A∪B|, `pixels` the
     share that is right. Classes that neither occur nor are found do not count.
@@ -455,12 +475,14 @@ class Segmentation(Task):
     outputs_by_largest: ClassVar[bool] = True
 
     def targets(self, y: Targets, where: str, name: str) -> Targets:
-        if y.ndim == 4 and 1 in (y.shape[1], y.shape[3]):
+        if y.ndim in (4, 5) and 1 in (y.shape[1], y.shape[-1]):
             y = y[:, 0] if y.shape[1] == 1 else y[..., 0]
-        if y.ndim != 3:
-            raise InputError(f"{where}: {name} must be of shape (n, H, W), a class for each pixel, not {y.shape}")
+        if y.ndim not in (3, 4):
+            raise InputError(
+                f"{where}: {name} must be of shape (n, H, W) or (n, D, H, W), a class for each pixel, not {y.shape}"
+            )
         masks = _whole_numbers(y, f"{where}: the classes in {name}")
-        wrong = np.flatnonzero(((masks < 0) & (masks != self.ignore)).any((1, 2)))
+        wrong = np.flatnonzero(((masks < 0) & (masks != self.ignore)).any(_SPACE[: masks.ndim - 1]))
         if len(wrong):
             raise InputError(f"{where}: the classes in {name} must not be negative, but sample {wrong[0]} has one")
         return masks
@@ -493,17 +515,19 @@ class Segmentation(Task):
     def _soft_dice_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         known = self._known(targets)[:, None]
         found, true = outputs.softmax(1) * known, _planes(targets, outputs.shape[1]) & known
-        both, sizes = (found * true).sum((0, 2, 3)), (found + true).sum((0, 2, 3))
+        over = (0, *_SPACE[1 : targets.ndim])
+        both, sizes = (found * true).sum(over), (found + true).sum(over)
         return 1 - ((2 * both + 1) / (sizes + 1)).mean()
 
     def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
         known = self._known(targets)
         found = outputs.argmax(1)
-        right = ((found == targets) & known).sum((1, 2))[:, None]
+        of_classes, of_planes = _SPACE[: targets.ndim - 1], _SPACE[1 : targets.ndim]
+        right = ((found == targets) & known).sum(of_classes)[:, None]
         a = _planes(found, outputs.shape[1]) & known[:, None]
         b = _planes(targets, outputs.shape[1]) & known[:, None]
-        planes = [plane.sum((2, 3)) for plane in (a & b, a, b)]
-        return torch.cat([right, known.sum((1, 2))[:, None], *planes], 1)
+        planes = [plane.sum(of_planes) for plane in (a & b, a, b)]
+        return torch.cat([right, known.sum(of_classes)[:, None], *planes], 1)
 
     def results(self, sums: Tensor, samples: int) -> dict[str, float]:
         right, pixels = sums[:2].tolist()
@@ -526,9 +550,13 @@ class Segmentation(Task):
         return torch.ones_like(targets, dtype=torch.bool) if self.ignore is None else targets != self.ignore
 
 
+_SPACE = (1, 2, 3, 4)
+"""Dimensions of images and volumes behind n, or from the second on behind n and classes."""
+
+
 def _planes(classes: Tensor, count: int) -> Tensor:
-    """(n, H, W) → bool (n, count, H, W): where each class is."""
-    return classes[:, None] == torch.arange(count, device=classes.device)[:, None, None]
+    """(n, H, W) → bool (n, count, H, W), or with D before H: where each class is."""
+    return classes[:, None] == torch.arange(count, device=classes.device).view(-1, *[1] * (classes.ndim - 1))
 
 
 class LanguageModel(Task):

@@ -99,19 +99,24 @@ class BatchLoader:
         if not self.reading.has_user_code:
             return True
         once, again = tree_leaves(tuple(self.pair)), tree_leaves(tuple(self._two("train", drawn=True)))
-        return len(once) == len(again) and all(
-            torch.equal(one.nan_to_num(), other.nan_to_num()) if isinstance(one, Tensor) else one == other
-            for one, other in zip(once, again, strict=True)
-        )
+        return len(once) == len(again) and all(map(_same, once, again))
+
+    @cached_property
+    def augments(self) -> bool:
+        """Whether the training set itself changes samples at random, and so those that are held back, too."""
+        if not self.reading.has_user_code:
+            return False
+        once, again = (tree_leaves(self._two("train", drawn=False, seed=seed).inputs) for seed in (0, 1))
+        return any(not _same(one, other) for one, other in zip(once, again, strict=True))
 
     def check(self) -> None:
-        """Raise InputError unless training and test inputs have the same shape, and workers can be given what they
-        read."""
-        tested = _input_shape(self._two("test", drawn=False))
-        if self.reading.collate is None and tested != self.shape:
+        """Raise InputError unless training and test inputs have the same shape, where nothing says how others are
+        judged, and workers can be given what they read."""
+        tested = _input_shape(self._two("test", drawn=False, most=self.reading.task.evaluation_batch))
+        if self.reading.collate is None and not self.reading.task.infers and tested != self.shape:
             raise InputError(
                 f"{self.reading.name}: training inputs are {self.shape} and test inputs {tested} after their "
-                "transforms; make them alike by `test_transforms`"
+                "transforms; make them alike by `test_transforms`, or give the task an `infer`"
             )
         _ = self.repeats  # found out here, in a thread, and not where it is asked for
         if self.workers:
@@ -172,9 +177,14 @@ class BatchLoader:
             raise not_picklable(self.reading, error) from error
         return loader
 
-    def _two(self, part: str, drawn: bool) -> ReadBatch:
-        count = len(self.reading.parts[part])
-        return self.reading.read(BatchRequest(part, np.array([0, min(1, count - 1)]), np.arange(2), 0, drawn))
+    def _two(self, part: str, drawn: bool, most: int = 2, seed: int = 0) -> ReadBatch:
+        """The first two samples of a part, or twice its only one, but at most so many."""
+        rows = np.array([0, min(1, len(self.reading.parts[part]) - 1)])[:most]
+        return self.reading.read(BatchRequest(part, rows, np.arange(len(rows)), seed, drawn))
+
+
+def _same(one: Any, other: Any) -> bool:
+    return torch.equal(one.nan_to_num(), other.nan_to_num()) if isinstance(one, Tensor) else bool(one == other)
 
 
 def _input_shape(read: ReadBatch) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import Dataset, IterableDataset, Subset, default_collate
 
 from peer.errors import InputError
@@ -179,9 +179,7 @@ class BatchReader(Dataset[Any]):
             why = _shape_mismatch(found, rows, "target") or describe_error(error)
             raise InputError(f"{self.name}: its targets are not of one shape: {why}") from error
 
-    def _samples(
-        self, samples: Any, rows: Indices, transform: Transform | None, wanted: BatchRequest
-    ) -> list[tuple[Any, Any]]:
+    def _samples(self, samples: Any, rows: Indices, transform: Transform | None, wanted: BatchRequest) -> list[Any]:
         found, held = [], self._generators[wanted.part, wanted.drawn]
         with sample_streams():
             for row, number in zip(rows.tolist(), wanted.numbers.tolist(), strict=True):
@@ -189,18 +187,23 @@ class BatchReader(Dataset[Any]):
                 found.append(self._sample(samples, row, transform))
         return found
 
-    def _sample(self, samples: Any, row: int, transform: Transform | None) -> tuple[Any, Any]:
+    def _sample(self, samples: Any, row: int, transform: Transform | None) -> Any:
         try:
             given = samples[row]
         except Exception as error:  # it is the user's code
             most = f"; {_says(samples)} that it has {len(samples)}" if isinstance(error, IndexError) else ""
             raise InputError(f"{self.name} fails at sample {row}: {describe_error(error)}{most}") from error
+        if self.collate is not None and transform is None:
+            return given  # whatever `collate` takes
         if not isinstance(given, tuple | list) or len(given) != 2:
-            raise InputError(f"{self.name} must give (input, target) for a sample, not a {type(given).__name__}")
+            raise InputError(
+                f"{self.name} must give (input, target) for a sample, not a {type(given).__name__}; of others a "
+                "`collate` makes (inputs, targets), and classes are then read from the data set's `targets`"
+            )
         with user_input_errors(f"{self.name}: a transform fails at sample {row}"):
             return transform(given[0], given[1]) if transform else (given[0], given[1])
 
-    def _collated(self, samples: list[tuple[Any, Any]], rows: Indices) -> ReadBatch:
+    def _collated(self, samples: list[Any], rows: Indices) -> ReadBatch:
         try:
             inputs, targets = (self.collate or default_collate)(samples)
         except Exception as error:  # the user's, or torch's own for what cannot be put together
@@ -209,7 +212,12 @@ class BatchReader(Dataset[Any]):
             unlike = (_shape_mismatch(values, rows, what) for what, values in parts)
             why = next(filter(None, unlike), describe_error(error))
             raise InputError(f"{self.name}: its samples make no batch: {why}{hint}") from error
-        return ReadBatch(tree_map(self._as_input, inputs), None if self.task.has_classes else self._as_targets(targets))
+        made = tree_map(self._as_input, inputs)
+        if not self.task.has_classes:
+            return ReadBatch(made, self._as_targets(targets))
+        if any(len(one) != len(rows) for one in tree_leaves(made)):
+            raise InputError(f"{self.name}: `collate` must make an input of each sample, whose classes are known")
+        return ReadBatch(made, None)
 
     def _as_input(self, x: Any) -> Tensor:
         if isinstance(x, Tensor) and x.is_floating_point():
@@ -260,10 +268,10 @@ TARGETS_COMPARED = 8
 class TorchDataset:
     """A map-style torch data set in the place of arrays; only `BatchReader` knows what is in it."""
 
-    def __init__(self, dataset: "Dataset[Any]", name: str) -> None:
+    def __init__(self, dataset: "Dataset[Any]", name: str, collate: Collate | None = None) -> None:
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
             raise InputError(f"{name} returned a data set without a length; give it `__len__` and `__getitem__`")
-        self.dataset, self.name = dataset, name
+        self.dataset, self.name, self._collate = dataset, name, collate
         self.shape = (_length(dataset, name),)
         """(number of samples,): the shape of an input is not known before one is read."""
 
@@ -271,13 +279,17 @@ class TorchDataset:
         raise TypeError("samples of a torch data set are read one by one")
 
     def targets(self, task: Task) -> Targets:
-        """Every class, int64 (n,), where the task has classes; else those of a few samples, (few, ...)."""
+        """Every class, int64 (n,), where the task has classes; else those of a few samples, (few, ...), or of one where
+        only a `collate` knows them."""
         count = self.shape[0]
         few = np.unique(np.linspace(0, count - 1, TARGETS_COMPARED).astype(np.int64))
-        found = self._read(few, task)  # the last one among them: there must be as many as the data set says
-        if not task.has_classes:
+        if self._collate is not None and not task.has_classes:
+            return [self._collated(row, task) for row in few[[-1, 0]]][-1]
+        listed = _listed_targets(self.dataset) if task.has_classes else None
+        known = listed is not None and self._collate is not None
+        found = None if known else self._read(few, task)  # the last one among them: there must be as many as it says
+        if found is not None and not task.has_classes:
             return found
-        listed = _listed_targets(self.dataset)
         if listed is None:
             return self._read(np.arange(count), task)
         labels = task.read_targets(listed, self.name, "`targets`")
@@ -286,12 +298,18 @@ class TorchDataset:
                 f"{self.name}: {_says(self.dataset)} that it has {count} samples, and its `targets` are "
                 f"{len(labels)}; make them agree"
             )
-        wrong = few[labels[few] != found]
+        wrong = few[:0] if found is None else few[labels[few] != found]
         if len(wrong):
             raise InputError(
                 f"{self.name}: `targets` of its data set has not the class that sample {wrong[0]} has; make them agree"
             )
         return labels
+
+    def _collated(self, row: int, task: Task) -> Targets:
+        reading = BatchReader(self.name, {"train": DataPart(self.dataset)}, task, collate=self._collate)
+        read = reading.read(BatchRequest("train", np.array([row]), np.array([row]), 0, drawn=False))
+        assert read.targets is not None
+        return read.targets.numpy()
 
     def _read(self, rows: Indices, task: Task) -> Targets:
         reading = BatchReader(self.name, {"train": DataPart(self.dataset)}, task)

@@ -332,14 +332,15 @@ class Model:
         if names and not (self.names.classes and self.task.has_classes):
             raise InputError(f"model {self.name} knows no names of classes; leave out `names`")
         batch = as_inputs(x, self.names.columns, getattr(torch, self.task.inputs), self.device)
-        single = tuple(batch.shape) == self.shape
-        if not single and tuple(batch.shape[1:]) != self.shape:
+        alike = self.shape[:1] if self.task.infers else self.shape  # channels alone, where sizes may differ
+        single = batch.ndim == len(self.shape) and tuple(batch.shape[: len(alike)]) == alike
+        if not single and (batch.ndim != len(self.shape) + 1 or tuple(batch.shape[1 : len(alike) + 1]) != alike):
             wanted = ("n", *self.shape)
             raise InputError(f"model {self.name} takes ({', '.join(map(str, wanted))}), not {tuple(batch.shape)}")
         self.train(False)
         batch = self.standard(batch) if self.standard else batch
         with torch.inference_mode():
-            answers = self.task.answers(self.forward(batch[None] if single else batch)).cpu()
+            answers = self.task.answers(self.task.inferred(self.forward, batch[None] if single else batch)).cpu()
         if names:
             said = [self.names.classes[answer] for answer in answers.tolist()]
             return said[0] if single else said

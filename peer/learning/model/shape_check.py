@@ -4,8 +4,9 @@ A few samples go through in evaluation and in training mode; then the task must 
 the outputs. Each mistake is reported as one sentence that names the code at fault: the model, or a custom task.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import isnan
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from peer.errors import InputError
-from peer.learning.data.samples import InMemory, Samples
+from peer.learning.data.samples import Batch, InMemory, Samples
 from peer.learning.model.layout import spread
 from peer.learning.randomness import global_stream
 from peer.learning.tasks import Classification, Task, describe_output, loss_problem
@@ -97,6 +98,8 @@ class Example:
     classes: int
     targets: Tensor | None = None
     """(n, ...); None where there are none at hand, as beside a saved model: then any outputs will do."""
+    tested: Batch | None = None
+    """Some test samples, where they may differ from these in shape."""
 
     @property
     def shape(self) -> Any:
@@ -119,8 +122,11 @@ class Example:
 
     @classmethod
     def from_samples(cls, samples: Samples, classes: int, task: Task, test: Samples | None = None) -> "Example":
-        """Take a few samples, and of the tokens that the model is tested on; zeros of their shape where outputs do not
-        depend on values."""
+        """Take a few samples, and of those that the model is tested on, where that may fail for itself; zeros of their
+        shape where outputs do not depend on values."""
+        if test is not None and (task.infers or not isinstance(test, InMemory)):
+            two, many = samples.pair(), min(2, task.evaluation_batch)
+            return cls(two.inputs, task, classes, two.targets, next(iter(test.first(many).in_order(many))))
         if task.has_classes and isinstance(samples, InMemory) and task.inputs == "float32":
             return cls.zeros(samples.shape, classes, task)
         two = samples.pair()
@@ -133,9 +139,16 @@ class Example:
 
     def misfit(self, outputs: object) -> str | None:
         """What the model should have given, in words; None if it fits, or nothing is known of the targets."""
-        if self.targets is None:
+        return None if self.targets is None else self._misfit(outputs, self.targets)
+
+    def misfit_in_tests(self, forward: Callable[[Any], Tensor]) -> str | None:
+        """What the model should give for test samples, in words; None if it does, or if they are like the others."""
+        if self.tested is None:
             return None
-        return self.task.misfit(outputs, self.targets, self.classes) or task_problem(self.task, outputs, self.targets)
+        return self._misfit(self.task.inferred(forward, self.tested.inputs), self.tested.targets)
+
+    def _misfit(self, outputs: object, targets: Tensor) -> str | None:
+        return self.task.misfit(outputs, targets, self.classes) or task_problem(self.task, outputs, targets)
 
 
 @torch.no_grad()
@@ -158,8 +171,28 @@ def dry_pass(module: nn.Module, name: str, example: Example) -> bool:
             raise InputError(
                 f"model {name} does not take inputs of shape {example.shape}{example.tokens}: {describe_error(error)}"
             ) from error
-    if wrong:
-        raise InputError(f"model {name}, for an input of shape {example.shape}, must give {wrong}")
+        if wrong:
+            raise InputError(f"model {name}, for an input of shape {example.shape}, must give {wrong}")
+        _try_test(module.eval(), name, example)
     for buffer, value in buffers:
         buffer.copy_(value)
     return draws
+
+
+def _try_test(module: nn.Module, name: str, example: Example) -> None:
+    """Raise InputError if the model cannot be tested on samples like those of the example."""
+    shape = example.tested and tree_map(lambda x: tuple(x.shape[1:]), example.tested.inputs)
+    try:
+        wrong = example.misfit_in_tests(partial(spread, module))
+    except InputError:
+        raise
+    except UserCodeError as error:
+        raise InputError(f"{error}, given test inputs of shape {shape}; correct it") from error
+    except Exception as error:
+        hint = "" if example.task.infers else "; make them alike by `test_transforms`, or give the task an `infer`"
+        raise InputError(
+            f"model {name}, made for inputs of shape {example.shape}, does not take test inputs of shape {shape}: "
+            f"{describe_error(error)}{hint}"
+        ) from error
+    if wrong:
+        raise InputError(f"model {name}, for a test input of shape {shape}, must give {wrong}")

@@ -83,14 +83,14 @@ class Evaluation:
         return self.local if chosen is None else chosen
 
 
-def measure(model: Model, samples: Samples, batch: int = EVALUATION_BATCH) -> EvaluationPass:
-    """One forward pass in evaluation mode over `samples`: not empty, on the model's device."""
+def measure(model: Model, samples: Samples, batch: int | None = None) -> EvaluationPass:
+    """One pass in evaluation mode over `samples`, not empty, on the model's device; batch: else as the task says."""
     model.train(False)
     task, rows = model.task, list[Tensor]()
     loss = torch.zeros((), dtype=torch.float64, device=model.device)
     with torch.inference_mode():
-        for some in samples.in_order(batch):
-            outputs = model.forward(some.inputs)
+        for some in samples.in_order(batch or task.evaluation_batch):
+            outputs = task.inferred(model.forward, some.inputs)
             with user_code_errors(task.name), memory_errors():
                 rows.append(task.tally(outputs, some.targets))
                 loss += task.loss(outputs, some.targets).double() * len(some.positions)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import Dataset, get_worker_info
 
 from peer.errors import InputError
@@ -57,6 +57,8 @@ class SampleDataset(Dataset[tuple[Any, Tensor]]):
         self._reads += 1
         with closing(self._samples.drawn([positions], derive(self._seed, self._reads))) as read:
             batch = next(read)
+        if any(len(one) != len(indices) for one in tree_leaves(batch.inputs)):
+            raise RuntimeError("`collate` makes several inputs of a sample; use `loop.batches()`")
         return [(_one(batch.inputs, number), batch.targets[number]) for number in range(len(indices))]
 
 

@@ -12,6 +12,8 @@ from torch import Tensor
 from peer.learning.tasks import LanguageModel, Multilabel, Regression, Segmentation, Task
 
 IGNORED = 9
+SPACES = ((3, 2), (2, 3, 2))
+"""Sizes of an image, and of a volume."""
 
 
 def figures(task: Task, outputs: Tensor, targets: Tensor, batch: int) -> dict[str, float]:
@@ -58,11 +60,13 @@ def test_of_numbers(seed: int, n: int, columns: int, batch: int, at: float, scal
 
 
 @few
-@given(seeds, st.integers(1, 5), widths, st.integers(1, 6), st.booleans(), st.booleans())
-def test_of_masks(seed: int, n: int, classes: int, batch: int, background: bool, ignores: bool) -> None:
-    outputs, targets = drawn(seed, n, classes, 3, 2), numbers(seed + 1, classes, n, 3, 2)
+@given(seeds, st.integers(1, 5), widths, st.integers(1, 6), st.booleans(), st.booleans(), st.sampled_from(SPACES))
+def test_of_masks(
+    seed: int, n: int, classes: int, batch: int, background: bool, ignores: bool, space: tuple[int, ...]
+) -> None:
+    outputs, targets = drawn(seed, n, classes, *space), numbers(seed + 1, classes, n, *space)
     if ignores:
-        targets[numbers(seed + 2, 2, n, 3, 2) == 1] = IGNORED
+        targets[numbers(seed + 2, 2, n, *space) == 1] = IGNORED
     task = Segmentation(name="segmentation", background=background, ignore=IGNORED if ignores else None)
     kept = targets.numpy() != IGNORED
     found, true = outputs.argmax(1).numpy()[kept], targets.numpy()[kept]
@@ -93,6 +97,19 @@ def test_of_tokens(seed: int, n: int, length: int, words: int, batch: int, ignor
     task = LanguageModel(name="language-model", vocabulary=words)
     assert figures(task, outputs, targets, batch) == pytest.approx(wanted, rel=1e-4)
     assert task.score(figures(task, outputs, targets, batch)) == pytest.approx(np.exp(-entropy), rel=1e-4)
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_soft_dice(space: tuple[int, ...]) -> None:
+    task = Segmentation(name="segmentation", dice_weight=2.0, ignore=IGNORED)
+    outputs, targets = drawn(1, 4, 3, *space), numbers(2, 3, 4, *space)
+    targets[0] = IGNORED
+    scores = np.exp(outputs.double().numpy())
+    shares = np.moveaxis(scores / scores.sum(1, keepdims=True), 1, -1)[1:].reshape(-1, 3)
+    true = np.eye(3)[targets.numpy()[1:].reshape(-1)]
+    entropy = -np.log((shares * true).sum(1)).mean()
+    dice = (2 * (shares * true).sum(0) + 1) / ((shares + true).sum(0) + 1)
+    assert float(task.loss(outputs, targets)) == pytest.approx(entropy + 2 * (1 - dice.mean()), rel=1e-5)
 
 
 def mean(values: Sequence[float]) -> float:

@@ -49,7 +49,7 @@ MASKS, TOKENS = Segmentation(name="segmentation", ignore=255), LanguageModel(nam
         (NUMBERS, np.array([1.0, np.nan]), "not a finite float32 in sample 1"),
         (NUMBERS, np.array([1e300]), "not a finite float32 in sample 0"),
         (NUMBERS, np.zeros((2, 3, 4)), "a number or a row of them"),
-        (MASKS, np.zeros((2, 3)), "\\(n, H, W\\), a class for each pixel, not \\(2, 3\\)"),
+        (MASKS, np.zeros((2, 3)), "\\(n, D, H, W\\), a class for each pixel, not \\(2, 3\\)"),
         (MASKS, np.zeros((2, 3, 3)), "must be integers from 0"),
         (MASKS, np.full((2, 3, 3), -1), "must not be negative, but sample 0"),
         (TOKENS, np.zeros((2, 3)), "\\(n, T\\), a whole number for each token, not \\(2, 3\\) of float64"),
@@ -103,7 +103,7 @@ def test_a_model_for_another_task_is_refused_before_it_trains() -> None:
 
 def test_a_task_of_ones_own_as_the_page_shows_it(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    *_, code = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "shown_task.py").write_text(code, encoding="utf-8")
     example = (ROOT / "examples" / "own-task.yaml").read_text(encoding="utf-8").replace("own_task:", "shown_task:")
     (tmp_path / "federation.yaml").write_text(example, encoding="utf-8")

@@ -38,12 +38,12 @@ class UserSource(Source):
     classes: int | None = Field(default=None, ge=1)
     """As for `npz`; required for a torch data set with `segmentation`."""
     collate: str | None = Field(default=None, pattern=NAME)
-    """`module:function` that makes (inputs, targets) from a list of (input, target)."""
+    """`module:function` that makes (inputs, targets) from a list of samples, whatever these are."""
 
     def _read(self, task: Task) -> Dataset:
         returned = self._call()
         if given := _torch_data_sets(returned):
-            return self._one_by_one([TorchDataset(one, self.name) for one in given], task)
+            return self._one_by_one([TorchDataset(one, self.name, self._collate()) for one in given], task)
         if self.collate:
             raise InputError(f"{self.name} returned arrays, of which torch makes batches; leave out `collate`")
         if not isinstance(returned, tuple | list) or len(returned) not in (2, 4):
