@@ -118,7 +118,7 @@ def plan(spec: Spec) -> Plan:
         if len(own) < len(spec.ids):
             dealt = split_samples(spec.data, common, spec.ids).values()
             stages = [dict(zip(spec.ids, shards, strict=True)) | everything for shards in dealt]
-    stages = [{id: _trained(spec, id, shard) for id, shard in shards.items()} for shards in stages]
+    stages = [{id: _trained(spec, id, shard, datasets[id]) for id, shard in shards.items()} for shards in stages]
     check_alike(datasets)
     first = datasets[spec.ids[0]]
     few, tested = first.few()  # those are read without workers
@@ -143,9 +143,11 @@ def as_here(training: Training) -> Training:
     return training.model_copy(update={"precision": "float32"}) if torch.cuda.is_available() else training
 
 
-def _trained(spec: Spec, id: str, shard: Indices) -> Indices:
+def _trained(spec: Spec, id: str, shard: Indices, dataset: Dataset) -> Indices:
     """What a peer trains on of its samples; InputError if it would hold back all of them."""
-    return shard if spec.hold_back is None else HoldBack(spec.hold_back, spec.data.seed, id).split(shard)[0]
+    if spec.hold_back is None:
+        return shard
+    return HoldBack(spec.hold_back, spec.data.seed, id).split(shard, dataset.groups)[0]
 
 
 def check_alike(datasets: Mapping[str, Dataset]) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 from operator import index
 from types import FunctionType, MethodType, ModuleType
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
@@ -39,6 +39,19 @@ def draw(total: int, count: int, seed: int) -> tuple[NDArray[np.int64], NDArray[
     """Draw `count` of `total` positions: those drawn and the rest, each ascending."""
     order = np.random.default_rng(seed).permutation(total)
     return np.sort(order[:count]), np.sort(order[count:])
+
+
+def draw_groups(groups: NDArray[Any], count: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Draw whole groups until they have `count` positions or more: those drawn and the rest, each ascending.
+
+    `groups` (n,) says to which each position belongs.
+    """
+    _, of = np.unique(groups, return_inverse=True)
+    sizes = np.bincount(of)
+    order = np.random.default_rng(seed).permutation(len(sizes))
+    enough = np.searchsorted(np.cumsum(sizes[order]), count) + 1
+    drawn = np.isin(of, order[:enough])
+    return np.flatnonzero(drawn), np.flatnonzero(~drawn)
 
 
 @contextmanager

@@ -15,7 +15,12 @@ CHANGEABLE = ("finetune", "rewinds", "on_loss", "absence", "patience")
 """Keys that may change in a run, by a restart of all peers: nothing that was computed depends on them."""
 NOT_COMPARED = ("format", "code", "recording", "metrics", "tensorboard", "tracker", "keep")
 """Keys of a spec in which peers may differ."""
-ADDED: Mapping[str, Any] = {"task.judged_by": ["accuracy"], "task.class_weights": None, "training.loop": None}
+ADDED: Mapping[str, Any] = {
+    "task.judged_by": ["accuracy"],
+    "task.class_weights": None,
+    "training.loop": None,
+    "data.group": None,
+}
 """Keys that were added since release 0.1.0, such as `training.clip`, with the value that means what was done before.
 With that value they are left out, so that peers of both releases agree, and a run goes on after an upgrade."""
 

@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from peer.errors import InputError
 from peer.learning.data.batch_loader import BatchLoader, StreamedSamples
 from peer.learning.data.batch_reader import BatchReader, DataPart, TorchDataset, as_model_inputs
 from peer.learning.data.samples import Array, Indices, InMemory, Inputs, Names, Samples, Targets
-from peer.learning.randomness import derive, draw
+from peer.learning.randomness import derive, draw, draw_groups
 from peer.learning.tasks import Classification, Task
 
+Groups = NDArray[np.int64]
 TOKEN_ROWS = 10_000
 """Rows of tokens that are searched together."""
 
@@ -47,6 +49,8 @@ class Dataset:
     """What reads them batch by batch; None where a shard is taken into memory."""
     remarks: tuple[str, ...] = ()
     """What is to be said of how they were read."""
+    groups: Groups | None = None
+    """(n,): to which group each training sample belongs, a patient, say, of which none is held back in part."""
 
     @property
     def shape(self) -> Any:
@@ -119,6 +123,8 @@ class Labelled:
     targets: Targets
     task: Task
     scale: float = 1.0
+    groups: Groups | None = None
+    """(n,): to which group each sample belongs, which is not divided; None: each stands alone."""
 
 
 def labelled(x: Array, y: Array, where: str, task: Task, x_name: str = "x", y_name: str = "y") -> Labelled:
@@ -151,16 +157,27 @@ def labelled(x: Array, y: Array, where: str, task: Task, x_name: str = "x", y_na
 def hold_out(samples: Labelled, share: float, seed: int, where: str) -> tuple[Labelled, Labelled]:
     """Split off `share` of the samples, at least one, for testing: the last ones of a seeded permutation.
 
-    Both parts keep the permutation's order.
+    Both parts keep the permutation's order. Of samples in groups, whole groups are split off.
     """
-    count = len(samples.targets)
+    count, groups = len(samples.targets), samples.groups
     tests = max(1, round(share * count))
     if tests >= count:
         raise InputError(f"{where}: {count} samples are too few to train on some and hold {share:g} out")
-    order = np.random.default_rng(seed).permutation(count)
+    if groups is None:
+        order = np.random.default_rng(seed).permutation(count)
+        kept, split_off = order[: count - tests], order[count - tests :]
+    else:
+        split_off, kept = draw_groups(groups, tests, seed)
+    if not len(kept):
+        raise InputError(f"{where}: the groups are too few to train on some and hold {share:g} out")
     train, test = (
-        replace(samples, inputs=SelectedRows(samples.inputs, rows), targets=samples.targets[rows])
-        for rows in (order[: count - tests], order[count - tests :])
+        replace(
+            samples,
+            inputs=SelectedRows(samples.inputs, rows),
+            targets=samples.targets[rows],
+            groups=None if groups is None else groups[rows],
+        )
+        for rows in (kept, split_off)
     )
     return train, test
 
@@ -173,7 +190,16 @@ def join_parts(train: Labelled, test: Labelled, where: str, classes: int | None 
     if train.inputs.shape[1:] != test.inputs.shape[1:] or train.scale != test.scale:
         raise InputError(f"{where}: training inputs {_describe(train)} and test inputs {_describe(test)} must be alike")
     found = train.task.outputs((train.targets, test.targets), classes, where)
-    return Dataset(train.inputs, train.targets, test.inputs, test.targets, found, scale=train.scale, task=train.task)
+    return Dataset(
+        train.inputs,
+        train.targets,
+        test.inputs,
+        test.targets,
+        found,
+        scale=train.scale,
+        task=train.task,
+        groups=train.groups,
+    )
 
 
 def _channels_first(pixels: Array) -> Array:

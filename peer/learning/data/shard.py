@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peer.errors import InputError
-from peer.learning.data.dataset import Dataset, is_read_one_by_one
+from peer.learning.data.dataset import Dataset, Groups, is_read_one_by_one
 from peer.learning.data.drift import Stage, stage_of
 from peer.learning.data.partition import Partition
 from peer.learning.data.samples import Indices, Labels, Names, Samples, Standardisation, Targets, check_columns
 from peer.learning.data.sources.base import Source
-from peer.learning.randomness import derive, draw
+from peer.learning.randomness import derive, draw, draw_groups
 from peer.learning.tasks import Classification, Task
 from peer.plugins import user_code_errors
 
@@ -32,15 +32,21 @@ class HoldBack:
     seed: int
     peer: str
 
-    def split(self, indices: Indices) -> tuple[Indices, Indices]:
-        """What is left to train on and what is held back, each in the given order; InputError if nothing is left."""
-        count = max(1, round(self.share * len(indices)))
-        if count >= len(indices):
+    def split(self, indices: Indices, groups: Groups | None = None) -> tuple[Indices, Indices]:
+        """What is left to train on and what is held back, each in the given order; InputError if nothing is left.
+
+        groups: (n,), of all training samples: none is held back in part.
+        """
+        count, seed = max(1, round(self.share * len(indices))), derive(self.seed, self.peer, "hold back")
+        if groups is None:
+            held, rest = draw(len(indices), min(count, len(indices)), seed)
+        else:
+            held, rest = draw_groups(groups[indices], count, seed)
+        if not len(rest):
             raise InputError(
                 f"{self.peer}: `hold_back: {self.share:g}` leaves none of its {len(indices)} training samples; give a "
                 "smaller share or more samples"
             )
-        held, rest = draw(len(indices), count, derive(self.seed, self.peer, "hold back"))
         return indices[rest], indices[held]
 
 
@@ -260,7 +266,7 @@ def target_mix(dataset: Dataset, indices: Indices) -> NDArray[np.float64]:
 
 
 def _shard(dataset: Dataset, indices: Indices, stage: Stage, tests: TestSets, hold_back: HoldBack | None) -> Shard:
-    trained, held = hold_back.split(indices) if hold_back else (indices, None)
+    trained, held = hold_back.split(indices, dataset.groups) if hold_back else (indices, None)
     train = stage.apply(dataset.train(trained))
     return Shard(
         train=train,

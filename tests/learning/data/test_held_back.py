@@ -28,6 +28,27 @@ def test_what_is_held_back_is_not_trained_on(count: int, share: float, seed: int
     assert [*held] == sorted(held)
 
 
+@given(st.lists(st.integers(0, 12), min_size=2, max_size=80), st.floats(0.01, 0.9), st.integers(0, 9))
+def test_no_group_is_held_back_in_part(patients: list[int], share: float, seed: int) -> None:
+    """A peer has every third of all samples."""
+    groups = np.repeat(patients, 3)
+    indices = np.arange(len(patients)) * 3
+    hold_back = HoldBack(share, seed, "peer1")
+    if len({*patients}) == 1:
+        with pytest.raises(InputError, match="leaves none of its"):
+            hold_back.split(indices, groups)
+        return
+    try:
+        train, held = hold_back.split(indices, groups)
+    except InputError:
+        assert share > 0.5 or len({*patients}) < 5 or max(map(patients.count, patients)) > len(patients) / 4
+        return
+    assert sorted([*train, *held]) == [*indices]
+    assert not {*groups[train]} & {*groups[held]}
+    largest = max(map(patients.count, patients))
+    assert max(1, round(share * len(indices))) <= len(held) < max(1, round(share * len(indices))) + largest
+
+
 def test_it_is_drawn_by_the_seed_of_the_data_and_the_peer() -> None:
     indices = np.arange(200)
     first = HoldBack(0.2, 1, "peer0").split(indices)[1]

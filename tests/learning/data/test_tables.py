@@ -3,6 +3,7 @@
 import gzip
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,3 +130,46 @@ def test_missing_table_packages_are_told(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(InputError, match=r"pip install -c constraints.txt 'dfl\[tables\]'"):
         load(name, path=tmp_path / "t")
+
+
+VISITS = "patient,age,label\n" + "".join(
+    f"{name},{number},{number % 2}\n" for number, name in enumerate("abcdeabcdeabcde")
+)
+
+
+@pytest.mark.parametrize("stream", [None, True, False])
+def test_a_patient_is_on_one_side_and_no_feature(stream: bool | None, tmp_path: Path) -> None:
+    import pandas
+
+    path = tmp_path / "t.csv"
+    path.write_text(VISITS)
+    options: dict[str, Any] = {"path": path, "group": "patient", "holdout": 0.3}
+    if stream is not None:
+        pandas.read_csv(path).to_parquet(tmp_path / "t.parquet", row_group_size=4)
+        options |= {"path": tmp_path / "t.parquet", "stream": stream}
+    dataset = load("csv" if stream is None else "parquet", **options)
+    train, test = everything(dataset)
+    assert dataset.names.columns == ("age",)
+    assert dataset.shape == (1,)
+    first, second = ({int(age) % 5 for age in part.in_order(99).__next__().inputs[:, 0]} for part in (train, test))
+    assert len(second) == 2, "three visits each; 30 % of 15 are more than one patient's"
+    assert first | second == {0, 1, 2, 3, 4}
+    assert not first & second
+    assert dataset.groups is not None
+    assert [*dataset.groups] == [int(age) % 5 for age in next(train.in_order(99)).inputs[:, 0]]
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"group": "patiant"}, "there is no column 'patiant'; did you mean `patient`"),
+        ({"group": "label"}, "`group` and `label` are one column"),
+        ({"group": "patient", "columns": ["patient", "age"]}, "`columns` has `patient`, which is the group"),
+        ({"group": "patient", "validation": 0.2}, "leave out one"),
+        ({"group": "label", "label": "patient", "holdout": 0.9}, "the groups are too few"),
+    ],
+)
+def test_groups_that_cannot_be_kept_together(keys: dict[str, Any], words: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(VISITS)
+    with pytest.raises((InputError, ValueError), match=words):
+        load("csv", path=tmp_path / "t.csv", **keys)

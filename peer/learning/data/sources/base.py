@@ -117,8 +117,12 @@ class Source(Settings):
         if self.limit is None or self.limit >= len(dataset.train_targets):
             return dataset
         kept, _ = draw(len(dataset.train_targets), self.limit, self.seed)
-        inputs = SelectedRows(dataset.train_inputs, kept)
-        return replace(dataset, train_inputs=inputs, train_targets=dataset.train_targets[kept])
+        return replace(
+            dataset,
+            train_inputs=SelectedRows(dataset.train_inputs, kept),
+            train_targets=dataset.train_targets[kept],
+            groups=None if dataset.groups is None else dataset.groups[kept],
+        )
 
     @abstractmethod
     def _read(self, task: Task) -> Dataset:

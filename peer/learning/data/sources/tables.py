@@ -10,14 +10,14 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from peer.errors import InputError, suggest
-from peer.learning.data.dataset import Dataset, Labelled, hold_out, join_parts, labelled
+from peer.learning.data.dataset import Dataset, Groups, Labelled, hold_out, join_parts, labelled
 from peer.learning.data.samples import Array, Indices, Names
 from peer.learning.data.sources.base import OnDisk, Source
 from peer.learning.data.sources.unpacking import check_unpacked
@@ -106,12 +106,22 @@ class Table(Source):
     """The column to predict: a class, or a number."""
     columns: tuple[str, ...] | None = Field(default=None, min_length=1)
     """Columns to learn from, in order. Default: all but the label."""
+    group: str | None = None
+    """A column of patients, say, none of whom is on both sides of `holdout` or `hold_back`; not learnt from."""
     when_missing: Literal["refuse", "drop"] = "refuse"
     """What to do with rows that lack a value (`check` counts them)."""
     holdout: float = Field(default=0.2, gt=0, lt=1)
     """Share held out for testing where there is no test set."""
     class_names: tuple[str, ...] | None = Field(default=None, min_length=1)
     """The labels of classes 0, 1, ..., as text. Default: whole numbers as they are, texts in sorted order."""
+
+    @model_validator(mode="after")
+    def _whole_groups(self) -> Self:
+        if self.group and self.group == self.label:
+            raise ValueError(f"`group` and `label` are one column, `{self.label}`; name two")
+        if self.group and self.validation:
+            raise ValueError("`validation` sets rows aside one by one, and `group` keeps them together; leave out one")
+        return self
 
     _format: ClassVar[str]
     _texts_may_be_numbers: ClassVar[bool] = False
@@ -124,8 +134,9 @@ class Table(Source):
             raise InputError(f"{where}: there are no rows after the header")
         frame = self._complete(read)
         y, names = self._targets(frame[self.label], task)
-        features = frame.drop(columns=self.label)
+        features = frame.drop(columns=[self.label, *([self.group] if self.group else [])])
         samples = labelled(self._features(features), y, where, task, "the table", self.label)
+        samples = replace(samples, groups=self._groups(frame))
         left_out = len(read) - len(frame)
         told = f"{left_out} of {len(read)} rows are left out, as a value is missing"
         remarks = (*self._remarks, *([told] if left_out else []))
@@ -139,22 +150,31 @@ class Table(Source):
         numbered = tuple(map(str, range(joined.classes))) if samples.task.has_classes else ()
         return replace(joined, names=Names(columns, classes or numbered))
 
+    def _groups(self, frame: "pandas.DataFrame") -> Groups | None:
+        """The number of each row's group."""
+        if self.group is None:
+            return None
+        _, numbers = np.unique(frame[self.group].astype(str).to_numpy(dtype=str), return_inverse=True)
+        return numbers.astype(np.int64)
+
     @property
     def _remarks(self) -> tuple[str, ...]:
         """What to report about how the file was read."""
         return ()
 
     def _chosen(self, frame: "pandas.DataFrame") -> "pandas.DataFrame":
-        """The columns that are wanted, the label last; rows are numbered from 0."""
-        if self.columns and self.label in self.columns:
-            raise InputError(f"`columns` has `{self.label}`, which is the label; leave it out there")
+        """The columns that are wanted, group and label last; rows are numbered from 0."""
+        beside = [*([self.group] if self.group else []), self.label]
+        for name, what in zip(reversed(beside), ("label", "group"), strict=False):
+            if name in (self.columns or ()):
+                raise InputError(f"`columns` has `{name}`, which is the {what}; leave it out there")
         found = [*map(str, frame.columns)]
         self._check_label(found)
-        for name in self.columns or ():
+        for name in (*(self.columns or ()), *beside):
             if name not in found:
                 raise InputError(f"{self.path}: there is no column {name!r}; {suggest(name, found)}")
         return frame.reset_index(drop=True)[
-            [*(self.columns or (n for n in frame.columns if n != self.label)), self.label]
+            [*(self.columns or (name for name in frame.columns if name not in beside)), *beside]
         ]
 
     def _check_label(self, columns: Sequence[str]) -> None:
@@ -283,7 +303,7 @@ class Parquet(Table, OnDisk):
         self._refuse_missing(labels)
         y, names = self._targets(labels[self.label], task)
         rows = self._row_groups()
-        samples = Labelled(rows, task.read_targets(y, where, self.label), task)
+        samples = Labelled(rows, task.read_targets(y, where, self.label), task, groups=self._groups(labels))
         return self._joined(samples, rows.columns, names)
 
     def _row_groups(self) -> RowGroups:
@@ -291,10 +311,12 @@ class Parquet(Table, OnDisk):
 
         described = parquet.read_metadata(self.path)
         for column in described.schema.to_arrow_schema():
-            if column.name != self.label and str(column.type) not in _ARROW_NUMBERS:
+            if column.name not in (self.label, self.group) and str(column.type) not in _ARROW_NUMBERS:
                 raise InputError(f"{self.path}: column {column.name!r} holds {column.type} and no numbers; convert it")
         sizes = [described.row_group(number).num_rows for number in range(described.num_row_groups)]
-        columns = tuple(name for name in described.schema.to_arrow_schema().names if name != self.label)
+        columns = tuple(
+            name for name in described.schema.to_arrow_schema().names if name not in (self.label, self.group)
+        )
         return RowGroups(self.path, columns, (0, *np.cumsum(sizes).tolist()))
 
     def _parse(self, pandas: Any) -> "pandas.DataFrame":
@@ -302,8 +324,12 @@ class Parquet(Table, OnDisk):
 
         described = parquet.read_metadata(self.path)
         if self.stream:
-            self._check_label(described.schema.to_arrow_schema().names)
-            return parquet.read_table(self.path, columns=[self.label]).to_pandas()  # type: ignore[no-any-return]
+            found = described.schema.to_arrow_schema().names
+            self._check_label(found)
+            if self.group and self.group not in found:
+                raise InputError(f"{self.path}: there is no column {self.group!r}; {suggest(self.group, found)}")
+            beside = [self.label, *([self.group] if self.group else [])]
+            return parquet.read_table(self.path, columns=beside).to_pandas()  # type: ignore[no-any-return]
         columns = [described.schema.column(number) for number in range(described.num_columns)]
         row = sum(max(_VALUE_BYTES, column.length or 0) for column in columns)
         check_unpacked(self.path, described.num_rows * row, _PLAINLY)
