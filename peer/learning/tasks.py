@@ -21,7 +21,7 @@ from torch.nn import functional
 from peer.errors import InputError, suggest
 from peer.learning.named_tensors import dtype_name
 from peer.learning.training.metrics import Judged
-from peer.plugins import load_class, user_code_errors
+from peer.plugins import load_class, load_object, user_code_errors
 from peer.settings import Settings, Wanted
 
 Targets = NDArray[Any]
@@ -221,12 +221,19 @@ ClassFigure = Literal[
     "calibration-error",
 ]
 """Figures of classes, by their names in `judged_by`; metrics.py defines them."""
-FIGURES_WANTED = f"a list of different ones of [{', '.join(get_args(ClassFigure))}]"
+OwnFigure = Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]
+"""A function of the user's, `module:function`."""
+FIGURES_WANTED = f"a list of different ones of [{', '.join(get_args(ClassFigure))}, module:function]"
 WEIGHTS_WANTED = "a list of weights from 1e-6 to 1e6, one for each class, such as [1, 20]"
 
 
+def _shown(name: str) -> str:
+    """What a figure is called: a function of the user's without its module."""
+    return name.rpartition(":")[2]
+
+
 def _once(names: tuple[str, ...]) -> tuple[str, ...]:
-    if len({*names}) < len(names):
+    if len({*map(_shown, names)}) < len(names):
         raise ValueError(FIGURES_WANTED)
     return names
 
@@ -241,7 +248,7 @@ class Classification(Task):
     name: Literal["classification"] = "classification"
     """One class a sample."""
     judged_by: Annotated[
-        tuple[ClassFigure, ...], Field(min_length=1), AfterValidator(_once), Wanted(FIGURES_WANTED)
+        tuple[ClassFigure | OwnFigure, ...], Field(min_length=1), AfterValidator(_once), Wanted(FIGURES_WANTED)
     ] = ("accuracy",)
     """[Figures](tasks.md#rare-classes), the headline first."""
 
@@ -287,7 +294,7 @@ class Classification(Task):
 
     @property
     def figures(self) -> tuple[Figure, ...]:  # type: ignore[override]
-        names = dict.fromkeys((*self.judged_by, "accuracy"))
+        names = dict.fromkeys((*map(_shown, self.judged_by), "accuracy"))
         return tuple(Figure(name, better="down" if name == "calibration-error" else "up") for name in names)
 
     def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -302,11 +309,13 @@ class Classification(Task):
 
     def judge(self, rows: NDArray[np.float64]) -> dict[str, float]:
         found = super().judge(rows)
-        if sumless := [name for name in self.judged_by if name not in found and name != "accuracy"]:
+        if sumless := [name for name in self.judged_by if _shown(name) not in found and name != "accuracy"]:
             scores = rows[:, 3:]
             true, said = (rows[:, [column]] == np.arange(scores.shape[1]) for column in (1, 2))
             judged = Judged(scores, true, said)
-            found |= {name: judged.figure(name) for name in sumless}
+            own = [name for name in sumless if ":" in name]
+            found |= {name: judged.figure(name) for name in sumless if name not in own}
+            found |= {_shown(name): _own_figure(name, rows[:, 1].astype(np.int64), scores) for name in own}
         return {figure.name: found[figure.name] for figure in self.figures if figure.name in found}
 
     def score(self, results: Mapping[str, float]) -> float:
@@ -321,6 +330,16 @@ class Classification(Task):
         if outputs.shape != (len(targets), classes) or outputs.dtype != torch.float32:
             return f"{classes} float32 logits, and gives {tuple(outputs.shape[1:])} of {dtype_name(outputs)}"
         return None
+
+
+def _own_figure(name: str, labels: NDArray[np.int64], probabilities: NDArray[np.float64]) -> float:
+    """What a function of the user's makes of labels (n,) and probabilities (n, classes); FailedError if it fails."""
+    function = load_object(name)
+    with user_code_errors(name):
+        found = function(labels, probabilities)
+        if not np.isscalar(found) and np.shape(found) != ():
+            raise ValueError(f"it must return a number, not a {type(found).__name__}")
+        return float(found)
 
 
 class Multilabel(Task):

@@ -16,6 +16,8 @@ from peer.spec.loading import load_spec
 MEMBER = {"id": "b", "address": "127.0.0.1:7201"}
 SPECS: dict[str, dict[str, Any]] = {
     "training.step": {"training": {"step": "spare_parts:f"}},
+    "training.loop": {"training": {"loop": "spare_parts:f"}},
+    "a figure": {"task": {"name": "classification", "judged_by": ["auroc", "spare_parts:f"]}},
     "transforms": {"data": {"name": "digits", "transforms": ["spare_parts:f"]}},
     "test_transforms": {"data": {"name": "digits", "test_transforms": [{"spare_parts:f": {}}]}},
     "collate": {"data": {"name": "installed:function", "collate": "spare_parts:f"}},

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from sklearn import metrics as oracle
 
 from launcher.headline import Headline
@@ -202,6 +203,49 @@ def test_results_of_ones_own_without_the_accuracy_are_refused() -> None:
     logits = torch.zeros(2, 2)
     with pytest.raises(InputError, match="its `results` must return a number for each of auroc, accuracy"):
         task_problem(Bare(judged_by=("auroc",)), logits, torch.tensor([0, 1]))
+
+
+OWN = """
+import numpy as np
+def youden(labels, probabilities):
+    said = probabilities.argmax(1)
+    return (said[labels == 1] == 1).mean() + (said[labels == 0] == 0).mean() - 1
+def seen(labels, probabilities):
+    assert labels.dtype == np.int64 and np.allclose(probabilities.sum(1), 1)
+    return np.array(len(labels) + probabilities.shape[1])
+def several(labels, probabilities):
+    return probabilities
+def fails(labels, probabilities):
+    raise LookupError("no such thing")
+"""
+
+
+def test_a_function_of_ones_own_is_a_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_figures.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    logits, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1, 1, 0])
+
+    def judged(*names: str) -> dict[str, float]:
+        task = Classification(judged_by=names)  # type: ignore[arg-type]
+        assert task_problem(task, logits, labels) is None
+        assert task.headline.name == names[0].rpartition(":")[2]
+        return task.judge(task.tally(logits, labels).double().numpy())
+
+    plain = judged("sensitivity", "specificity")
+    assert judged("own_figures:youden", "own_figures:seen") == {
+        "youden": plain["sensitivity"] + plain["specificity"] - 1,
+        "seen": 6.0,
+        "accuracy": 0.75,
+    }
+    for name, words in (
+        ("several", "it must return a number, not a ndarray"),
+        ("fails", "`own_figures:fails` failed: LookupError: no such thing"),
+        ("missing", "has no `missing`"),
+    ):
+        with pytest.raises(InputError, match=words):
+            judged(f"own_figures:{name}")
+    with pytest.raises(ValidationError, match="a list of different ones of"):
+        Classification(judged_by=("f1", "own_figures:f1"))
 
 
 def place(tmp_path: Path, id: str, samples: int, **classes: float) -> Path:
