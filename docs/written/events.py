@@ -16,9 +16,8 @@ EVENTS = """\
 
 <!-- Written by `make docs` from peer/telemetry/events.py; change those, not this one. -->
 
-Each event is a JSON line of `<id>/events.jsonl`. The live view, the reports and
-[metrics, TensorBoard and trackers](monitoring.md) are based on these events. A tracker in Python gets an object with
-the fields as attributes; `str(event)` is its sentence in the log, which some events also have as `sentence`.
+Each event is a JSON line of `<id>/events.jsonl`. A [tracker](monitoring.md#your-own-tracker) gets an object with the
+fields as attributes; `str(event)` is its sentence in the log, which some events also have as `sentence`.
 
 ```json
 {{"time": 1795392750.128, "event": "resumed", "round": 3}}

@@ -36,9 +36,9 @@ class Hearth(MeanExtractor):
     lr: Rate = 1e-3
     """Learning rate of Adam, in training and in the refit."""
     beta1: Decay = 0.9
-    """β₁ of Adam: the decay of its mean of gradients."""
+    """β₁ of Adam."""
     beta2: Decay = 0.99
-    """β₂ of Adam: the decay of its mean of squared gradients."""
+    """β₂ of Adam."""
     epochs: Epochs = 5
     """Local epochs of θ and η together."""
     refit_epochs: Epochs = 5

@@ -187,7 +187,7 @@ class Waiting(FreeTextEvent):
     """`join`: neighbours at the start; `staleness`: a peer too many rounds behind; `stalled`: a neighbour that sends
     heartbeats but no message; `quorum`: too few members for a decision."""
     awaited: Annotated[tuple[Awaited, ...], Field(alias="for")]
-    """All peers that are waited for, `{id, address, reason}` each; empty when it is over."""
+    """All that are waited for, `{id, address, reason}` each; empty when it is over."""
     others: int = 0
     """How many more peers are waited for."""
     shortage: Shortage | None = None
@@ -551,7 +551,7 @@ class NeighbourLost(FreeTextEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class CallerRefused(Event):
-    """A caller was refused, or one of its messages: each cause once, of unknown callers again at ten times as many."""
+    """A caller or its message was refused: each cause once, of unknown callers again at ten times as many."""
 
     name = "refused"
     caller: str

@@ -61,7 +61,7 @@ class Square(nn.Module):
 
 
 def mlp_square(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
-    """d-16 with the square for its activation | 16-C: three multiplications, for `predictions: encrypted`."""
+    """d-16, squared | 16-C, for `predictions: encrypted`."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 16), Square()), nn.Linear(16, classes)
 
 
