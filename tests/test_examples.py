@@ -49,7 +49,8 @@ def test_example_runs(file: Path, tmp_path: Path) -> None:
     for id in spec.ids:
         result = json.loads((tmp_path / "run" / id / "result.json").read_text())
         assert [*result["figures"]] == [figure.name for figure in spec.task.figures]
-        assert spec.task.has_classes == (0 <= (result["accuracy"]["matched"] or -1) <= 1)
+        matched = result["accuracy"]["matched"]
+        assert spec.task.has_classes == (matched is not None and 0 <= matched <= 1)
         assert len(result["history"]) == 2
 
 
