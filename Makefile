@@ -52,7 +52,7 @@ demo: setup
 test: setup
 	$(PYTEST) -m 'not long' $(TESTS)
 
-# Federations of real processes and hosts that are killed, cut and waited for.
+# Federations of real processes and hosts that are killed, cut and waited for; and simulations with more seeds.
 test-long: setup
 	$(PYTEST) -m long $(TESTS)
 

@@ -5,12 +5,12 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Collection, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch._dynamo  # the first optimiser imports it anyway, but after the freeze below
 from hypothesis import settings
 from interpreter import Commands
 from proxies import Proxies
@@ -30,6 +30,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 def pytest_collection_finish() -> None:
     """What is imported by now stays: no collection of garbage needs to walk over it again."""
+    import_module("torch._dynamo")  # the first optimiser imports it anyway, but after the freeze
     gc.collect()
     gc.freeze()
 

@@ -41,7 +41,7 @@ def remembered(federation: SmallFederation) -> dict[str, dict[str, int]]:
     return found
 
 
-@pytest.mark.parametrize("far", [FAR, ROUNDS])
+@pytest.mark.parametrize("far", [FAR, pytest.param(ROUNDS, marks=pytest.mark.long)])
 def test_hearsay_ends_nobody_and_is_on_no_disk(federation: Build, far: int) -> None:
     """peer4 tells its neighbours that everybody is further than anybody can be, or than they are; then runs on."""
     run = federation(ORDERED, 5, rounds=ROUNDS)

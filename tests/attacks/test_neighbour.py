@@ -287,7 +287,7 @@ def from_peer1(told: Callable[[float], float]) -> Callable[..., MessageWriter]:
     return lie
 
 
-@pytest.mark.parametrize("told", [-1.0, -1e308, -0.5])
+@pytest.mark.parametrize("told", [pytest.param(-1.0, marks=pytest.mark.long), -1e308, -0.5])
 async def test_a_sum_of_weights_below_nothing_names_who_tells_it(
     told: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,6 @@ are never called again: what it had in memory is gone, without a `finally` havin
 
 import asyncio
 import selectors
-from collections import Counter
 from collections.abc import Callable, Collection
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
@@ -21,21 +20,19 @@ class DiedError(BaseException):
 
 
 class Life:
-    """One process, from its start to its end. It counts its steps, so that a fault can hit any one of them."""
+    """One process, from its start to its end. It tells of each step, so that a fault can hit any one of them."""
 
-    def __init__(self, id: str, fatal: Callable[["Life", str, int], bool]) -> None:
-        self.id, self.dead, self.steps = id, False, Counter[str]()
+    def __init__(self, id: str, fatal: Callable[["Life", str], bool]) -> None:
+        """fatal: whether a step of a kind is the last."""
+        self.id, self.dead = id, False
         self.tasks: list[asyncio.Task[Any]] = []
         self.lost: list[Callable[[], object]] = []
         """What was to be called after its end."""
         self._fatal = fatal
 
     def step(self, kind: str) -> None:
-        """Count a step of a kind; DiedError when it was the last."""
-        if self.dead:
-            raise DiedError
-        self.steps[kind] += 1
-        if self._fatal(self, kind, self.steps[kind]) or self.dead:
+        """Take a step of a kind; DiedError when it was the last."""
+        if self.dead or self._fatal(self, kind) or self.dead:
             raise DiedError
 
 

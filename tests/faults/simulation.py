@@ -367,7 +367,7 @@ class Simulation:
         if self.done >= {*self.honest}:
             self.ended.set()
 
-    def _fatal(self, life: Life, kind: str, _count: int) -> bool:
+    def _fatal(self, life: Life, kind: str) -> bool:
         """Whether this step is the last one: looks it up in the plan."""
         steps = self.steps[life.id]
         steps[kind] += 1

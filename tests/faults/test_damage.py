@@ -138,8 +138,11 @@ def test_files_that_are_no_checkpoints(stopped: Checkpoints, tmp_path: Path) -> 
     assert not names & {*left, "round-0001.safetensors"}
 
 
-@pytest.mark.parametrize("kind", ["round", pytest.param("messages", marks=pytest.mark.long)])
-def test_an_older_file_at_any_moment(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "every"),
+    [("round", 120), *(pytest.param(kind, 60, marks=pytest.mark.long) for kind in ("round", "messages"))],
+)
+def test_an_older_file_at_any_moment(kind: str, every: int) -> None:
     """Whichever of its older files is damaged when peer1 starts again: never other bits, never a wait for ever."""
 
     def damage(directory: Path, random: Random) -> int | None:
@@ -150,7 +153,7 @@ def test_an_older_file_at_any_moment(kind: str) -> None:
 
     ends = set()
     with patch("faults.simulation.delete_a_byte", damage):
-        for count in range(3, undisturbed("fibfl").steps["peer1"]["callback"], 60):
+        for count in range(3, undisturbed("fibfl").steps["peer1"]["callback"], every):
             outcome = simulate("fibfl", count, [Kill("peer1", "callback", count, damage=True)])
             sentence = any(fault.startswith("peer1 failed: FailedError") for fault in outcome.faults)
             ends.add(sentence)

@@ -11,7 +11,7 @@ from faults.simulation import Kill, Order, Outcome, simulate
 from faults.views import wrong_with
 from faults.wires import Weather
 
-SEEDS = [("healing restless", 1), ("healing quorum", 1)]
+SEEDS = [pytest.param("healing restless", 1, marks=pytest.mark.long), ("healing quorum", 1)]
 """`make chaos` runs more."""
 SLOW = ("healing fibfl", 7)
 """One waits for a slow member that leaves while others are already in the next view."""
@@ -21,7 +21,8 @@ ONCE_HARMFUL = [
     ("signed four", 200_000),  # one that had left was admitted while another needed it for a round before
     ("healing three", 50_000_000_008),  # one restarted in the last round of a view waited for one that had left
     ("healing scaffold", 70_000_000_000),  # one killed as it entered a view went back again after a power cut
-    ("signed seven", 200_010),  # one restarted in the last round of a view waited to begin the round after
+    # one restarted in the last round of a view waited to begin the round after
+    pytest.param("signed seven", 200_010, marks=pytest.mark.long),
 ]
 LEAVES = Order(2.0, "peer2")
 
@@ -52,7 +53,7 @@ def test_who_leaves_without_its_last_rounds_is_found(monkeypatch: pytest.MonkeyP
     assert len(simulate("healing scaffold", 1, [], Weather(0.2), orders=(LEAVES,)).views) > 2
 
 
-@pytest.mark.parametrize("step", [7, 19, 31])
+@pytest.mark.parametrize("step", [7, pytest.param(19, marks=pytest.mark.long), 31])
 def test_one_is_killed_while_it_leaves(step: int) -> None:
     """It asks to be taken in, or had left."""
     suffered("healing scaffold", LEAVES, kills=(Kill("peer2", "views", step, away=(0.3,)),))

@@ -15,7 +15,9 @@ ONCE_HARMFUL = [
 ]
 
 
-@pytest.mark.parametrize("name", SIGNED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name == "signed six")) for name in SIGNED]
+)
 def test_liars_end_hold_up_and_divide_nobody(name: str) -> None:
     outcome, wrong = check(name, SEED)
     assert not wrong, f"python -m tests.faults.treason {name!r} {SEED}: {wrong} after {outcome.kills}"

@@ -58,7 +58,7 @@ def write_stem(path: Path, seed: int) -> None:
     save_file({"stem.weight": torch.randn(WIDTH, 64, generator=generator) / 8}, path)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
 def test_frozen_weights_stay_at_home_and_a_killed_peer_ends_with_the_same_bits(dtype: str, federation: Build) -> None:
     one = made(federation, dtype=dtype)
     start_and_die(one, {"peer1": "training:7", "peer2": "communicating:3"})

@@ -1,9 +1,13 @@
-"""Nightly backups of all peers, taken while they run and at different times, from which all go back together."""
+"""Nightly backups of all peers, taken while they run and at different times, from which all go back together.
+
+In one process all of them go back in tests/runtime/test_backup.py.
+"""
 
 import json
 import shutil
 import signal
 
+import pytest
 from real_peers import Build, SmallFederation, digests, until
 
 from peer.runtime.backup import backup, sealed_rounds
@@ -34,6 +38,7 @@ def set_keys(federation: SmallFederation, **keys: object) -> None:
     federation.spec = load_spec(path)
 
 
+@pytest.mark.long
 def test_all_continue_from_backups_of_different_rounds_with_the_same_bits(federation: Build) -> None:
     made = begun(federation)
     undisturbed = made.undisturbed()
@@ -66,6 +71,7 @@ def test_one_disk_is_lost_and_who_does_not_go_back_with_the_others_is_told(feder
     assert digests(made.results()) == undisturbed
 
 
+@pytest.mark.long
 def test_members_that_may_change_go_back_too_and_vote_anew(federation: Build) -> None:
     made = begun(federation, on_loss="bypass", absence=8)
     undisturbed = made.undisturbed()

@@ -12,6 +12,8 @@ from torch import nn
 from peer.protocols.registry import PROTOCOLS
 
 MODEL = f"{Path(__file__).stem}:normalised"
+ALIKE = {"fibfl+", "fibfl++", "rdfl", "fedprox", "cycle-gossip", "cycle-pdl", "cgsv"}
+"""Treat statistics as fibfl, fedavg, gossip-sgd, vpdl and rffl do, which are quick."""
 
 
 def normalised(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
@@ -26,7 +28,7 @@ def run(directory: Path, name: str, **keys: Any) -> Run:
     return federate(directory, protocol, 4, **keys)
 
 
-@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in ALIKE)) for name in PROTOCOLS])
 def test_statistics_stay_sane_and_the_bits_the_same(tmp_path: Path, name: str) -> None:
     """In each run with the same seed, and in none with another."""
     first, second, other = (

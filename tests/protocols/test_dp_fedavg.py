@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy  # its stats are imported where they are first used: that takes seconds
 import torch
 from federations import Run, Vector, federate
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from launcher.cli import main
 from launcher.reports.summary import TimeSpent, summarise
@@ -136,8 +136,8 @@ def test_each_of_m_peers_adds_an_mth_of_the_variance(clipped: Run, noisy: Run, s
         if peer not in drawn:
             assert not noises[peer].any()
             continue
-        assert stats.kstest(noises[peer] / (NOISE * CLIP / np.sqrt(len(drawn))), "norm").pvalue > UNLIKELY
-        low, high = stats.chi2.ppf([UNLIKELY, 1 - UNLIKELY], 610)
+        assert scipy.stats.kstest(noises[peer] / (NOISE * CLIP / np.sqrt(len(drawn))), "norm").pvalue > UNLIKELY
+        low, high = scipy.stats.chi2.ppf([UNLIKELY, 1 - UNLIKELY], 610)
         assert low < (noises[peer] ** 2).sum() * len(drawn) / (NOISE * CLIP) ** 2 < high
     whole = np.sum([*noises.values()], axis=0)
     assert low < (whole**2).sum() / (NOISE * CLIP) ** 2 < high
@@ -146,7 +146,7 @@ def test_each_of_m_peers_adds_an_mth_of_the_variance(clipped: Run, noisy: Run, s
 def test_an_empty_sample_looks_like_any_other(tmp_path: Path) -> None:
     """Nobody trains, everybody adds noise: of z²S² in all. Else an unchanged model would tell that nobody was drawn."""
     run = federate(tmp_path, {**KNOWN, "participation": 0.01, "clip_norm": CLIP}, 4, rounds=2)
-    low, high = stats.chi2.ppf([UNLIKELY, 1 - UNLIKELY], 610)
+    low, high = scipy.stats.chi2.ppf([UNLIKELY, 1 - UNLIKELY], 610)
     for round in (1, 2):
         assert sampled(run, round) == []
         trace = run.trace("peer0", round)
@@ -167,14 +167,14 @@ def test_each_peer_is_drawn_by_itself_with_the_rate() -> None:
     samples = [protocol.sample(Known(round)) for round in range(1, rounds + 1)]  # type: ignore[arg-type]
     for member in Known.members:
         times = sum(member in sample for sample in samples)
-        assert stats.binomtest(times, rounds, 0.3).pvalue > UNLIKELY
+        assert scipy.stats.binomtest(times, rounds, 0.3).pvalue > UNLIKELY
     # Sizes of a Poisson sample are binomial: of a drawn share they would all be the same.
     sizes = np.bincount([len(sample) for sample in samples], minlength=21)
     middle = slice(2, 12)
-    expected = rounds * stats.binom.pmf(np.arange(21), 20, 0.3)
+    expected = rounds * scipy.stats.binom.pmf(np.arange(21), 20, 0.3)
     observed = [*sizes[middle], sizes.sum() - sizes[middle].sum()]
     wanted = [*expected[middle], expected.sum() - expected[middle].sum()]
-    assert stats.chisquare(observed, wanted).pvalue > UNLIKELY
+    assert scipy.stats.chisquare(observed, wanted).pvalue > UNLIKELY
 
 
 def test_everybody_is_in_a_sample_of_all() -> None:

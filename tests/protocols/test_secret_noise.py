@@ -5,10 +5,10 @@ from math import exp, inf, lgamma, log, sqrt
 
 import numpy as np
 import pytest
+import scipy  # its stats are imported where they are first used: that takes seconds
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from peer.errors import InputError
 from peer.protocols.blocks.privacy import (
@@ -28,17 +28,17 @@ UNLIKELY = 1e-9
 def test_noise_is_standard_normal() -> None:
     drawn = standard_normal(SECRET, "noise", 3, 200_001).double().numpy()
     assert drawn.shape == (200_001,)
-    low, high = stats.chi2.ppf([UNLIKELY, 1 - UNLIKELY], len(drawn))
+    low, high = scipy.stats.chi2.ppf([UNLIKELY, 1 - UNLIKELY], len(drawn))
     assert low < (drawn**2).sum() < high
-    assert abs(drawn.mean()) * sqrt(len(drawn)) < stats.norm.isf(UNLIKELY)
-    assert stats.kstest(drawn, "norm").pvalue > UNLIKELY
+    assert abs(drawn.mean()) * sqrt(len(drawn)) < scipy.stats.norm.isf(UNLIKELY)
+    assert scipy.stats.kstest(drawn, "norm").pvalue > UNLIKELY
 
 
 def test_uniform_numbers_are_uniform() -> None:
     drawn = uniform(SECRET, "sample", 3, 100_000)
     assert drawn.min() >= 0
     assert drawn.max() < 1
-    assert stats.kstest(drawn, "uniform").pvalue > UNLIKELY
+    assert scipy.stats.kstest(drawn, "uniform").pvalue > UNLIKELY
 
 
 @settings(deadline=None)
@@ -59,7 +59,7 @@ def test_a_stream_is_the_same_again_and_unlike_those_of_other_rounds_purposes_an
 def test_neighbouring_rounds_are_not_correlated() -> None:
     rounds = torch.stack([standard_normal(SECRET, "noise", round, 40_000) for round in range(6)])
     between = torch.corrcoef(rounds)[~torch.eye(6, dtype=torch.bool)]
-    assert float(between.abs().max()) * sqrt(40_000) < stats.norm.isf(UNLIKELY)
+    assert float(between.abs().max()) * sqrt(40_000) < scipy.stats.norm.isf(UNLIKELY)
 
 
 def test_every_secret_is_another() -> None:
@@ -82,8 +82,8 @@ def test_published_figures() -> None:
 def test_the_gaussian_s_epsilon_is_where_its_delta_is_met(noise_multiplier: float, delta: float) -> None:
     epsilon = gaussian_epsilon(noise_multiplier, delta)
     half = 1 / (2 * noise_multiplier)
-    above = stats.norm.logcdf(half - epsilon * noise_multiplier)
-    below = epsilon + stats.norm.logcdf(-half - epsilon * noise_multiplier)
+    above = scipy.stats.norm.logcdf(half - epsilon * noise_multiplier)
+    below = epsilon + scipy.stats.norm.logcdf(-half - epsilon * noise_multiplier)
     assert exp(above) - exp(below) == pytest.approx(delta, rel=1e-6)
 
 

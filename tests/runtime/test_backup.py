@@ -66,6 +66,12 @@ def test_all_go_back_and_end_in_the_same_bits(place: Path, round: int, finished:
     assert [json.loads(one)["round"] for one in events if '"rewound"' in one] == [round, 6]
 
 
+def test_members_that_may_change_go_back_too(tmp_path: Path) -> None:
+    """They vote anew."""
+    before = run(tmp_path, on_loss="bypass", absence=8)
+    assert run(tmp_path, on_loss="bypass", absence=8, rewinds=[4]) == before
+
+
 class KilledError(Exception):
     """Stands for the end of the process."""
 

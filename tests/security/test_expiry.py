@@ -125,6 +125,7 @@ def test_a_start_with_an_expired_certificate_may_succeed_later(federation: Build
     run.await_event("peer0", "state", state="joining")
 
 
+@pytest.mark.long
 def test_a_run_outlives_its_certificates(watched: BuildWatched, capsys: pytest.CaptureFixture[str]) -> None:
     run, proxies = watched("fibfl", rounds=100_000, patience=600)
     certs = secured(run, days=20)

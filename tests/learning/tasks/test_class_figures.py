@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from sklearn import metrics as oracle
 
 from launcher.headline import Headline
 from launcher.reports.summary import rare_classes
@@ -46,6 +45,8 @@ def some(classes: int, seed: int, samples: int = 60, rounded: bool = False) -> t
 @given(seed=st.integers(0, 2**20), rounded=st.booleans())
 def test_of_two_classes_as_scikit_learn_has_it(seed: int, rounded: bool) -> None:
     """Rounded logits: many scores are equal."""
+    from sklearn import metrics as oracle  # here, since it takes seconds, and the other workers have no need of it
+
     logits, labels = some(2, seed, rounded=rounded)
     scores, said, true = logits.double().softmax(1)[:, 1].numpy(), logits.argmax(1).numpy(), labels.numpy()
     ours = judged(logits, labels)
@@ -62,6 +63,8 @@ def test_of_two_classes_as_scikit_learn_has_it(seed: int, rounded: bool) -> None
 
 @given(seed=st.integers(0, 2**20), classes=st.integers(3, 6))
 def test_of_several_classes_the_mean_over_those_for_which_it_is_defined(seed: int, classes: int) -> None:
+    from sklearn import metrics as oracle
+
     logits, labels = some(classes, seed)
     scores, said, true = logits.double().softmax(1).numpy(), logits.argmax(1).numpy(), labels.numpy()
     ours = judged(logits, labels)
