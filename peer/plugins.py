@@ -169,6 +169,8 @@ def _message(error: BaseException) -> str:
     """A KeyError's text is the key as Python writes it, and pydantic's begins with how many errors there are."""
     if isinstance(error, KeyError) and error.args and " " in str(error.args[0]):
         return str(error.args[0])
+    if "in DataLoader worker process" in str(error):
+        return str(error).strip().splitlines()[-1]  # what was raised there; torch puts a traceback before it
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

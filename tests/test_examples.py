@@ -68,4 +68,4 @@ def script(name: str) -> Any:
 
 
 def test_every_protocol_has_an_example() -> None:
-    assert {*PROTOCOLS} <= {load(file).protocol.name for file in FILES}
+    assert {*PROTOCOLS} <= {load(file).protocol.name for file in FILES if file.stem not in NEEDED}

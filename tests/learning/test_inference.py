@@ -113,6 +113,12 @@ def of_dicts(samples: list[Sample]) -> tuple[Tensor, None]:
     return torch.stack([one["x"] for one in samples]), None
 
 
+def backwards(samples: list[Sample]) -> tuple[Tensor, Tensor]:
+    """In another order, as for packed sequences; its classes go with its inputs."""
+    x = of_dicts(samples[::-1])[0]
+    return x, x[:, 0].long()
+
+
 def doubled(samples: list[Sample]) -> tuple[Tensor, None]:
     return torch.cat([of_dicts(samples)[0]] * 2), None
 
@@ -165,6 +171,7 @@ def test_dicts_have_the_classes_that_their_data_set_lists(tmp_path: Path) -> Non
         ),
         ({"name": "inferring:listed"}, "a `collate` makes"),
         ({"name": "inferring:listed", "collate": "inferring:doubled"}, "`collate` must make an input of each sample"),
+        ({"name": "inferring:listed", "collate": "inferring:backwards"}, "keep the order of the samples"),
     ):
         with pytest.raises(InputError, match=words):
             plan(load_spec(federation(tmp_path, data=wrong), peers=2))
@@ -214,3 +221,19 @@ def test_an_infer_that_fails_is_named_before_the_start(tmp_path: Path) -> None:
     file = federation(tmp_path, task="inferring:Failing", data=DATA, **WHOLE)
     with pytest.raises(InputError, match=r"`inferring:Failing` failed: LookupError: no window .*test inputs of shape"):
         plan(load_spec(file, peers=2))
+
+
+class Drawing(Windows):
+    def infer(self, forward: Callable[[Any], Tensor], inputs: Any) -> Tensor:
+        noise = torch.rand(()) + np.random.random()
+        return super().infer(forward, inputs) * torch.tensor([noise, 1.0])[:, None, None]
+
+
+def test_what_infer_draws_is_the_same_in_each_evaluation() -> None:
+    task = Drawing(name="my:Drawing")
+    example = Example(torch.zeros(2, 1, SIDE, SIDE), task, 2)
+    made = Model(Split(nn.Conv2d(1, 2, 1), nn.Identity()), settings="draws", example=example)
+    data = InMemory(torch.randn(5, 1, SIDE, SIDE), torch.randint(0, 2, (5, SIDE, SIDE)))
+    first, again = measure(made, data), measure(made, data)
+    assert first.loss == again.loss
+    assert first.results() == again.results()

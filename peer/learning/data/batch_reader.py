@@ -60,7 +60,8 @@ class ReadFailure(NamedTuple):
 
 @dataclass(frozen=True)
 class DataPart:
-    """Inputs in an order of their own, with targets (n, ...) where the user's data set does not give them itself."""
+    """Inputs in an order of their own, with targets (n, ...) where the user's data set does not give them itself, or
+    they are known beforehand."""
 
     inputs: Any
     """Inputs, or a map-style torch Dataset."""
@@ -154,11 +155,12 @@ class BatchReader(Dataset[Any]):
         rows = part.at(wanted.rows)
         if isinstance(part.inputs, Dataset):
             samples = self._samples(part.inputs, rows, transform, wanted)
+            known = None if part.targets is None else part.targets[wanted.rows]
             if self.collate is None:
-                return self._collated(samples, rows)
+                return self._collated(samples, rows, None)
             with sample_streams():
                 draw_from(derive(wanted.seed, "collate", *wanted.numbers.tolist()), self._of_collate)
-                return self._collated(samples, rows)
+                return self._collated(samples, rows, known)
         x = torch.from_numpy(as_model_inputs(part.inputs, rows, self.task.inputs, self.scale))
         y = None if part.targets is None else torch.from_numpy(part.targets[wanted.rows])
         if transform is None:
@@ -177,7 +179,7 @@ class BatchReader(Dataset[Any]):
             return np.stack([np.asarray(y) for y in found])
         except (ValueError, TypeError) as error:
             why = _shape_mismatch(found, rows, "target") or describe_error(error)
-            raise InputError(f"{self.name}: its targets are not of one shape: {why}") from error
+            raise InputError(f"{self.name}: its targets are not of one shape: {why}; name a `collate`") from error
 
     def _samples(self, samples: Any, rows: Indices, transform: Transform | None, wanted: BatchRequest) -> list[Any]:
         found, held = [], self._generators[wanted.part, wanted.drawn]
@@ -203,11 +205,13 @@ class BatchReader(Dataset[Any]):
         with user_input_errors(f"{self.name}: a transform fails at sample {row}"):
             return transform(given[0], given[1]) if transform else (given[0], given[1])
 
-    def _collated(self, samples: list[Any], rows: Indices) -> ReadBatch:
+    def _collated(self, samples: list[Any], rows: Indices, known: Targets | None) -> ReadBatch:
+        """known: the classes of these samples, where they are known; else None."""
         try:
             inputs, targets = (self.collate or default_collate)(samples)
         except Exception as error:  # the user's, or torch's own for what cannot be put together
             hint = "" if self.collate else "; give tensors of one shape, or a `collate` of your own"
+            hint += "; if test samples differ in size, write `evaluation_batch = 1` into the task" * (len(samples) > 1)
             parts = [] if self.collate else zip(("input", "target"), zip(*samples, strict=True), strict=True)
             unlike = (_shape_mismatch(values, rows, what) for what, values in parts)
             why = next(filter(None, unlike), describe_error(error))
@@ -217,6 +221,11 @@ class BatchReader(Dataset[Any]):
             return ReadBatch(made, self._as_targets(targets))
         if any(len(one) != len(rows) for one in tree_leaves(made)):
             raise InputError(f"{self.name}: `collate` must make an input of each sample, whose classes are known")
+        if known is not None and targets is not None and not np.array_equal(np.asarray(targets).reshape(-1), known):
+            raise InputError(
+                f"{self.name}: `collate` gives other classes than its data set lists for these samples, or in another "
+                "order; keep the order of the samples"
+            )
         return ReadBatch(made, None)
 
     def _as_input(self, x: Any) -> Tensor:

@@ -281,7 +281,7 @@ def is_read_one_by_one(dataset: Dataset) -> bool:
 def _part(inputs: Inputs, targets: Targets, dataset: Dataset) -> DataPart:
     beneath, rows = _beneath(inputs)
     if isinstance(beneath, TorchDataset):
-        return DataPart(beneath.dataset, rows)
+        return DataPart(beneath.dataset, rows, targets if dataset.task.has_classes else None)
     return DataPart(beneath, rows, None if dataset.task.has_classes else targets)
 
 

@@ -173,7 +173,9 @@ def dry_pass(module: nn.Module, name: str, example: Example) -> bool:
             ) from error
         if wrong:
             raise InputError(f"model {name}, for an input of shape {example.shape}, must give {wrong}")
-        _try_test(module.eval(), name, example)
+        if example.tested is not None:
+            _try_test(module.eval(), name, example)
+            module.train()
     for buffer, value in buffers:
         buffer.copy_(value)
     return draws
@@ -195,4 +197,5 @@ def _try_test(module: nn.Module, name: str, example: Example) -> None:
             f"{describe_error(error)}{hint}"
         ) from error
     if wrong:
-        raise InputError(f"model {name}, for a test input of shape {shape}, must give {wrong}")
+        whose = f"`infer` of the task {example.task.name}" if example.task.infers else f"model {name}"
+        raise InputError(f"{whose}, for a test input of shape {shape}, must give {wrong}")

@@ -4,7 +4,7 @@ By one step of each phase, and by counting how often each scheduler goes on unti
 """
 
 import sys
-from contextlib import nullcontext, redirect_stdout
+from contextlib import redirect_stdout
 from dataclasses import replace
 
 import torch
@@ -17,6 +17,7 @@ from peer.learning.training.optimiser import SGD, Adam, KeptOptimisers, kind_of,
 from peer.learning.training.phase import PROTOCOL_DEFAULTS, Budget, Phase, Training
 from peer.learning.training.scheduler import MAX_DRY_RUN_STEPS, Schedule, key_of
 from peer.learning.training.trainer import Trainer, cut_batches, has_batch_norm
+from peer.plugins import UserCodeError
 
 
 def try_training(model: Model, few: Samples, phases: tuple[Phase, ...], how: Training, rounds: int) -> None:
@@ -48,15 +49,15 @@ def try_training(model: Model, few: Samples, phases: tuple[Phase, ...], how: Tra
 def _try_phase(model: Model, few: Samples, phase: Phase, how: Training, rounds: int) -> None:
     """One step, and the scheduler's course over all rounds."""
     shorter = {} if how.loop else {"budget": Budget(steps=1), "patience": None, "accumulate": 1}
-    before = model.vector.clone()
     trainer = Trainer(model, few, 0, "check", how.model_copy(update=shorter))
-    with redirect_stdout(sys.stderr) if how.loop else nullcontext():  # what trainers print is no part of an answer
-        trainer.train(replace(phase, epochs=min(1, phase.epochs)), 1)
-    learns = phase.epochs > 0 and model.trainable(phase.part)
-    if how.loop and learns and not trainer.steps and torch.equal(before, model.vector):
-        raise InputError(
-            f"`{how.loop.name}` has left the model as it was; train `loop.model` itself, and not a copy of it"
-        )
+    if how.loop:
+        try:
+            with redirect_stdout(sys.stderr):  # what trainers print is no part of an answer
+                trainer.train(replace(phase, epochs=min(1, phase.epochs)), 1)
+        except UserCodeError as error:
+            raise InputError(f"{error}, when it was tried with {len(few)} samples") from error
+    else:
+        trainer.train(phase, 1)
     trainer.state()
     if (scheduler := how.applied(phase).scheduler) and phase.epochs and model.trainable(phase.part):
         optimiser = KeptOptimisers(model).get(phase.part, how.applied(phase).optimiser, None)

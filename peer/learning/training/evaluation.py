@@ -1,6 +1,7 @@
 """How good a model is: one forward pass over the test set, from which every figure is made."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from peer.learning.data.samples import Samples
 from peer.learning.device import memory_errors
 from peer.learning.model.model import Model
+from peer.learning.randomness import derive, draw_from, generators_in, global_stream, sample_streams
 from peer.learning.tasks import Task
 from peer.learning.training import metrics
 from peer.plugins import user_code_errors
@@ -88,7 +90,7 @@ def measure(model: Model, samples: Samples, batch: int | None = None) -> Evaluat
     model.train(False)
     task, rows = model.task, list[Tensor]()
     loss = torch.zeros((), dtype=torch.float64, device=model.device)
-    with torch.inference_mode():
+    with torch.inference_mode(), _repeating(task, model.device):
         for some in samples.in_order(batch or task.evaluation_batch):
             outputs = task.inferred(model.forward, some.inputs)
             with user_code_errors(task.name), memory_errors():
@@ -97,6 +99,18 @@ def measure(model: Model, samples: Samples, batch: int | None = None) -> Evaluat
     tallied = torch.cat(rows).double().cpu().numpy()
     targets = samples.labels.cpu().numpy() if task.has_classes else np.empty(0)
     return EvaluationPass(task, tallied, targets, model.classes, float(loss) / len(samples))
+
+
+@contextmanager
+def _repeating(task: Task, device: torch.device) -> Iterator[None]:
+    """What an `infer` of the user's draws is the same in each evaluation."""
+    if not task.infers:
+        yield
+        return
+    seed = derive(0, "infer")
+    with global_stream(seed, device), sample_streams():
+        draw_from(seed, generators_in(task))
+        yield
 
 
 def evaluate(

@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext
 from functools import cached_property
 from itertools import count, islice
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from peer.errors import DivergedError, InputError, OwnLossError
 from peer.learning.data.samples import Batch, InMemory, Samples
 from peer.learning.device import copies
-from peer.learning.model.layout import ModelPart
+from peer.learning.model.layout import PARTS, ModelPart
 from peer.learning.model.model import Model
 from peer.learning.randomness import Generator as RandomGenerator
 from peer.learning.randomness import (
@@ -36,7 +36,7 @@ from peer.learning.training.optimiser import KeptOptimisers
 from peer.learning.training.phase import PROTOCOL_DEFAULTS, Phase, Training
 from peer.learning.training.scheduler import Schedule, Schedules, key_of
 from peer.learning.training.step import KeptState, MixedPrecision, NotFinite, Steps, TrainingStep, largest_magnitude
-from peer.learning.training.training_loop import PhaseSamples, TrainingLoop
+from peer.learning.training.training_loop import PhaseSamples, TrainingLoop, place_of
 from peer.plugins import reference
 
 
@@ -195,6 +195,8 @@ class Trainer:
         """Forget the optimiser kept under that name, and its schedules."""
         self._optimisers.drop(keep)
         self._schedules.drop(keep)
+        for key in [key for key in self._kept if any(key.startswith(place_of(part, keep)) for part in PARTS)]:
+            del self._kept[key]
 
     def state(self) -> dict[str, Tensor]:
         """Copies of what outlives a phase, flat, on the CPU, for a checkpoint beside the model: the kept optimisers'
@@ -272,16 +274,13 @@ class Trainer:
         self.steps, self.figures = loop.steps, returned.figures
         return self._loss_as_it_is(phase) if returned.loss is None else returned.loss
 
-    def _epoch_by_epoch(self, phase: Phase, round: int, number: int) -> Generator[Iterator[Batch]]:
+    def _epoch_by_epoch(self, phase: Phase, round: int, number: int) -> Iterator[Iterator[Batch]]:
         """The batches of an epoch at a time, without end."""
         order = self._order(count(), phase.batch_size, phase.part, round, number)
         in_an_epoch = len(self._batches_per_step(phase))
-        with closing(self.samples.drawn(order, self._stream(round, f"samples {number}"))) as batches:
-            while True:
-                epoch = islice(batches, in_an_epoch)
-                yield epoch
-                for _ in epoch:  # what the loop did not take
-                    pass
+        for epoch in count():
+            purpose = f"samples {number}" + (f" in epoch {epoch}" if epoch else "")
+            yield self.samples.drawn([*islice(order, in_an_epoch)], self._stream(round, purpose))
 
     @cached_property
     def _own_loop(self) -> Callable[..., Any]:

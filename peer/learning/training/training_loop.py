@@ -6,7 +6,8 @@ before each step of any of torch's optimisers; random numbers repeat; and the mo
 vector again afterwards, wherever a framework has put them.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from types import MethodType
 from typing import Any, NamedTuple
@@ -20,13 +21,17 @@ from torch.utils.data import Dataset, get_worker_info
 from peer.errors import InputError
 from peer.learning.data.samples import Batch, Samples
 from peer.learning.device import memory_errors
-from peer.learning.model.layout import ModelPart
+from peer.learning.model.layout import ModelPart, rebind
 from peer.learning.model.model import Model
 from peer.learning.named_tensors import NamedTensors
 from peer.learning.randomness import derive
 from peer.learning.training.optimiser import kind_of, options_of, plain_state
 from peer.learning.training.phase import Phase
 from peer.plugins import reference, user_code_errors
+
+MAX_FIGURES = 64
+"""Figures that a loop may return; each is in every round's event."""
+FIGURE_NAME = r"[A-Za-z_][\w.-]{0,63}"
 
 
 class SampleDataset(Dataset[tuple[Any, Tensor]]):
@@ -70,7 +75,7 @@ class PhaseSamples(NamedTuple):
     """What one phase trains on."""
 
     samples: Samples
-    batches: Generator[Iterator[Batch]]
+    batches: Iterator[Iterator[Batch]]
     """Those of one epoch after the other, as they are drawn."""
     round: int
     seed: int
@@ -124,10 +129,19 @@ class TrainingLoop:
         """The same in each run, and another in each phase, each round and at each peer."""
         self.steps = 0
         """Steps of optimisers on the model so far."""
+        self._others = 0
+        """Steps of optimisers on anything else."""
 
     def batches(self) -> Iterator[Batch]:
         """The batches of one epoch, each time in another order, on the model's device: inputs, targets, positions."""
-        return next(self._batches)
+        drawn = next(self._batches)  # now: one may be under way while another is asked for
+
+        def checked() -> Iterator[Batch]:
+            for batch in drawn:
+                self._check_stop()
+                yield batch
+
+        return checked()
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The task's mean loss, of shape ()."""
@@ -145,6 +159,8 @@ class TrainingLoop:
 
     def keep(self, optimiser: Optimizer) -> None:
         """Let an optimiser go on from the state that it had after the last round, and keep its state for the next."""
+        if optimiser.state:
+            raise ValueError("`loop.keep` takes an optimiser before its first step")
         number = len(self._kept)
         self._kept.append(optimiser)
         found = dict[int, dict[str, Tensor]]()
@@ -163,10 +179,10 @@ class TrainingLoop:
                     f"model {self._model.name}: {entry.name} is {entry.dtype}, and `training.loop` trains float32 "
                     "alone; write `dtype: float32` into `model`, or leave out `loop`"
                 )
-        name, resting = reference(function), self._resting()
-        held = [self._model.vector[where].clone() for where in resting]
+        name, resting, before = reference(function), self._resting(), self._model.vector.clone()
+        structure = _structure(self.model)
         try:
-            with user_code_errors(name), memory_errors(), closing(self._batches), self._prepared():
+            with user_code_errors(name), memory_errors(), torch.enable_grad(), self._prepared():
                 returned = _taken(function(self))
                 for number, optimiser in enumerate(self._kept):
                     self._store(number, optimiser)
@@ -174,9 +190,12 @@ class TrainingLoop:
                     raise ValueError(f"it {why}")
         finally:
             self._check_stop()  # first: what stops a loop is raised inside it
+        _check_structure(name, structure, self.model)
         self.model.to(self.device)
         self._model.rebind()
-        if any(not torch.equal(self._model.vector[where], before) for where, before in zip(resting, held, strict=True)):
+        if self._others and not self.steps and _same(self._model.vector, before):
+            raise InputError(f"`{name}` has trained something else; train `loop.model` itself, and not a copy of it")
+        if any(not _same(self._model.vector[where], before[where]) for where in resting):
             raise InputError(
                 f"`{name}` has changed what rests while the {self.part} is trained; train what asks for a gradient "
                 "alone (`p.requires_grad`), as it comes"
@@ -198,6 +217,7 @@ class TrainingLoop:
         """The part learns in the block and no gradient is left of before; what rests does, and steps are seen."""
         self._model.learn(self.part)
         learning = {*map(id, self._model.layers(self.part))}
+        learning |= {id(self.model)} if self.part == "model" else set()
         resting = [layer for layer in self.model.modules() if id(layer) not in learning]
         for layer in resting:
             layer.train = MethodType(_rest, layer)  # type: ignore[method-assign]
@@ -214,42 +234,50 @@ class TrainingLoop:
     def _before_step(self, optimiser: Optimizer, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Called before each step of any optimiser in the process; changes those of this model."""
         ours = {id(parameter) for parameter in self.model.parameters()}
-        if not any(id(parameter) in ours for group in optimiser.param_groups for parameter in group["params"]):
+        stepped = {id(parameter) for group in optimiser.param_groups for parameter in group["params"]} & ours
+        if not stepped:
+            self._others += 1
             return None
         self._check_stop()
         self.steps += 1
         if self._phase.gradient_hook is None:
             return None
         closure = named.get("closure") or (given[1] if len(given) > 1 else None)
+        scale = getattr(optimiser, "grad_scale", None)  # of a GradScaler, whose division fused optimisers do themselves
         if closure is None:
-            self._correct()
+            self._correct(stepped, scale)
             return None
 
         def corrected() -> Any:
             loss = closure()  # which does the backward pass, as Lightning's does
-            self._correct()
+            self._correct(stepped, scale)
             return loss
 
         return (given[0], corrected), {}
 
     @torch.no_grad()
-    def _correct(self) -> None:
-        """Let the protocol change the gradient, which backward passes leave in the model's flat one."""
+    def _correct(self, stepped: Collection[int], scale: Tensor | None) -> None:
+        """Let the protocol change the gradient of the parameters that are stepped, of which `stepped` has the ids."""
         model, where = self._model, self._model.part(self.part)
-        for entry in model.entries(self.part):
-            if not entry.trainable:
-                entry.view(model.gradient).zero_()
-                continue
-            parameter, values = self.model.get_parameter(entry.name), entry.view(model.gradient)
-            if parameter.grad is None:
-                parameter.grad = values.zero_()
-            elif parameter.grad.data_ptr() != values.data_ptr():
-                parameter.grad = values.copy_(parameter.grad)
+        rebind(self.model, model.layout, model.vector)  # a loop may have given a parameter other `data`
+        flat = torch.zeros_like(model.gradient)
+        learning = [entry for entry in model.entries(self.part) if entry.trainable]
+        parameters = [(self.model.get_parameter(entry.name), entry.view(flat)) for entry in learning]
+        for parameter, values in parameters:
+            if parameter.grad is not None:
+                values.copy_(parameter.grad)
+        if scale is not None:
+            flat.div_(scale)
         assert self._phase.gradient_hook is not None
-        self._phase.gradient_hook(model.vector[where], model.gradient[where])
+        self._phase.gradient_hook(model.vector[where], flat[where])
+        if scale is not None:
+            flat.mul_(scale)
+        for parameter, values in parameters:
+            if id(parameter) in stepped:
+                parameter.grad = values.clone() if parameter.grad is None else parameter.grad.copy_(values)
 
     def _place(self, number: int) -> str:
-        return f"{self.part} optimiser {number}"
+        return place_of(self.part, self._phase.keep, number)
 
     def _store(self, number: int, optimiser: Optimizer) -> None:
         place = self._place(number)
@@ -259,6 +287,50 @@ class TrainingLoop:
         for index, parameter in enumerate(parameters):
             for field, tensor in plain_state(optimiser.state.get(parameter, {})).items():
                 self.state[f"{place}/{index}/{field}"] = tensor.detach().clone()
+
+
+def place_of(part: ModelPart, keep: str | None, number: int | str = "") -> str:
+    """Where the state of a phase's optimiser stands, kept under that name, or the beginning of all such places."""
+    return f"{part} {keep or ''} optimiser {number}"
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two float32 tensors have the same bits, NaN included."""
+    return torch.equal(one.view(torch.int32), other.view(torch.int32))
+
+
+Structure = dict[str, tuple[Any, ...]]
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def _structure(module: nn.Module) -> Structure:
+    """By each layer's name its class, the names of what it holds, its hooks, and whether its `forward` is patched."""
+    return {
+        name: (
+            type(layer),
+            {key: (one.dtype, tuple(one.shape)) for key, one in layer._parameters.items() if one is not None},
+            [*layer._buffers],
+            [len(vars(layer).get(hooks) or ()) for hooks in HOOKS],
+            vars(layer).get("forward"),
+        )
+        for name, layer in module.named_modules()
+    }
+
+
+def _check_structure(name: str, before: Structure, module: nn.Module) -> None:
+    """Undo patches of `forward`, as Accelerate's; InputError for other changes, of which no checkpoint would know."""
+    for path, layer in module.named_modules():
+        vars(layer).pop("forward", None)
+        if path in before and before[path][-1] is not None:
+            layer.forward = before[path][-1]
+    after = _structure(module)
+    for path in before | after:
+        if before.get(path) != after.get(path):
+            where = f"`loop.model.{path}`" if path else "`loop.model`"
+            raise InputError(
+                f"`{name}` has left {where} with other layers, tensors, types or hooks than it had; take them out "
+                "before the loop returns, or build the model with them"
+            )
 
 
 def _rest(layer: nn.Module, mode: bool = True) -> nn.Module:
@@ -272,11 +344,15 @@ def _rest(layer: nn.Module, mode: bool = True) -> nn.Module:
 def _taken(returned: Any) -> Trained:
     """What a loop returned; ValueError for anything but nothing, a number, or numbers by name."""
     named = returned if isinstance(returned, Mapping) else {"loss": returned}
+    if len(named) > MAX_FIGURES:
+        raise ValueError(f"it gives {len(named)} figures; give at most {MAX_FIGURES}")
     figures = dict[str, float]()
     for name, value in named.items():
+        if not (isinstance(name, str) and re.fullmatch(FIGURE_NAME, name)) or name in ("round", "local_steps"):
+            raise ValueError(f"it gives a figure {name!r:.80}; take letters, digits and `_`, not round or local_steps")
         if value is not None:
             try:
-                figures[str(name)] = float(value.detach() if isinstance(value, Tensor) else value)
+                figures[name] = float(value.detach() if isinstance(value, Tensor) else value)
             except (TypeError, ValueError, RuntimeError):
                 raise ValueError(
                     f"it must return nothing, its mean loss, or a dict of numbers, and `{name}` is a "

@@ -182,7 +182,7 @@ def test_a_copy_that_learns_in_vain_is_found_before_the_start() -> None:
 
     made = batch_norm_model()
     before = made.vector.clone()
-    with pytest.raises(InputError, match=r"`my:loop` has left the model as it was; train `loop.model` itself"):
+    with pytest.raises(InputError, match="elsewhere` has trained something else"):
         try_training(made, samples(2), (PHASE,), by(elsewhere), 3)
     for how in (by(fit), by(without_optimiser)):
         try_training(made, samples(2), (PHASE, Phase("model", 0, SGD(0.1), 8)), how, 3)
@@ -376,3 +376,138 @@ def test_its_arguments_reach_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     how = Training.model_validate({"loop": {"name": "counted_loops:fit", "warmup": 10}})
     trainer(batch_norm_model(), how).train(PHASE, 1)
     assert phases.load_object("counted_loops:given") == [10]
+
+
+CORRECTED = Phase("model", 2, SGD(0.05), 8, gradient_hook=uphill)
+
+
+def stepping(
+    *, fused: bool = False, optimisers: int = 1, scaled: bool = False, moved: bool = False
+) -> Callable[..., None]:
+    """SGD in other ways that all come to the same."""
+
+    def loop(loop: Any) -> None:
+        parameters = [*loop.model.parameters()]
+        cuts = [parameters[start::optimisers] for start in range(optimisers)]
+        made = [torch.optim.SGD(some, lr=loop.lr, fused=fused) for some in cuts]
+        scaler = torch.amp.GradScaler("cpu", enabled=scaled)
+        for _ in range(loop.epochs):
+            for inputs, targets, _ in loop.batches():
+                if moved:
+                    with torch.no_grad():
+                        nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(parameters), parameters)
+                for optimiser in made:
+                    optimiser.zero_grad()
+                scaler.scale(loop.loss(loop.model(inputs), targets)).backward()
+                for optimiser in made:
+                    scaler.step(optimiser)
+                scaler.update()
+
+    return loop
+
+
+@pytest.mark.parametrize(
+    "way",
+    [{"optimisers": 2}, {"optimisers": 5}, {"moved": True}, {"scaled": True}, {"scaled": True, "fused": True}],
+    ids=["two optimisers", "five", "other data", "a scaler", "a scaler and a fused optimiser"],
+)
+def test_each_gradient_is_corrected_once_however_it_is_stepped(way: dict[str, Any]) -> None:
+    """With the same bits, but that a fused kernel rounds otherwise; without a correction it is another model."""
+    wanted = after(by(stepping()), [CORRECTED])
+    torch.testing.assert_close(after(by(stepping(**way)), [CORRECTED]), wanted, rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(after(by(stepping(**way)), [Phase("model", 2, SGD(0.05), 8)]), wanted, atol=1e-3)
+
+
+def test_what_a_loop_leaves_in_the_model_is_found_before_the_start() -> None:
+    def adding(loop: Any) -> None:
+        fit(loop)
+        loop.model.extra = nn.Linear(2, 2)
+
+    def hooking(loop: Any) -> None:
+        fit(loop)
+        loop.model.register_forward_hook(lambda *_: None)
+
+    def halving(loop: Any) -> None:
+        fit(loop)
+        loop.model.head.half()
+
+    for left in (adding, hooking, halving):
+        with pytest.raises(InputError, match=r"has left `loop.model.*` with other layers, tensors, types or hooks"):
+            try_training(batch_norm_model(), samples(2), (PHASE,), by(left), 3)
+
+
+def test_a_patched_forward_is_put_back() -> None:
+    """As Accelerate leaves one with mixed precision."""
+
+    def patching(loop: Any) -> None:
+        own = loop.model.forward
+        loop.model.forward = lambda x: own(x) + 1
+        fit(loop)
+
+    made = batch_norm_model()
+    made.train(False)
+    trainer(made, by(patching)).train(Phase("model", 1, SGD(1e-9), 8), 1)
+    made.train(False)
+    torch.testing.assert_close(made(samples().x), batch_norm_model()(samples().x), rtol=1, atol=0.9)
+    assert "forward" not in vars(made.module)
+
+
+def test_epochs_may_be_read_beside_each_other() -> None:
+    seen = []
+
+    def nested(loop: Any) -> None:
+        seen.extend(
+            len(one.positions) + sum(len(other.positions) for other in loop.batches()) for one in loop.batches()
+        )
+        seen.extend(zip(loop.batches(), loop.batches(), strict=True))
+        fit(loop)
+
+    trainer(batch_norm_model(), by(nested)).train(PHASE, 1)
+    assert sum(seen[:5]) == N + 5 * N
+    assert len(seen) == 10
+
+
+def test_what_is_kept_belongs_to_its_phase_and_is_dropped_with_it() -> None:
+    steps = []
+
+    def keeping(loop: Any) -> None:
+        optimiser = torch.optim.Adam(loop.model.parameters(), lr=0.01)
+        loop.keep(optimiser)
+        steps.append(int(next(iter(optimiser.state.values()))["step"]) if optimiser.state else 0)
+        loop.loss(loop.model(loop.data[0][0][None]), loop.data[0][1][None]).backward()
+        optimiser.step()
+
+    one, warm, main = (
+        trainer(batch_norm_model(), by(keeping)),
+        *(Phase("head", 1, SGD(0.1), 8, keep=k) for k in ("w", "m")),
+    )
+    for phase in (warm, warm, main, main):
+        one.train(phase, 1)
+    assert steps == [0, 1, 0, 1]
+    one.drop("w")
+    for phase in (warm, main):
+        one.train(phase, 1)
+    assert steps[4:] == [0, 2]
+
+    def late(loop: Any) -> None:
+        optimiser = torch.optim.Adam(loop.model.parameters(), lr=0.01)
+        loop.loss(loop.model(loop.data[0][0][None]), loop.data[0][1][None]).backward()
+        optimiser.step()
+        loop.keep(optimiser)
+
+    with pytest.raises(UserCodeError, match="takes an optimiser before its first step"):
+        trainer(batch_norm_model(), by(late)).train(warm, 1)
+
+
+def test_a_model_that_was_not_finite_before_is_not_the_loop_s_doing() -> None:
+    made = batch_norm_model()
+    made.extractor[0] = torch.nan
+    with pytest.raises(DivergedError, match="the model was not finite when training began"):
+        trainer(made, by(lambda loop: loop.optimiser() and None)).train(Phase("extractor", 1, SGD(0.1), 8), 1)
+    trainer(made, by(lambda loop: {"loss": 1.0})).train(Phase("head", 1, SGD(0.1), 8), 1)
+
+
+def test_figures_have_names_that_reports_can_show() -> None:
+    for wrong in ({"round": 9}, {"local_steps": 1}, {"": 1}, {"a\nb": 1}, {f"f{n}": n for n in range(65)}):
+        with pytest.raises(UserCodeError, match="it gives"):
+            trainer(batch_norm_model(), by(lambda loop, wrong=wrong: wrong)).train(PHASE, 1)
