@@ -162,13 +162,13 @@ async def test_deaths_in_a_training_loop_of_the_user_s(federation: Build, tmp_pa
     """It draws, reads by a loader of its own and keeps an optimiser and tensors from round to round."""
     page = (Path(__file__).parents[2] / "docs" / "loops.md").read_text("utf-8")
     plain = page.partition("## PyTorch")[2].partition("```python\n")[2].partition("```")[0]
-    (tmp_path / "page_loop.py").write_text(
+    (tmp_path / "drawing_loop.py").write_text(
         plain + "def drawing(loop):\n"
         "    kept = loop.state.setdefault('drawn', torch.zeros(()))\n"
         "    kept += torch.rand(())\n"
         "    return {'loss': plain(loop), 'drawn': kept}\n"
     )
-    training, data = {"loop": "page_loop:drawing"}, {"name": "digits", "limit": 300}
+    training, data = {"loop": "drawing_loop:drawing"}, {"name": "digits", "limit": 300}
     made = federation({"name": "fibfl", **ADAM}, 3, data=data, rounds=ROUNDS, code=str(tmp_path), training=training)
     results = run_with_deaths(made)
     runtimes = await run_in_process(made.spec, tmp_path / "memory")
