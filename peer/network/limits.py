@@ -101,7 +101,7 @@ class Limits:
     accidents: int = 3
     """Frames in a row that a neighbour calls damaged before that is reported."""
     belated: int = 4
-    """Calls from a former neighbour that are not reported."""
+    """Calls from a former neighbour that are not reported, as it may not know yet that it is none."""
     candidates: int = 4
     """Streams of one caller besides the active one."""
     successions: int = 8

@@ -37,7 +37,7 @@ class DPFedAvg(PlainSGD, Protocol):
 
     name: Literal["dp-fedavg"] = "dp-fedavg"
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """q: probability of drawing each peer in a round."""
+    """q: probability of drawing each peer in a round, known to peers only."""
     clip_norm: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     """S: maximum norm of an update."""
     noise_multiplier: Annotated[float, Field(ge=0, le=1e6)] = 1.0

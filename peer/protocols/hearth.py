@@ -42,7 +42,7 @@ class Hearth(MeanExtractor):
     epochs: Epochs = 5
     """Local epochs of θ and η together."""
     refit_epochs: Epochs = 5
-    """Epochs of ψ after the mean."""
+    """Epochs of ψ after the mean; 0: ψ is η with the label prior in its bias."""
     batch_size: BatchSize = 64
     predicts: Literal["local", "balanced"] = "local"
     """Head for predictions: ψ for data like its own, η for all classes alike."""

@@ -171,7 +171,7 @@ class LabelFlip(Settings):
 
 
 class Noise(Settings):
-    """Adds Gaussian noise to what it sends."""
+    """Adds Gaussian noise, new in each message, to what it sends."""
 
     kind: Literal["noise"]
     """Noise on what is sent."""
@@ -214,7 +214,7 @@ def _behaviour_words(behaviour: Behaviour) -> list[str]:
 
 
 class StopEarly(Settings):
-    """Peers exchange their headline figure on held-back samples and decide by the mean."""
+    """Peers exchange their headline figure on held-back samples and decide by the mean, which a liar can move."""
 
     patience: int = Field(default=5, ge=1)
     """Evaluations without a better mean before the end."""

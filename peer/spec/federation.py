@@ -116,7 +116,7 @@ class Spec(Settings):
     on_stop: Literal["stop", "leave"] = "stop"
     """On SIGTERM: stop at once, or, with `on_loss: bypass`, [leave](views.md#when-a-member-leaves)."""
     patience: Annotated[float, Field(gt=0, le=1e7)] = 60.0
-    """Seconds to wait for neighbours at start and end, with `on_loss: stop` always."""
+    """Seconds to wait for neighbours at the start and the end, and while running with `on_loss: stop`."""
     plaintext: bool | Literal["trusted"] = False
     """Allow connections without certificates between machines; [with `on_loss: bypass`](views.md#without-certificates)
     `trusted`."""

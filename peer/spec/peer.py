@@ -39,7 +39,7 @@ class TLS(Settings):
     """The certificate's private key, PEM."""
     earlier: tuple[PeerPath, ...] = ()
     """Earlier CA certificates, PEM, for [a peer that lost its
-    directory](views.md#when-certificates-are-renewed)."""
+    directory](views.md#when-certificates-are-renewed): they verify past views only."""
 
 
 class PeerConfig(Settings):
@@ -56,11 +56,11 @@ class PeerConfig(Settings):
     out: PeerPath | None = None
     """Directory for this peer's files. Default: its id."""
     threads: Threads = 1
-    """Threads for training; auto: all usable cores."""
+    """Threads for training; auto: all usable cores. Identical bits are promised for 1."""
     gpu_memory: Annotated[float, Field(gt=0, le=1)] | None = None
     """Maximum share of the GPU's memory. Default: no limit."""
     tls: TLS | None = None
-    """Certificates; without them nothing is encrypted."""
+    """Certificates; without them identity is a claim and nothing is encrypted."""
     health: Address | None = None
     """host:port for unauthenticated gRPC health checks."""
     metrics: Port | None = None

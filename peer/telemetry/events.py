@@ -114,7 +114,7 @@ class Started(Event):
     members: tuple[str, ...] = ()
     """All members of that view."""
     certificate_expires: Moment | None = None
-    """Until when its certificates are valid; null without certificates."""
+    """Until when its certificates are valid, in Unix seconds; null without certificates."""
 
     def __str__(self) -> str:
         return f"{self.id} of {self.federation} starts ({self.protocol}, {self.rounds} rounds)"
@@ -229,7 +229,7 @@ class Rewound(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundDurable(Event):
-    """Rounds up to this one are on the peer's disk."""
+    """Rounds up to this one are on the peer's disk, and it will not fall back behind them by itself."""
 
     name = "durable"
     level = logging.DEBUG
@@ -246,7 +246,7 @@ class CertificatesChanged(FreeTextEvent):
 
     name = "certificates"
     expires: Moment | None = None
-    """Until when they are valid; null if they are not used."""
+    """Until when they are valid, in Unix seconds; null if they are not used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,7 +258,7 @@ class CertificateExpires(Event):
     file: str
     """The path of the certificate that expires first."""
     expires: Moment
-    """When it expires."""
+    """When it expires, in Unix seconds."""
     days: Count
     """The threshold in days; 0 once it has expired."""
     left: FiniteFloat

@@ -237,3 +237,28 @@ def test_what_infer_draws_is_the_same_in_each_evaluation() -> None:
     first, again = measure(made, data), measure(made, data)
     assert first.loss == again.loss
     assert first.results() == again.results()
+
+
+def as_graphs(samples: list[Sample]) -> tuple[dict[str, Tensor], None]:
+    """Three nodes a sample, and to which each belongs."""
+    nodes = torch.cat([one["x"].repeat(3, 1) for one in samples])
+    return {"nodes": nodes, "of": torch.arange(len(samples)).repeat_interleave(3)}, None
+
+
+class Pooled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, nodes: Tensor, of: Tensor) -> Tensor:
+        return torch.zeros(int(of.max()) + 1, 3).index_add(0, of, self.layer(nodes))
+
+
+def pooled(shape: Any, classes: int) -> nn.Module:
+    return Pooled()
+
+
+def test_graphs_have_more_nodes_than_samples(tmp_path: Path) -> None:
+    data = {"name": "inferring:listed", "collate": "inferring:as_graphs"}
+    file = federation(tmp_path, data=data, model={"name": "inferring:pooled", "head": ["layer.bias"]})
+    assert federate(file, tmp_path / "run", peers=2).result("peer0")["accuracy"]["matched"] > 0

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 from torch.utils.data import Dataset, IterableDataset, Subset, default_collate
 
 from peer.errors import InputError
@@ -219,7 +219,8 @@ class BatchReader(Dataset[Any]):
         made = tree_map(self._as_input, inputs)
         if not self.task.has_classes:
             return ReadBatch(made, self._as_targets(targets))
-        if any(len(one) != len(rows) for one in tree_leaves(made)):
+        # Of several inputs some may count other things than samples: the nodes and edges of graphs, say.
+        if isinstance(made, Tensor) and len(made) != len(rows):
             raise InputError(f"{self.name}: `collate` must make an input of each sample, whose classes are known")
         if known is not None and targets is not None and not np.array_equal(np.asarray(targets).reshape(-1), known):
             raise InputError(

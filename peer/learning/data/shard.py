@@ -39,7 +39,7 @@ class HoldBack:
         """
         count, seed = max(1, round(self.share * len(indices))), derive(self.seed, self.peer, "hold back")
         if groups is None:
-            held, rest = draw(len(indices), min(count, len(indices)), seed)
+            held, rest = draw(len(indices), count, seed)
         else:
             held, rest = draw_groups(groups[indices], count, seed)
         if not len(rest):

@@ -134,7 +134,7 @@ class Table(Source):
             raise InputError(f"{where}: there are no rows after the header")
         frame = self._complete(read)
         y, names = self._targets(frame[self.label], task)
-        features = frame.drop(columns=[self.label, *([self.group] if self.group else [])])
+        features = frame.drop(columns=[*self._beside])
         samples = labelled(self._features(features), y, where, task, "the table", self.label)
         samples = replace(samples, groups=self._groups(frame))
         left_out = len(read) - len(frame)
@@ -150,6 +150,11 @@ class Table(Source):
         numbered = tuple(map(str, range(joined.classes))) if samples.task.has_classes else ()
         return replace(joined, names=Names(columns, classes or numbered))
 
+    @property
+    def _beside(self) -> tuple[str, ...]:
+        """The columns that are not learnt from, the label last."""
+        return (self.group, self.label) if self.group else (self.label,)
+
     def _groups(self, frame: "pandas.DataFrame") -> Groups | None:
         """The number of each row's group."""
         if self.group is None:
@@ -164,17 +169,17 @@ class Table(Source):
 
     def _chosen(self, frame: "pandas.DataFrame") -> "pandas.DataFrame":
         """The columns that are wanted, group and label last; rows are numbered from 0."""
-        beside = [*([self.group] if self.group else []), self.label]
-        for name, what in zip(reversed(beside), ("label", "group"), strict=False):
+        for name in self._beside:
             if name in (self.columns or ()):
+                what = "label" if name == self.label else "group"
                 raise InputError(f"`columns` has `{name}`, which is the {what}; leave it out there")
         found = [*map(str, frame.columns)]
         self._check_label(found)
-        for name in (*(self.columns or ()), *beside):
+        for name in (*(self.columns or ()), *self._beside):
             if name not in found:
                 raise InputError(f"{self.path}: there is no column {name!r}; {suggest(name, found)}")
         return frame.reset_index(drop=True)[
-            [*(self.columns or (name for name in frame.columns if name not in beside)), *beside]
+            [*(self.columns or (name for name in frame.columns if name not in self._beside)), *self._beside]
         ]
 
     def _check_label(self, columns: Sequence[str]) -> None:
@@ -311,12 +316,10 @@ class Parquet(Table, OnDisk):
 
         described = parquet.read_metadata(self.path)
         for column in described.schema.to_arrow_schema():
-            if column.name not in (self.label, self.group) and str(column.type) not in _ARROW_NUMBERS:
+            if column.name not in self._beside and str(column.type) not in _ARROW_NUMBERS:
                 raise InputError(f"{self.path}: column {column.name!r} holds {column.type} and no numbers; convert it")
         sizes = [described.row_group(number).num_rows for number in range(described.num_row_groups)]
-        columns = tuple(
-            name for name in described.schema.to_arrow_schema().names if name not in (self.label, self.group)
-        )
+        columns = tuple(name for name in described.schema.to_arrow_schema().names if name not in self._beside)
         return RowGroups(self.path, columns, (0, *np.cumsum(sizes).tolist()))
 
     def _parse(self, pandas: Any) -> "pandas.DataFrame":
@@ -328,8 +331,7 @@ class Parquet(Table, OnDisk):
             self._check_label(found)
             if self.group and self.group not in found:
                 raise InputError(f"{self.path}: there is no column {self.group!r}; {suggest(self.group, found)}")
-            beside = [self.label, *([self.group] if self.group else [])]
-            return parquet.read_table(self.path, columns=beside).to_pandas()  # type: ignore[no-any-return]
+            return parquet.read_table(self.path, columns=[*self._beside]).to_pandas()  # type: ignore[no-any-return]
         columns = [described.schema.column(number) for number in range(described.num_columns)]
         row = sum(max(_VALUE_BYTES, column.length or 0) for column in columns)
         check_unpacked(self.path, described.num_rows * row, _PLAINLY)
