@@ -5,6 +5,7 @@ for only by the code that reads them. Such a copy needs pinned memory on the CPU
 of the GPU's, from being used again before the copies from and to it are over.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -41,10 +42,19 @@ def in_turn(name: str, number: int) -> str:
     return f"cuda:{number % gpus}" if gpus > 1 else name
 
 
-def limit_memory(device: torch.device, share: float | None) -> None:
-    """Let this process keep no more than that share of a CUDA device's memory, beside what CUDA itself takes."""
-    if share is not None and device.type == "cuda":
-        torch.cuda.set_per_process_memory_fraction(share, device)
+def prepare_device(device: torch.device, memory: float | None) -> None:
+    """Let this process compute the same bits again on a GPU, as a peer must that was killed, and let it keep no more
+    than that share of the GPU's memory, beside what CUDA itself takes.
+
+    Call it before anything is computed there. Where torch has no such form of an operation, it warns and goes on.
+    """
+    if device.type != "cuda":
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it once; without it torch refuses
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # nothing here reads it, and filling takes time
+    if memory is not None:
+        torch.cuda.set_per_process_memory_fraction(memory, device)
 
 
 @contextmanager

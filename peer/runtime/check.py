@@ -11,7 +11,7 @@ import torch
 
 from peer.errors import FailedError, InputError
 from peer.learning.data.shard import Shard
-from peer.learning.device import choose_device, limit_memory, memory_errors
+from peer.learning.device import choose_device, memory_errors, prepare_device
 from peer.learning.model.model import Model
 from peer.network.operator_client import StatusClient
 from peer.network.transport.addresses import TCP_CHECK_TIMEOUT_S, why_taken
@@ -105,7 +105,7 @@ class PeerCheck:
         device = choose_device(self.config.device)
         try:
             with memory_errors():
-                limit_memory(device, self.config.gpu_memory)
+                prepare_device(device, self.config.gpu_memory)
                 torch.zeros(1, device=device)
         except RuntimeError as error:
             raise InputError(f"device `{device}` does not work: {str(error).splitlines()[0]}") from error

@@ -35,11 +35,15 @@ from peer.telemetry.telemetry import Telemetry
 
 
 async def run_in_process(
-    spec: Spec, out: Path, bounds: RuntimeLimits = RuntimeLimits(), own: Mapping[str, Source] | None = None
+    spec: Spec,
+    out: Path,
+    bounds: RuntimeLimits = RuntimeLimits(),
+    own: Mapping[str, Source] | None = None,
+    device: str = "cpu",
 ) -> dict[str, Runtime]:
     """Run every peer of `spec` to its end, each writing into `out`/<id>; return the finished runtimes by id.
 
-    own: data of individual peers, by id, in place of their part of the federation's data.
+    own: data of individual peers, by id, in place of their part of the federation's data. device: that of all models.
     """
     torch.set_num_threads(1)
     raise_open_files()
@@ -49,7 +53,7 @@ async def run_in_process(
     network, runners = MemoryNetwork(board), dict[str, ViewRunner]()
     bounds = bounds.in_one_process(len(spec.ring), spec.patience)
     addresses, common = spec.addresses, SharedData(spec)
-    configs = [_config(id, spec, out, (own or {}).get(id)) for id in spec.ids]
+    configs = [_config(id, spec, out, (own or {}).get(id), device) for id in spec.ids]
     with ThreadPoolExecutor(1, "train") as executor:
         for config in configs:
             transport = partial(network.transport, addresses[config.id])
@@ -60,9 +64,9 @@ async def run_in_process(
     return {id: runner.runtime for id, runner in runners.items() if runner.runtime}
 
 
-def _config(id: str, spec: Spec, out: Path, own: Source | None) -> PeerConfig:
+def _config(id: str, spec: Spec, out: Path, own: Source | None, device: str) -> PeerConfig:
     federation = out / "federation.yaml"
-    return PeerConfig(federation=federation, id=id, device="cpu", out=out / id, data=peer_data(id, spec, own))
+    return PeerConfig(federation=federation, id=id, device=device, out=out / id, data=peer_data(id, spec, own))
 
 
 @dataclass(frozen=True)
@@ -82,12 +86,14 @@ class Federated:
         return content
 
 
-def federate(federation: Path, out: Path, *, peers: int | None = None, overrides: Sequence[str] = ()) -> Federated:
+def federate(
+    federation: Path, out: Path, *, peers: int | None = None, overrides: Sequence[str] = (), device: str = "cpu"
+) -> Federated:
     """Run the federation of the file `federation`, with all its peers in this process, and leave its files in `out`.
 
-    `peers` and `overrides` correspond to `--peers` and `--set` of `dfl-launch run`. InputError if the settings are
-    wrong; an ExceptionGroup of the peers' errors if they fail.
+    `peers`, `overrides` and `device` correspond to `--peers`, `--set` and `--device` of `dfl-launch run`. InputError if
+    the settings are wrong; an ExceptionGroup of the peers' errors if they fail.
     """
     spec = load_spec(federation, peers=peers, overrides=["trace=true", *overrides])
-    asyncio.run(run_in_process(spec, out))
+    asyncio.run(run_in_process(spec, out, device=device))
     return Federated(out, tuple(spec.ids))

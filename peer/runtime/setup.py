@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from peer.learning.data.shard import Shard
-from peer.learning.device import choose_device, limit_memory
+from peer.learning.device import choose_device, prepare_device
 from peer.learning.model.model import Model
 from peer.protocols.base import Resources
 from peer.runtime.data_and_model import SharedData, check_room, fitting_model, load_shard
@@ -74,7 +74,7 @@ class Setup:
 def prepare(config: PeerConfig, spec: Spec, common: SharedData | None = None) -> Setup:
     """Load the data and build the model; InputError if they do not fit together. Creates no files."""
     device = choose_device(config.device)
-    limit_memory(device, config.gpu_memory)
+    prepare_device(device, config.gpu_memory)
     check_directory(config, spec)
     resources = fixed_resources(config, spec)
     recorded = recorded_views(config, spec)

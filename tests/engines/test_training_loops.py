@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from gpu import DEVICES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "loops.md").read_text("utf-8")
 FIT, *CODE = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
@@ -23,19 +24,22 @@ from peer import federate
 import torch
 if __name__ == "__main__":
     for out in ("first", "second"):
-        run = federate(Path("federation.yaml"), Path(out), peers=2)
+        run = federate(Path("federation.yaml"), Path(out), peers=2, device=sys.argv[1])
         print(run.result("peer0")["model_sha256"], run.result("peer0")["accuracy"]["matched"], file=sys.stderr)
 """
 
 
 @pytest.fixture(scope="module")
-def digests() -> dict[str, str]:
+def digests() -> dict[tuple[str, str], str]:
     return {}
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", LOOPS)
-def test_it_trains_with_the_same_bits_each_time(name: str, digests: dict[str, str], tmp_path: Path) -> None:
+def test_it_trains_with_the_same_bits_each_time(
+    name: str, device: str, digests: dict[tuple[str, str], str], tmp_path: Path
+) -> None:
     (tmp_path / "my_loops.py").write_text(BEGIN + LOOPS[name])
     spec = {
         "name": name.replace("_", "-"),
@@ -46,7 +50,7 @@ def test_it_trains_with_the_same_bits_each_time(name: str, digests: dict[str, st
     }
     (tmp_path / "federation.yaml").write_text(json.dumps(spec))
     ran = subprocess.run(
-        [sys.executable, "-c", RUN],
+        [sys.executable, "-c", RUN, device],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
@@ -57,9 +61,10 @@ def test_it_trains_with_the_same_bits_each_time(name: str, digests: dict[str, st
     (first, accuracy), (second, _) = re.findall(r"^([0-9a-f]{64}) ([0-9.]+)$", ran.stderr, re.M)
     assert first == second
     assert float(accuracy) > 0.3
-    digests[name] = first
+    digests[name, device] = first
 
 
-def test_frameworks_take_the_same_steps(digests: dict[str, str]) -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_frameworks_take_the_same_steps(device: str, digests: dict[tuple[str, str], str]) -> None:
     """FedProx's correction included, which each gets to its optimiser in another way."""
-    assert len({digests[name] for name in SAME}) == 1, digests
+    assert len({digests[name, device] for name in SAME}) == 1, digests

@@ -1,10 +1,12 @@
 """Devices by name: what is there is taken, what is not is told."""
 
+import os
+
 import pytest
 import torch
 
 from peer.errors import FailedError, InputError
-from peer.learning.device import choose_device, in_turn, limit_memory, memory_errors
+from peer.learning.device import choose_device, in_turn, memory_errors, prepare_device
 
 
 @pytest.mark.parametrize(("gpus", "chosen"), [(0, "cpu"), (2, "cuda")])
@@ -38,16 +40,22 @@ def test_many_peers_go_round_the_gpus_there_are(monkeypatch: pytest.MonkeyPatch)
     assert [in_turn("auto", number) for number in range(2)] == ["auto", "auto"]
 
 
-@pytest.mark.parametrize(
-    ("device", "share", "set_"), [("cuda:1", 0.25, True), ("cuda:1", None, False), ("cpu", 1, False)]
-)
-def test_a_share_of_a_gpus_memory_is_for_cuda(
-    device: str, share: float | None, set_: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_repeats_its_bits_and_keeps_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[float, torch.device]] = []
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *given: told.append(given))
-    limit_memory(torch.device(device), share)
-    assert told == ([(share, torch.device(device))] if set_ else [])
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    try:
+        prepare_device(torch.device("cpu"), 1)
+        assert not torch.are_deterministic_algorithms_enabled()
+        prepare_device(torch.device("cuda:1"), None)
+        assert not told
+        prepare_device(torch.device("cuda:1"), 0.25)
+        assert told == [(0.25, torch.device("cuda:1"))]
+        assert torch.are_deterministic_algorithms_enabled()
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_only_a_full_gpu_is_told_as_one() -> None:

@@ -18,6 +18,8 @@ from meta_device import META, Copy, Device
 from peer.network.transport.memory import MemoryNetwork
 from peer.protocols.base import Peer
 from peer.runtime.data_and_model import fitting_model
+from peer.runtime.lifecycle import Lifecycle
+from peer.runtime.rounds.learner import Learner
 from peer.runtime.rounds.local_peer import LocalPeer
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import prepare
@@ -86,6 +88,26 @@ async def test_each_vector_leaves_by_one_copy_and_arrives_by_one(name: str, tmp_
             assert device.placed[-1] == ONE
             assert there.model.device == META
             assert all(copy.non_blocking for copy in device.placed)
+
+
+async def test_all_samples_lie_where_the_model_does(tmp_path: Path) -> None:
+    """Those that it is tested on and those held back, too; also once they are standardised, and after a drift."""
+    spec = specification("standardised")
+    spec = spec.model_copy(update={"hold_back": 0.3, "data": spec.data.model_copy(update={"validation": 0.2})})
+    config = PeerConfig(federation=tmp_path / "f.yaml", id="peer0", device="cpu", out=tmp_path / "peer0")
+    setup = prepare(config, spec)
+    setup.model = fitting_model(config, spec, setup.shard, META)
+    with Device(), ThreadPoolExecutor(1) as executor:
+        learner = Learner(setup, executor, Lifecycle(lambda _: None))
+
+        def places() -> list[torch.device | None]:
+            shard = learner.shard
+            parts = (shard.train, shard.test, shard.validation, shard.held_back, learner.trainer.samples)
+            return [part and part.device for part in parts]
+
+        assert places() == [META] * 5
+        assert await learner.load_data_for(3)
+        assert places() == [META] * 5
 
 
 def test_a_protocol_reaches_nothing_but_the_interface() -> None:

@@ -4,12 +4,13 @@ A common data set is read and split once (`CommonData`); data of a peer's own ar
 that are held back are a peer's own, not trained on: by them it finds out how good its model is, test set apart.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from peer.errors import InputError
@@ -73,11 +74,17 @@ class Shard:
     held_back: Samples | None = None
     """Training samples of the peer that it does not train on; None unless `hold_back` sets some aside."""
 
+    def to(self, device: torch.device) -> "Shard":
+        """Return it with all of its samples on the device, without a copy of those that are there."""
+        return self._with(lambda samples: samples.to(device))
+
     def standardised(self, standard: Standardisation) -> "Shard":
         """Standardise all of its samples, none of which may be standardised yet."""
-        train, test = self.train.standardised(standard), self.test.standardised(standard)
-        public, held = (some and some.standardised(standard) for some in (self.validation, self.held_back))
-        return replace(self, train=train, test=test, validation=public, held_back=held)
+        return self._with(lambda samples: samples.standardised(standard))
+
+    def _with(self, change: Callable[[Samples], Samples]) -> "Shard":
+        public, held = (some and change(some) for some in (self.validation, self.held_back))
+        return replace(self, train=change(self.train), test=change(self.test), validation=public, held_back=held)
 
     def close(self) -> None:
         """End what reads the samples, where they are not in memory."""

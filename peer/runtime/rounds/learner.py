@@ -33,12 +33,13 @@ class Learner:
         self._setup, self._executor, self._lifecycle = setup, executor, lifecycle
         self._how, self._since = setup.spec.training, 1
         self.model = setup.model
-        self.trainer = self.new_trainer(self._how)
         self.standard: Standardisation | None = None
         """The means and deviations in use; None if the samples are not standardised."""
         self.loss: float | None = None
         """The loss of the last training; None before the first."""
-        self._use(setup.shard)
+        self._take(setup.shard)
+        self.trainer = self.new_trainer(self._how)
+        self.trainer.set_data(self.shard.train, self.shard.held_back)
 
     @property
     def shard(self) -> Shard:
@@ -115,14 +116,17 @@ class Learner:
         self._use(self.shard.standardised(standard))
 
     def _use(self, shard: Shard) -> None:
-        if self.shard is not shard:
-            self.shard.close()
-        self._setup.shard = shard
-        self.trainer.set_data(shard.train, shard.held_back)
+        self.shard.close()
+        self._take(shard)
+        self.trainer.set_data(self.shard.train, self.shard.held_back)
+
+    def _take(self, shard: Shard) -> None:
+        """Hold these data in place of others, on the model's device."""
         # A peer states the labels that it trains on, right or wrong.
         mix = class_mix(shard.train, shard.classes) if shard.task.has_classes else shard.proportions
         self.proportions = torch.from_numpy(mix)
-        self.validation = shard.validation.to(self.model.device) if shard.validation else None
+        self._setup.shard = shard = shard.to(self.model.device)
+        self.validation = shard.validation
 
     def data_summary(self, round: int) -> DataSummary:
         """The event that says what this peer trains on from that round on."""
