@@ -1,7 +1,8 @@
 """A GPU at work: an epoch of ResNet-18 by the trainer against plain loops, and four peers on one GPU against one peer.
 
 Run: python -m benchmarks.gpu [--device cuda:1]. Images are 3 × 32 × 32, batches of 128, SGD with momentum. The loops
-run in this process, in turns with the trainer, each until the GPU has nothing left to do:
+run in this process, in turns with the trainer, each until the GPU has nothing left to do. The trainer gives the same bits in
+each run; `unrepeatable` is the trainer without that, as the loops are:
 
 - `tensors`: shuffled batches by index from tensors on the GPU, torch's fused SGD, no value read before the end;
 - `DataLoader`: over a TensorDataset on the CPU, its batches pinned, `loss.item()` after each step.
@@ -32,7 +33,7 @@ from benchmarks.measure import Cost, in_turns, machine, median, ratio
 from launcher.engines.local import ForkServer
 from peer.errors import InputError
 from peer.learning.data.samples import InMemory
-from peer.learning.device import choose_device
+from peer.learning.device import choose_device, prepare_device
 from peer.learning.model.model import Model
 from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
@@ -55,14 +56,15 @@ def images(samples: int) -> InMemory:
     return InMemory(torch.rand(samples, *SHAPE, generator=generator), torch.arange(samples) % CLASSES)
 
 
-def timed(device: torch.device, epoch: Callable[[], object]) -> Turn:
-    """Until all is computed that the epoch asks for."""
+def timed(device: torch.device, epoch: Callable[[], object], repeatable: bool) -> Turn:
+    """Until all is computed that the epoch asks for; `repeatable`: by algorithms that give the same bits again."""
 
     def wait() -> None:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
     def turn() -> Cost:
+        torch.use_deterministic_algorithms(repeatable, warn_only=True)
         wait()
         wall, cpu = time.perf_counter(), time.process_time()
         epoch()
@@ -113,12 +115,15 @@ def contestants(device: torch.device, samples: int, batch: int) -> dict[str, Tur
         for x, y in loader:
             yield x.to(device, non_blocking=True), y.to(device, non_blocking=True)
 
-    epochs = {
-        "trainer": lambda: trainer.train(phase, next(numbers)),
-        "tensors": plain_loop(device, by_index, told=False),
-        "DataLoader": plain_loop(device, copied, told=True),
+    def trained() -> object:
+        return trainer.train(phase, next(numbers))
+
+    return {
+        "trainer": timed(device, trained, repeatable=True),
+        "unrepeatable": timed(device, trained, repeatable=False),
+        "tensors": timed(device, plain_loop(device, by_index, told=False), repeatable=False),
+        "DataLoader": timed(device, plain_loop(device, copied, told=True), repeatable=False),
     }
-    return {name: timed(device, epoch) for name, epoch in epochs.items()}
 
 
 def seconds_a_round(runner: asyncio.Runner, server: ForkServer, place: Path, ids: list[str]) -> float:
@@ -167,6 +172,7 @@ def main() -> None:
     asked = parser.parse_args()
     try:
         device = choose_device(asked.device)
+        prepare_device(device, None)
     except InputError:
         print(f"There is no `{asked.device}` here, so nothing was measured; --device cpu tries it all on a CPU.")
         return
@@ -177,7 +183,7 @@ def main() -> None:
     for name, taken in costs.items():
         cost, times = median(taken), ratio(costs["trainer"], taken)
         print(
-            f"  {name:10} {cost.wall:7.3f} s wall {cost.cpu:7.3f} s CPU   the trainer takes {times.wall:.2f} × its wall"
+            f"  {name:12} {cost.wall:7.3f} s wall {cost.cpu:7.3f} s CPU   the trainer takes {times.wall:.2f} × its wall"
         )
     print(f"  four peers train on {sorted(four)[len(four) // 2]:.2f} × the samples a second of one, on the same device")
 

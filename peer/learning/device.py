@@ -52,7 +52,8 @@ def prepare_device(device: torch.device, memory: float | None) -> None:
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it once; without it torch refuses
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # nothing here reads it, and filling takes time
+    # Nothing here reads such memory, and filling it takes time.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if memory is not None:
         torch.cuda.set_per_process_memory_fraction(memory, device)
 
