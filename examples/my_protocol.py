@@ -26,4 +26,4 @@ class RingMedian(Protocol):
         await peer.train(*self.local())
         received = await peer.exchange("extractor")
         left, right = received[peer.left].vector, received[peer.right].vector
-        peer.extractor.copy_(torch.stack([left, peer.extractor, right]).median(0).values)
+        peer.extractor.copy_(torch.stack([left, peer.extractor, right]).sort(0).values[1])

@@ -182,7 +182,7 @@ def show_so_far(collected: Collected, output: Output, as_json: bool) -> None:
     spec, headline = data.spec, data.headline
     peers: list[dict[str, Any]] = []
     for id, history in data.histories.items():
-        until = [done for round, done in history.rounds.items() if round <= data.completed]
+        until = [done for number, done in history.rounds.items() if number <= data.completed]
         judged = max((done for done in until if done.evaluated), key=lambda done: done.round, default=None)
         peers.append(
             {

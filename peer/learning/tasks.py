@@ -525,9 +525,9 @@ class Segmentation(Task):
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if self.ignore is None:
-            loss = functional.cross_entropy(outputs, targets)
+            loss = _cross_entropy(outputs, targets, "mean")
         else:
-            total = functional.cross_entropy(outputs, targets, reduction="sum", ignore_index=self.ignore)
+            total = _cross_entropy(outputs, targets, "sum", self.ignore)
             loss = total / self._known(targets).sum().clamp(min=1)
         return loss + self.dice_weight * self._soft_dice_loss(outputs, targets) if self.dice_weight else loss
 
@@ -576,6 +576,16 @@ _SPACE = (1, 2, 3, 4)
 def _planes(classes: Tensor, count: int) -> Tensor:
     """(n, H, W) → bool (n, count, H, W), or with D before H: where each class is."""
     return classes[:, None] == torch.arange(count, device=classes.device).view(-1, *[1] * (classes.ndim - 1))
+
+
+def _cross_entropy(outputs: Tensor, targets: Tensor, reduction: str, ignore: int | None = None) -> Tensor:
+    """The cross entropy of logits (n, classes, *places) and classes (n, *places)."""
+    shape = targets.shape
+    if outputs.is_cuda:  # where only the kernel for one place a sample gives the same bits each time
+        outputs, targets = outputs.movedim(1, -1).flatten(0, -2), targets.flatten()
+    ignored = -100 if ignore is None else ignore  # -100: torch's own, which no class has
+    loss = functional.cross_entropy(outputs, targets, reduction=reduction, ignore_index=ignored)
+    return loss.view(shape) if reduction == "none" else loss
 
 
 class LanguageModel(Task):
@@ -641,7 +651,7 @@ class LanguageModel(Task):
 
     def _each(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The cross entropy at each place, (n, T); 0 where nothing is asked for."""
-        return functional.cross_entropy(outputs.transpose(1, 2), targets, reduction="none", ignore_index=self.ignore)
+        return _cross_entropy(outputs.transpose(1, 2), targets, "none", self.ignore)
 
 
 TASKS: dict[str, type[Task]] = {

@@ -9,9 +9,10 @@ from peer.errors import FailedError, InputError
 from peer.learning.device import choose_device, in_turn, memory_errors, prepare_device
 
 
-@pytest.mark.parametrize(("gpus", "chosen"), [(0, "cpu"), (2, "cuda")])
+@pytest.mark.parametrize(("gpus", "chosen"), [(0, "cpu"), (2, "cuda:0")])
 def test_auto_takes_a_gpu_where_there_is_one(gpus: int, chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     assert choose_device("auto") == torch.device(chosen)
     assert choose_device("cpu") == torch.device("cpu")
 

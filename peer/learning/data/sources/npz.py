@@ -6,6 +6,7 @@ import struct
 import zipfile
 import zlib
 from pathlib import Path
+from tokenize import TokenError
 from typing import Literal
 
 import numpy as np
@@ -94,7 +95,7 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Arra
             raise zipfile.BadZipFile(f"{info.filename} is compressed in another way than NumPy does")
     try:
         return _array(content)
-    except ValueError as error:
+    except (ValueError, TokenError) as error:  # NumPy takes headers apart into tokens, which Python 3.12 may refuse
         raise InputError(f"{path}: {info.filename} is not a plain array ({error})") from error
 
 
