@@ -1,8 +1,8 @@
 """A GPU at work: an epoch of ResNet-18 by the trainer against plain loops, and four peers on one GPU against one peer.
 
 Run: python -m benchmarks.gpu [--device cuda:1]. Images are 3 × 32 × 32, batches of 128, SGD with momentum. The loops
-run in this process, in turns with the trainer, each until the GPU has nothing left to do. The trainer gives the same bits
-each time; `unrepeatable` is the trainer without that, as the loops are:
+run in this process, in turns with the trainer, each until the GPU has nothing left to do. The trainer gives the same
+bits each time; `unrepeatable` is the trainer without that, as the loops are:
 
 - `tensors`: shuffled batches by index from tensors on the GPU, torch's fused SGD, no value read before the end;
 - `DataLoader`: over a TensorDataset on the CPU, its batches pinned, `loss.item()` after each step.
