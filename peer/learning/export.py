@@ -4,7 +4,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from math import prod
+from math import isnan, nan, prod
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from peer.errors import InputError
 from peer.files import open_plain, sync, write_atomically
-from peer.learning.data.samples import Names, Standardisation
+from peer.learning.data.samples import Names, Rule, Standardisation
 from peer.learning.model.model import Model
 from peer.learning.model.settings import ModelSettings
 from peer.learning.model.shape_check import Example
@@ -44,7 +44,7 @@ def save_model(model: Model, path: str | Path) -> None:
     The metadata says how to build it again, each as JSON: `model` its name, `shape` of an input, `classes`, the `task`,
     and, where they are needed, further `settings`; `head` lists the head's tensors where their names do not tell;
     `columns` and `class_names` what data with names call them; `standard` the `means` and `deviations` by which inputs
-    were standardised.
+    were standardised, and the values `imputed`, null in columns that may lack none; `rules` how these were found.
     """
     described = {"model": model.name, "shape": model.shape, "classes": model.classes}
     described["task"] = {"name": model.task.name} | model.task.model_dump(mode="json", exclude_defaults=True)
@@ -52,11 +52,14 @@ def save_model(model: Model, path: str | Path) -> None:
         described["settings"] = settings
     if model.frozen or model.settings.head is not None:
         described["head"] = [entry.name for entry in model.entries("head")]
-    named = {"columns": model.names.columns, "class_names": model.names.classes}
+    named = {"columns": model.names.columns, "class_names": model.names.classes, "rules": model.names.rules}
     described |= {key: names for key, names in named.items() if names}
     if model.standard:
         values = {"means": model.standard.means, "deviations": model.standard.deviations}
         described["standard"] = {key: value.tolist() for key, value in values.items()}
+        if model.standard.imputed is not None:
+            imputed = model.standard.imputed.tolist()
+            described["standard"] |= {"imputed": [None if isnan(value) else value for value in imputed]}
     metadata = {key: json.dumps(value) for key, value in described.items()}
     _write(Path(path), safetensors.torch.save(state_dict(model), metadata))
 
@@ -95,7 +98,7 @@ def load_model(path: str | Path, *, user_model: str | None = None, user_task: st
     model = build(described.as_settings(path), example, seed=0)
     model.load(tensors)
     model.train(False)
-    model.names = Names(described.columns, described.class_names)
+    model.names = Names(described.columns, described.class_names, described.rules)
     model.standard = described.standard.as_tensors() if described.standard else None
     return model
 
@@ -137,13 +140,16 @@ class HeaderTask(BaseModel):
 
 
 class HeaderStandardisation(BaseModel):
-    """How inputs are standardised."""
+    """How inputs are imputed and standardised."""
 
     means: tuple[FiniteFloat, ...]
     deviations: tuple[Annotated[FiniteFloat, Field(gt=0)], ...]
+    imputed: tuple[FiniteFloat | None, ...] | None = None
 
     def as_tensors(self) -> Standardisation:
-        return Standardisation(torch.tensor(self.means), torch.tensor(self.deviations))
+        known = None if self.imputed is None else [nan if value is None else value for value in self.imputed]
+        imputed = None if known is None else torch.tensor(known)
+        return Standardisation(torch.tensor(self.means), torch.tensor(self.deviations), imputed)
 
 
 class ModelFileHeader(BaseModel):
@@ -156,15 +162,22 @@ class ModelFileHeader(BaseModel):
     settings: Json[dict[str, JsonValue]] = Field(default_factory=dict)
     columns: Json[tuple[str, ...]] = ()
     class_names: Json[tuple[str, ...]] = ()
+    rules: Json[dict[str, Rule]] = Field(default_factory=dict)
     standard: Json[HeaderStandardisation] | None = None
 
     @model_validator(mode="after")
     def _of_one_size(self) -> Self:
         """Check that names and statistics are as many as columns and classes."""
-        standard = (self.standard.means, self.standard.deviations) if self.standard else ()
+        found = self.standard
+        imputed = (found and found.imputed) or ()
+        standard = (found.means, found.deviations, imputed) if found else ()
         for told in (self.columns, *standard):
             if told and self.shape != (len(told),):
                 raise ValueError("the columns are not those of its inputs")
+        names = Names(self.columns, rules=self.rules)
+        has_rule = [name in self.rules for name in self.columns] if self.rules else []
+        if Names.imputing(names.raw, self.rules) != names or [value is not None for value in imputed] != has_rule:
+            raise ValueError("the imputed columns are not those that have rules")
         if self.class_names and len(self.class_names) != self.classes:
             raise ValueError("the class names are not those of its classes")
         return self
