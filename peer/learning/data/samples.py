@@ -25,6 +25,12 @@ Rule = Literal["mean", "median", "category"]
 """How missing values of a column are imputed; by `category` as by `mean`, and a further column tells where (`flag`)."""
 
 
+USELESS = (
+    "the columns' {}, as found with the other peers, are of no use; look for a column of numbers out of all "
+    "proportion, or a peer that tells wrong ones"
+)
+
+
 def flag(column: str) -> str:
     """The name of the column that is 1 where another has no value, else 0."""
     return f"{column} missing"
@@ -42,12 +48,8 @@ class Standardisation:
     def __post_init__(self) -> None:
         """Raise FailedError if no input could be standardised so: other peers contribute to them."""
         usable = bool(torch.isfinite(self.means).all() and torch.isfinite(self.deviations).all())
-        usable = usable and (self.imputed is None or not bool(self.imputed.isinf().any()))
         if not usable or not bool((self.deviations > 0).all()):
-            raise FailedError(
-                "the columns' means and deviations, as found with the other peers, are of no use; look for a column of "
-                "numbers out of all proportion, or a peer that tells wrong ones"
-            )
+            raise FailedError(USELESS.format("means and deviations"))
 
     def __call__(self, x: Tensor) -> Tensor:
         """(..., columns) float32 on any device, imputed where it is NaN, and standardised."""
@@ -67,12 +69,6 @@ class Standardisation:
         count = len(names.rules)
         means, deviations = vector[: len(vector) - count].clone().chunk(2)
         return cls(means, deviations, names.placed(vector[len(vector) - count :]))
-
-    @classmethod
-    def only_imputing(cls, values: Tensor, names: "Names") -> Self:
-        """Impute by these values, (columns that may lack values,), and change nothing else."""
-        count = len(names.columns)
-        return cls(torch.zeros(count), torch.ones(count), names.placed(values))
 
 
 def check_columns(shape: object, where: str) -> None:
@@ -286,8 +282,6 @@ class InMemory(Samples):
         pass
 
 
-SHARE_ERROR = 1e-3
-"""By how much a share may exceed 1 after rounding around the ring."""
 STATISTICS_BATCH = 4096
 """Samples that are looked at together."""
 CONSTANT_BELOW = torch.finfo(torch.float32).eps
@@ -295,9 +289,9 @@ CONSTANT_BELOW = torch.finfo(torch.float32).eps
 
 
 def typical_values(samples: Samples, names: Names) -> Tensor:
-    """Return of each column that may lack values the share of samples that have one, and that share times their mean
-    or median: float32 (2·such columns,), (0,) where there are none. Weighted means of several peers' give shares of all
-    their samples, means of all their values, and means of their medians, by the number of values."""
+    """Return, for columns that may lack values, the share of samples that have one, and that share times the mean or
+    median of these: float32 (2·such columns,). Weighted means over peers give the same of all samples together, but of
+    medians their mean, weighted by numbers of values."""
     x = next(iter(samples.in_order(max(1, len(samples))))).inputs.cpu().double().numpy()[:, names.places]
     there = ~np.isnan(x)
     shares, typical = there.mean(0), np.zeros(x.shape[1])
@@ -308,21 +302,17 @@ def typical_values(samples: Samples, names: Names) -> Tensor:
 
 
 def imputation_of(found: Tensor, names: Names) -> Standardisation:
-    """Take what stands for missing values from `typical_values`, perhaps their mean over peers. FailedError if a column
-    has no value at all, or shares are none: other peers contribute to them."""
+    """Only impute, by what `typical_values` gave, perhaps its mean over peers. FailedError if a column has no value."""
     shares, totals = found.double().chunk(2)
     for name, share in zip(names.rules, shares.tolist(), strict=True):
-        if share == 0:
+        if not share > 0:  # a liar can make it negative
             raise FailedError(
-                f"column `{name}` has no value in any training sample, and so nothing to impute by; name the other "
-                "columns in `columns`"
+                f"column `{name}` has no value in any training sample, so there is nothing to impute by; name the "
+                "other columns in `columns`"
             )
-    if not bool(((shares > 0) & (shares < 1 + SHARE_ERROR)).all()):
-        raise FailedError(
-            "the shares of samples that have a value, as found with the other peers, are of no use; look for a peer "
-            "that tells wrong ones"
-        )
-    return Standardisation.only_imputing((totals / shares).float(), names)
+    if not bool((values := (totals / shares).float()).isfinite().all()):
+        raise FailedError(USELESS.format("values for missing ones"))
+    return Standardisation(torch.zeros(len(names.columns)), torch.ones(len(names.columns)), names.placed(values))
 
 
 def first_pass(samples: Samples) -> Tensor:

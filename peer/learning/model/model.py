@@ -111,11 +111,11 @@ def as_inputs(x: Any, names: Names, dtype: torch.dtype, device: torch.device) ->
         named = _columns_in_order(x, columns) if columns else x
         numbers = [_column_numbers(named[name], name) for name in named.columns]
         batch = torch.as_tensor(np.stack(numbers, axis=1), dtype=dtype, device=device)
-    if batch.is_floating_point() and not bool(torch.isfinite(batch).all()):
-        known = batch.clone()
-        if names.rules and batch.shape[-1:] == (len(columns),):
-            known[..., names.places] = known[..., names.places].nan_to_num(posinf=torch.inf, neginf=-torch.inf)
-        _refuse_not_finite(known, columns)
+    wrong = ~torch.isfinite(batch)
+    if names.rules and batch.shape[-1:] == (len(columns),):
+        wrong[..., names.places] &= ~batch[..., names.places].isnan()
+    if bool(wrong.any()):
+        _refuse_not_finite(batch, wrong, columns)
     return batch
 
 
@@ -139,12 +139,10 @@ def _column_numbers(column: Any, name: Any) -> np.ndarray[Any, np.dtype[Any]]:
         raise InputError(f"column `{name}` holds something other than numbers ({error}); convert it") from error
 
 
-def _refuse_not_finite(batch: Tensor, columns: Sequence[str]) -> None:
-    """InputError for the first value that is not finite, if there is one."""
-    rows = batch[None] if batch.ndim < 2 else batch
-    if not len(places := torch.argwhere(~torch.isfinite(rows))):
-        return
-    place = places[0].tolist()
+def _refuse_not_finite(batch: Tensor, wrong: Tensor, columns: Sequence[str]) -> None:
+    """InputError for the first value that is wrong."""
+    rows, wrong = (batch[None], wrong[None]) if batch.ndim < 2 else (batch, wrong)
+    place = torch.argwhere(wrong)[0].tolist()
     row, column = place[0], place[-1]
     where = f" in column {f'`{columns[column]}`' if column < len(columns) else column + 1}" if rows.ndim == 2 else ""
     raise InputError(

@@ -16,7 +16,7 @@ from peer.learning.data.samples import Rule, check_columns
 from peer.learning.data.transforms import Steps, transforms_by_use
 from peer.learning.randomness import draw
 from peer.learning.tasks import Classification, Task
-from peer.settings import Settings, names_peers, of_peer, spelled
+from peer.settings import Settings, Wanted, names_peers, of_peer, spelled
 
 
 def _true_or_whose(given: Any) -> Any:
@@ -48,7 +48,10 @@ class Source(Settings):
     standardize: Annotated[Literal["own", "federation"] | None, BeforeValidator(_true_or_whose)] = None
     """[Bring each column](data.md#columns-of-one-scale) to mean 0 and deviation 1, by each peer's training samples
     (`own`, `true`) or all (`federation`)."""
-    impute: Rule | Annotated[dict[str, Rule], Field(min_length=1)] | None = None
+    impute: Annotated[
+        Rule | Annotated[dict[str, Rule], Field(min_length=1)] | None,
+        Wanted("`mean`, `median` or `category`, or one for each of some columns, such as {age: median}"),
+    ] = None
     """Replace [missing values](data.md#missing-values) of all columns, or of those named: `{age: median}`. In the
     federation's data only."""
     workers: int = Field(default=0, ge=0, le=64)

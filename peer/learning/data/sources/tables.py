@@ -93,11 +93,6 @@ _ARROW_NUMBERS = {
 _VALUE_BYTES = 8
 """Bytes of a value in memory."""
 _PLAINLY = "write it without compression and dictionaries"
-HINTS = {
-    False: "`impute` to replace such values, or `when_missing: drop` to leave out such rows",
-    True: "`when_missing: drop` to leave out such rows",
-}
-"""What to do about a missing value: of a feature; of a label or group, which cannot be imputed."""
 
 
 class Table(Source):
@@ -155,22 +150,12 @@ class Table(Source):
     def _imputed(self, columns: Sequence[str]) -> dict[str, Rule]:
         """The rule of each column that may lack values, in the columns' order."""
         rules = self.impute if isinstance(self.impute, Mapping) else dict.fromkeys(columns, self.impute)
-        for name in rules:
-            if name in self._beside:
-                raise InputError(
-                    f"`impute` has `{name}`, which is the {'label' if name == self.label else 'group'} and cannot be "
-                    "made up; `when_missing: drop` leaves out rows without one"
-                )
-            if name not in columns:
-                raise InputError(
-                    f"{self.path}: `impute` has `{name}`, which is not learnt from; {suggest(name, columns)}"
-                )
+        if unknown := [name for name in rules if name not in columns]:
+            why = f"which is not learnt from; {suggest(unknown[0], columns)}"
+            raise InputError(f"{self.path}: `impute` has `{unknown[0]}`, {why}")
         found = {name: rule for name in columns if (rule := rules.get(name))}
-        for name in found:
-            if flag(name) in columns and found[name] == "category":
-                raise InputError(
-                    f"{self.path}: `impute` would add a column `{flag(name)}`, and there is one; rename it"
-                )
+        if twice := [flag(name) for name, rule in found.items() if rule == "category" and flag(name) in columns]:
+            raise InputError(f"{self.path}: `impute` would add a column `{twice[0]}`, and there is one; rename it")
         return found
 
     def _joined(self, samples: Labelled, columns: Names, classes: tuple[str, ...]) -> Dataset:
@@ -269,9 +254,11 @@ class Table(Source):
         missing = np.argwhere(frame.isna().to_numpy())
         if len(missing):
             row, column = missing[0]
+            name = frame.columns[column]
+            hint = "" if name in self._beside else "replace such values by `impute`, "
             raise InputError(
-                f"{self.path}: column {frame.columns[column]!r} has no value in {self._place(row)}; fill it in, or "
-                f"write {HINTS[frame.columns[column] in self._beside]}"
+                f"{self.path}: column {name!r} has no value in {self._place(row)}; fill it in, {hint}or write "
+                "`when_missing: drop` to leave out all such rows"
             )
 
     def _features(self, frame: "pandas.DataFrame") -> Array:
