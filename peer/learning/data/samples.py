@@ -286,6 +286,8 @@ STATISTICS_BATCH = 4096
 """Samples that are looked at together."""
 CONSTANT_BELOW = torch.finfo(torch.float32).eps
 """A deviation so small beside the numbers themselves is that of a column which always is the same."""
+ROUNDING = 1e-3
+"""More than a share of samples, summed up around the ring, can exceed 1 by."""
 
 
 def typical_values(samples: Samples, names: Names) -> Tensor:
@@ -305,12 +307,13 @@ def imputation_of(found: Tensor, names: Names) -> Standardisation:
     """Only impute, by what `typical_values` gave, perhaps its mean over peers. FailedError if a column has no value."""
     shares, totals = found.double().chunk(2)
     for name, share in zip(names.rules, shares.tolist(), strict=True):
-        if not share > 0:  # a liar can make it negative
+        if share == 0:
             raise FailedError(
                 f"column `{name}` has no value in any training sample, so there is nothing to impute by; name the "
                 "other columns in `columns`"
             )
-    if not bool((values := (totals / shares).float()).isfinite().all()):
+    values, possible = (totals / shares).float(), (shares > 0) & (shares < 1 + ROUNDING)
+    if not bool((values.isfinite() & possible).all()):
         raise FailedError(USELESS.format("values for missing ones"))
     return Standardisation(torch.zeros(len(names.columns)), torch.ones(len(names.columns)), names.placed(values))
 

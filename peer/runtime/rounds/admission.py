@@ -138,23 +138,23 @@ async def settle_columns(participant: "Participant") -> None:
     """Find what stands for missing values, means and deviations, together with all members if the spec says so, and
     impute and standardise the samples."""
     spec, learner, samples = participant.setup.spec, participant.learner, participant.face.data
-    names, imputed = learner.shard.names, None
+    names, count, settled = learner.shard.names, len(samples), None
 
     async def found(name: str, of_own: Callable[..., Tensor], *arguments: Any) -> Tensor:
-        vector = await learner.compute(of_own, samples, *arguments)
+        vector = await learner.compute(of_own, *arguments)
         if name in spec.found_together:
-            await participant.communicator.runtime_mean(name, vector, len(samples))
+            await participant.communicator.runtime_mean(name, vector, count)
         return vector
 
     if spec.data.impute:
-        imputation = imputation_of(await found(IMPUTED, typical_values, names), names)
-        samples, imputed = samples.standardised(imputation), imputation.imputed
+        settled = imputation_of(await found(IMPUTED, typical_values, samples, names), names)
+        samples = samples.standardised(settled)
     if spec.data.standardize:
-        first = await found(MEANS, first_pass)
-        standard = standardisation_of(first, await found(VARIANCES, second_pass, first))
-        learner.standardise(replace(standard, imputed=imputed))
-    elif spec.data.impute:
-        learner.standardise(imputation)
+        first = await found(MEANS, first_pass, samples)
+        standard = standardisation_of(first, await found(VARIANCES, second_pass, samples, first))
+        settled = replace(standard, imputed=settled.imputed if settled else None)
+    if settled:
+        learner.standardise(settled)
 
 
 async def admit_columns(participant: "Participant", entrants: Mapping[str, int]) -> None:

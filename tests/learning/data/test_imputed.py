@@ -16,6 +16,7 @@ from peer.learning.data.samples import InMemory, Names, Rule, Standardisation, i
 from peer.learning.data.shard import own_shard
 
 RULES: dict[str, Rule] = {"age": "mean", "crp": "median", "smokes": "category"}
+LIES = (float("nan"), float("inf"), float("-inf"))
 NAMES = Names.imputing(["age", "weight", "crp", "smokes"], RULES)
 
 
@@ -68,18 +69,17 @@ def test_what_goes_to_disk_and_to_others_comes_back() -> None:
         assert torch.equal(one.nan_to_num(7), other.nan_to_num(7))
 
 
-@pytest.mark.parametrize("share", [0.0, -0.25, float("nan"), float("-inf")])
-def test_nobodys_values_and_a_liars_shares_are_refused(share: float) -> None:
-    found = torch.tensor([0.5, share, 0.5, 1, 1, 1])
+def test_a_column_without_any_value_is_refused() -> None:
     with pytest.raises(FailedError, match="column `crp` has no value in any training sample"):
-        imputation_of(found, NAMES)
+        imputation_of(together([frame(30, 1, empty="crp"), frame(40, 2, empty="crp")]), NAMES)
 
 
 @pytest.mark.parametrize(
-    ("share", "total"), [(1e-30, 1e30), (0.5, float("inf")), (float("inf"),) * 2, (1, float("nan"))]
+    ("share", "total"),
+    [(-0.25, 1), (1.25, 1), (1e30, 1), (1e-30, 1e30), *((one, 1) for one in LIES), *((0.5, one) for one in LIES)],
 )
-def test_a_liars_values_that_are_none_are_refused(share: float, total: float) -> None:
-    with pytest.raises(FailedError, match="of no use"):
+def test_a_liars_shares_and_values_are_refused(share: float, total: float) -> None:
+    with pytest.raises(FailedError, match=r"for missing ones, as found with the other peers, are of no use; .* a peer"):
         imputation_of(torch.tensor([share, 0.5, 0.5, total, 1, 1]), NAMES)
 
 
