@@ -4,7 +4,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from math import isnan, nan, prod
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -44,7 +44,7 @@ def save_model(model: Model, path: str | Path) -> None:
     The metadata says how to build it again, each as JSON: `model` its name, `shape` of an input, `classes`, the `task`,
     and, where they are needed, further `settings`; `head` lists the head's tensors where their names do not tell;
     `columns` and `class_names` what data with names call them; `standard` the `means` and `deviations` by which inputs
-    were standardised, and the values `imputed`, null in columns that may lack none; `rules` how these were found.
+    were standardised; `imputed`, of columns that may lack values, the `value` for those and the `rule` that found it.
     """
     described = {"model": model.name, "shape": model.shape, "classes": model.classes}
     described["task"] = {"name": model.task.name} | model.task.model_dump(mode="json", exclude_defaults=True)
@@ -52,14 +52,14 @@ def save_model(model: Model, path: str | Path) -> None:
         described["settings"] = settings
     if model.frozen or model.settings.head is not None:
         described["head"] = [entry.name for entry in model.entries("head")]
-    named = {"columns": model.names.columns, "class_names": model.names.classes, "rules": model.names.rules}
+    named = {"columns": model.names.columns, "class_names": model.names.classes}
     described |= {key: names for key, names in named.items() if names}
     if model.standard:
         values = {"means": model.standard.means, "deviations": model.standard.deviations}
         described["standard"] = {key: value.tolist() for key, value in values.items()}
         if model.standard.imputed is not None:
-            imputed = model.standard.imputed.tolist()
-            described["standard"] |= {"imputed": [None if isnan(value) else value for value in imputed]}
+            found = zip(model.names.rules.items(), model.standard.imputed[model.names.places].tolist(), strict=True)
+            described["imputed"] = {name: {"rule": rule, "value": value} for (name, rule), value in found}
     metadata = {key: json.dumps(value) for key, value in described.items()}
     _write(Path(path), safetensors.torch.save(state_dict(model), metadata))
 
@@ -98,8 +98,8 @@ def load_model(path: str | Path, *, user_model: str | None = None, user_task: st
     model = build(described.as_settings(path), example, seed=0)
     model.load(tensors)
     model.train(False)
-    model.names = Names(described.columns, described.class_names, described.rules)
-    model.standard = described.standard.as_tensors() if described.standard else None
+    model.names = described.names
+    model.standard = described.as_tensors()
     return model
 
 
@@ -140,16 +140,17 @@ class HeaderTask(BaseModel):
 
 
 class HeaderStandardisation(BaseModel):
-    """How inputs are imputed and standardised."""
+    """How inputs are standardised."""
 
     means: tuple[FiniteFloat, ...]
     deviations: tuple[Annotated[FiniteFloat, Field(gt=0)], ...]
-    imputed: tuple[FiniteFloat | None, ...] | None = None
 
-    def as_tensors(self) -> Standardisation:
-        known = None if self.imputed is None else [nan if value is None else value for value in self.imputed]
-        imputed = None if known is None else torch.tensor(known)
-        return Standardisation(torch.tensor(self.means), torch.tensor(self.deviations), imputed)
+
+class HeaderImputation(BaseModel):
+    """What stands for missing values of a column."""
+
+    rule: Rule
+    value: FiniteFloat
 
 
 class ModelFileHeader(BaseModel):
@@ -162,22 +163,18 @@ class ModelFileHeader(BaseModel):
     settings: Json[dict[str, JsonValue]] = Field(default_factory=dict)
     columns: Json[tuple[str, ...]] = ()
     class_names: Json[tuple[str, ...]] = ()
-    rules: Json[dict[str, Rule]] = Field(default_factory=dict)
     standard: Json[HeaderStandardisation] | None = None
+    imputed: Json[dict[str, HeaderImputation]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _of_one_size(self) -> Self:
         """Check that names and statistics are as many as columns and classes."""
-        found = self.standard
-        imputed = (found and found.imputed) or ()
-        standard = (found.means, found.deviations, imputed) if found else ()
+        standard = (self.standard.means, self.standard.deviations) if self.standard else ()
         for told in (self.columns, *standard):
             if told and self.shape != (len(told),):
                 raise ValueError("the columns are not those of its inputs")
-        names = Names(self.columns, rules=self.rules)
-        has_rule = [name in self.rules for name in self.columns] if self.rules else []
-        if Names.imputing(names.raw, self.rules) != names or [value is not None for value in imputed] != has_rule:
-            raise ValueError("the imputed columns are not those that have rules")
+        if Names.imputing(self.names.raw, self.names.rules).columns != self.columns or (self.imputed and not standard):
+            raise ValueError("the columns are not those that are imputed")
         if self.class_names and len(self.class_names) != self.classes:
             raise ValueError("the class names are not those of its classes")
         return self
@@ -186,6 +183,17 @@ class ModelFileHeader(BaseModel):
     def from_file(cls, file: Any) -> Self:
         """What an open file tells; ValueError where that is not what a peer writes."""
         return cls.model_validate(file.metadata() or {})
+
+    @property
+    def names(self) -> Names:
+        return Names(self.columns, self.class_names, {name: one.rule for name, one in self.imputed.items()})
+
+    def as_tensors(self) -> Standardisation | None:
+        """How inputs are imputed and standardised; None if they are not."""
+        if (found := self.standard) is None:
+            return None
+        values = self.names.placed(torch.tensor([one.value for one in self.imputed.values()]))
+        return Standardisation(torch.tensor(found.means), torch.tensor(found.deviations), values)
 
     @property
     def one_shape(self) -> Shape | None:

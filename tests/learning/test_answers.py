@@ -127,18 +127,16 @@ def test_numbers_have_no_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("rules", {}),
-        ("rules", {"weight": "mean"}),
-        ("rules", {"age": "mean", "weight": "mean"}),
-        ("rules", {"height": "mean"}),
-        ("rules", {"age": "guess"}),
-        ("standard", {"means": [1.0] * 3, "deviations": [1.0] * 3, "imputed": [38.0, None]}),
-        ("standard", {"means": [1.0] * 3, "deviations": [1.0] * 3, "imputed": [None] * 3}),
-        ("standard", {"means": [1.0] * 3, "deviations": [1.0] * 3}),
+        ("imputed", {"weight": {"rule": "category", "value": 1.0}}),
+        ("imputed", {"height": {"rule": "mean", "value": 1.0}}),
+        ("imputed", {"age": {"rule": "guess", "value": 1.0}}),
+        ("imputed", {"age": {"rule": "category"}}),
+        ("imputed", {"age": {"rule": "category", "value": None}}),
+        ("standard", None),
         ("columns", ["age", "weight", "age gone"]),
     ],
 )
-def test_a_file_whose_rules_contradict_its_columns_is_refused(key: str, value: Any, tmp_path: Path) -> None:
+def test_a_file_whose_imputed_columns_are_others_is_refused(key: str, value: Any, tmp_path: Path) -> None:
     refused(IMPUTING, key, value, tmp_path / "m")
 
 

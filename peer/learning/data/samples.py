@@ -22,18 +22,11 @@ from torch import Tensor
 from peer.errors import FailedError, InputError
 
 Rule = Literal["mean", "median", "category"]
-"""How missing values of a column are imputed; by `category` as by `mean`, and a further column tells where (`flag`)."""
-
-
+"""How missing values of a column are imputed; by `category` as by `mean`, and a further column is 1 there, else 0."""
 USELESS = (
     "the columns' {}, as found with the other peers, are of no use; look for a column of numbers out of all "
     "proportion, or a peer that tells wrong ones"
 )
-
-
-def flag(column: str) -> str:
-    """The name of the column that is 1 where another has no value, else 0."""
-    return f"{column} missing"
 
 
 @dataclass(frozen=True)
@@ -113,7 +106,7 @@ class Names:
     @classmethod
     def imputing(cls, raw: Sequence[str], rules: Mapping[str, Rule]) -> Self:
         """Name the columns of a table, and those that the rules add."""
-        return cls((*raw, *(flag(name) for name, rule in rules.items() if rule == "category")), rules=rules)
+        return cls((*raw, *(f"{name} missing" for name, rule in rules.items() if rule == "category")), rules=rules)
 
     @property
     def raw(self) -> tuple[str, ...]:
@@ -286,8 +279,6 @@ STATISTICS_BATCH = 4096
 """Samples that are looked at together."""
 CONSTANT_BELOW = torch.finfo(torch.float32).eps
 """A deviation so small beside the numbers themselves is that of a column which always is the same."""
-ROUNDING = 1e-3
-"""More than a share of samples, summed up around the ring, can exceed 1 by."""
 
 
 def typical_values(samples: Samples, names: Names) -> Tensor:
@@ -312,7 +303,7 @@ def imputation_of(found: Tensor, names: Names) -> Standardisation:
                 f"column `{name}` has no value in any training sample, so there is nothing to impute by; name the "
                 "other columns in `columns`"
             )
-    values, possible = (totals / shares).float(), (shares > 0) & (shares < 1 + ROUNDING)
+    values, possible = (totals / shares).float(), (shares > 0) & (shares < 1.001)  # after rounding
     if not bool((values.isfinite() & possible).all()):
         raise FailedError(USELESS.format("values for missing ones"))
     return Standardisation(torch.zeros(len(names.columns)), torch.ones(len(names.columns)), names.placed(values))

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -57,9 +57,6 @@ class Source(Settings):
     workers: int = Field(default=0, ge=0, le=64)
     """Processes per peer that read and transform ahead."""
 
-    _may_lack_values: ClassVar[bool] = False
-    """Whether `impute` has a meaning."""
-
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         rounds = [change.round for change in self.drift]
@@ -100,7 +97,7 @@ class Source(Settings):
         dataset = self._limited(self._read(task))
         dataset = set_aside(dataset, self.validation, self.seed, self.name) if self.validation else dataset
         opened = self._streamed(dataset)
-        if self.impute and (opened.stream or not self._may_lack_values):
+        if self.impute and (opened.stream or not opened.names.rules):
             raise InputError(
                 f"{self.name}: `impute` is for tables in memory; leave it out, or take `csv` or `parquet` without "
                 "`stream` and transforms"

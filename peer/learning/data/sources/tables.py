@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 
 from peer.errors import InputError, suggest
 from peer.learning.data.dataset import Dataset, Groups, Labelled, hold_out, join_parts, labelled
-from peer.learning.data.samples import Array, Indices, Names, Rule, flag
+from peer.learning.data.samples import Array, Indices, Names, Rule
 from peer.learning.data.sources.base import OnDisk, Source
 from peer.learning.data.sources.unpacking import check_unpacked
 from peer.learning.tasks import Task
@@ -124,7 +124,6 @@ class Table(Source):
             raise ValueError("`validation` sets rows aside one by one, and `group` keeps them together; leave out one")
         return self
 
-    _may_lack_values: ClassVar[bool] = True
     _format: ClassVar[str]
     _texts_may_be_numbers: ClassVar[bool] = False
     """Whether a text that reads like a number is one."""
@@ -134,29 +133,28 @@ class Table(Source):
         read = self._chosen(self._frame())
         if len(read) == 0:
             raise InputError(f"{where}: there are no rows after the header")
-        imputed = self._imputed([*map(str, read.columns.drop([*self._beside]))])
-        frame = self._complete(read, imputed)
+        columns = self._names([*map(str, read.columns.drop([*self._beside]))])
+        frame = self._complete(read, columns.rules)
         y, names = self._targets(frame[self.label], task)
         features = frame.drop(columns=[*self._beside])
-        columns = Names.imputing([*map(str, features.columns)], imputed)
         x = columns.with_flags(torch.from_numpy(self._features(features))).numpy()
-        samples = labelled(x, y, where, task, "the table", self.label, gaps=bool(imputed))
+        samples = labelled(x, y, where, task, "the table", self.label, gaps=bool(columns.rules))
         samples = replace(samples, groups=self._groups(frame))
         left_out = len(read) - len(frame)
         told = f"{left_out} of {len(read)} rows are left out, as a value is missing"
-        remarks = (*self._remarks, *([told] if left_out else []), *_gaps(features, imputed))
+        remarks = (*self._remarks, *([told] if left_out else []), *_gaps(features, columns.rules))
         return replace(self._joined(samples, columns, names), remarks=remarks)
 
-    def _imputed(self, columns: Sequence[str]) -> dict[str, Rule]:
-        """The rule of each column that may lack values, in the columns' order."""
+    def _names(self, columns: Sequence[str]) -> Names:
+        """The names of columns to learn from, with those that `impute` adds; InputError where it does not fit them."""
         rules = self.impute if isinstance(self.impute, Mapping) else dict.fromkeys(columns, self.impute)
         if unknown := [name for name in rules if name not in columns]:
             why = f"which is not learnt from; {suggest(unknown[0], columns)}"
             raise InputError(f"{self.path}: `impute` has `{unknown[0]}`, {why}")
-        found = {name: rule for name in columns if (rule := rules.get(name))}
-        if twice := [flag(name) for name, rule in found.items() if rule == "category" and flag(name) in columns]:
+        names = Names.imputing(columns, {name: rule for name in columns if (rule := rules.get(name))})
+        if twice := [name for name in names.columns[len(columns) :] if name in columns]:
             raise InputError(f"{self.path}: `impute` would add a column `{twice[0]}`, and there is one; rename it")
-        return found
+        return names
 
     def _joined(self, samples: Labelled, columns: Names, classes: tuple[str, ...]) -> Dataset:
         """The data set with some rows held out; `classes` are the classes' names unless they are numbers."""
