@@ -15,8 +15,11 @@ from real_peers import Build, SmallFederation, digests
 
 from launcher.reports.peer_files import audits
 from peer import load_model
+from peer.errors import FailedError
+from peer.learning.data.samples import Names, Samples, typical_values
 from peer.learning.data.sources import source_type
 from peer.runtime.in_process import run_in_process
+from peer.runtime.rounds import admission
 
 pytestmark = pytest.mark.long
 
@@ -130,3 +133,29 @@ def test_a_column_that_nobody_has_is_refused(
         made.start()
         assert set(made.wait().values()) == {1}
         assert "column `crp` has no value in any training sample" in made.log("peer0")
+
+
+@pytest.mark.parametrize(
+    ("lie", "message"),
+    [
+        (-5.0, "for missing ones, as found with the other peers, are of no use"),
+        (float("nan"), "is not finite in round 0"),
+    ],
+)
+async def test_a_peer_that_lies_about_its_gaps_ends_the_run(
+    lie: float, message: str, federation: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, told = sites(federation, tmp_path), list[str]()
+
+    def lying(samples: Samples, names: Names) -> torch.Tensor:
+        told.append("values")
+        found = typical_values(samples, names)
+        return found if len(told) > 1 else torch.cat([torch.tensor([lie]), found[1:]])
+
+    monkeypatch.setattr(admission, "typical_values", lying)
+    with pytest.raises((FailedError, ExceptionGroup)) as caught:
+        await run_in_process(made.spec, tmp_path / "memory")
+    error: BaseException = caught.value
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    assert message in str(error)
