@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from peer.errors import InputError
+from peer.errors import FailedError, InputError
 from peer.learning.data.dataset import Dataset
-from peer.learning.data.samples import Indices, Samples
+from peer.learning.data.samples import Indices, Samples, imputation_of, typical_values
 from peer.learning.data.shard import (
     HoldBack,
     check_public,
@@ -120,6 +120,8 @@ def plan(spec: Spec) -> Plan:
             stages = [dict(zip(spec.ids, shards, strict=True)) | everything for shards in dealt]
     stages = [{id: _trained(spec, id, shard, datasets[id]) for id, shard in shards.items()} for shards in stages]
     check_alike(datasets)
+    if spec.data.impute:
+        check_imputation({id: dataset.train(stages[0][id]) for id, dataset in datasets.items()}, datasets, spec)
     first = datasets[spec.ids[0]]
     few, tested = first.few()  # those are read without workers
     example = Example.from_samples(few, first.classes, spec.task, tested)
@@ -163,6 +165,19 @@ def check_alike(datasets: Mapping[str, Dataset]) -> None:
                 raise InputError(
                     f"the data of {id} has {words(theirs)}, and that of {first} {words(ours)}; make them alike"
                 )
+
+
+def check_imputation(trained: Mapping[str, Samples], datasets: Mapping[str, Dataset], spec: Spec) -> None:
+    """InputError if a column has no value to impute others by, at all peers together or, where each goes by its own, at
+    one."""
+    found = {id: typical_values(samples, datasets[id].names) for id, samples in trained.items()}
+    if spec.found_together:
+        found = {f"all {len(found)} peers": torch.stack([*found.values()]).mean(0)}
+    for whose, values in found.items():
+        try:
+            imputation_of(values, datasets[spec.ids[0]].names)
+        except FailedError as error:
+            raise InputError(f"the data of {whose}: {error}") from error
 
 
 def columns(dataset: Dataset) -> str:

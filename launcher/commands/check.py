@@ -22,7 +22,7 @@ from peer.errors import InputError
 from peer.plugins import describe_error
 from peer.protocols.base import Protocol
 from peer.runtime.dry_run import FLOAT32_BYTES, FLOAT64_BYTES, KNOWN_RECORDS, DryRun
-from peer.spec.federation import Spec
+from peer.spec.federation import IMPUTED, Spec
 from peer.spec.peer import PeerConfig, check_plaintext
 
 MAX_PEERS_SHOWN = 16
@@ -64,7 +64,7 @@ async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
     for id in ids:
         dry_run = DryRun(id, spec.protocol, made.dry_run_input(id))
         try:
-            setup = await dry_run.set_up(spec.init) + standardising(made)
+            setup = await dry_run.set_up(spec.init) + settling(made)
             found[id] = [
                 setup,
                 *[await dry_run.count(number) + more for number, more in zip(rounds, figures, strict=True)],
@@ -86,13 +86,15 @@ async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
     return found
 
 
-def standardising(made: Plan) -> int:
-    """Bytes that a peer sends so that columns can be standardised together."""
+def settling(made: Plan) -> int:
+    """Bytes that a peer sends so that columns can be imputed and standardised together."""
     spec, peers = made.spec, len(made.spec.ids)
-    if spec.data.standardize != "federation":
+    if not spec.found_together:
         return 0
-    (columns,) = made.datasets[spec.ids[0]].shape
-    return 2 * (2 * (peers - 1) * 2 * int(columns) * FLOAT32_BYTES // peers)
+    first = made.datasets[spec.ids[0]]
+    (columns,) = first.shape
+    sizes = [2 * len(first.names.rules) if name == IMPUTED else 2 * int(columns) for name in spec.found_together]
+    return sum(2 * (peers - 1) * size * FLOAT32_BYTES // peers for size in sizes)
 
 
 def _check_awaited(protocol: str, dry_run: DryRun) -> None:

@@ -49,7 +49,7 @@ from launcher.reports.summary_json import Privacy, UnverifiedBytes, Violation
 from launcher.table import quantity
 from launcher.views import Views
 from peer.protocols.declarations import Declarations, Share
-from peer.spec.federation import MEANS, VARIANCES, Spec
+from peer.spec.federation import IMPUTED, MEANS, VARIANCES, Spec
 from peer.text import plural
 
 Audits = Mapping[str, Sequence[AuditedRound]]
@@ -653,6 +653,6 @@ def sent_of_data(audits: Audits) -> dict[str, int]:
     """Bytes by vector of what peers found of their columns: sums over samples, made into means on their way."""
     sent = Counter[str]()
     for _, _, entry in sent_entries(audits):
-        if entry.vector in (MEANS, VARIANCES):
+        if entry.vector in (IMPUTED, MEANS, VARIANCES):
             sent[entry.vector] += entry.bytes
     return dict(sorted(sent.items()))

@@ -13,7 +13,7 @@ from launcher.table import fitting, quantity
 from peer.learning.training.phase import PROTOCOL_DEFAULTS
 from peer.runtime.dry_run import disk_needed, dry_run_figures
 from peer.spec.blocks import describe_behaviours
-from peer.spec.federation import MEANS, VARIANCES, Spec
+from peer.spec.federation import Spec
 from peer.telemetry.events import UNREPEATABLE, Misbehaving
 from peer.text import plural, printable
 
@@ -148,8 +148,7 @@ def sent_in_words(spec: Spec) -> str:
     """What leaves a peer, in words."""
     declared = spec.declarations()
     vectors = dict.fromkeys(share.vector + (" with a number" if share.scalars else "") for share in declared.shares)
-    standard = [MEANS, VARIANCES] if spec.data.standardize == "federation" else []
-    return ", ".join([*vectors, *(record.name for record in declared.records), *standard]) or "nothing"
+    return ", ".join([*vectors, *(record.name for record in declared.records), *spec.found_together]) or "nothing"
 
 
 def travels(spec: Spec) -> str:

@@ -58,7 +58,7 @@ class Privacy(TypedDict):
     counted: NotRequired[dict[str, str]]
     """Sentences that say what was counted, by definition; not in summaries of earlier versions."""
     of_data: NotRequired[dict[str, int]]
-    """Bytes that all peers together sent of what is found of columns (`standardize: federation`), by vector."""
+    """Bytes that all peers together sent of what is found of columns (`impute`, `standardize`), by vector."""
     unknown: NotRequired[list[str]]
     """Peers whose audits are not there, or not to the end; written if there are any."""
 

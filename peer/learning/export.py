@@ -26,7 +26,7 @@ from torch import Tensor
 
 from peer.errors import InputError
 from peer.files import open_plain, sync, write_atomically
-from peer.learning.data.samples import Names, Standardisation
+from peer.learning.data.samples import Names, Rule, Standardisation
 from peer.learning.model.model import Model
 from peer.learning.model.settings import ModelSettings
 from peer.learning.model.shape_check import Example
@@ -44,7 +44,7 @@ def save_model(model: Model, path: str | Path) -> None:
     The metadata says how to build it again, each as JSON: `model` its name, `shape` of an input, `classes`, the `task`,
     and, where they are needed, further `settings`; `head` lists the head's tensors where their names do not tell;
     `columns` and `class_names` what data with names call them; `standard` the `means` and `deviations` by which inputs
-    were standardised.
+    were standardised; `imputed`, of columns that may lack values, the `value` for those and the `rule` that found it.
     """
     described = {"model": model.name, "shape": model.shape, "classes": model.classes}
     described["task"] = {"name": model.task.name} | model.task.model_dump(mode="json", exclude_defaults=True)
@@ -57,6 +57,9 @@ def save_model(model: Model, path: str | Path) -> None:
     if model.standard:
         values = {"means": model.standard.means, "deviations": model.standard.deviations}
         described["standard"] = {key: value.tolist() for key, value in values.items()}
+        if model.standard.imputed is not None:
+            found = zip(model.names.rules.items(), model.standard.imputed[model.names.places].tolist(), strict=True)
+            described["imputed"] = {name: {"rule": rule, "value": value} for (name, rule), value in found}
     metadata = {key: json.dumps(value) for key, value in described.items()}
     _write(Path(path), safetensors.torch.save(state_dict(model), metadata))
 
@@ -95,8 +98,8 @@ def load_model(path: str | Path, *, user_model: str | None = None, user_task: st
     model = build(described.as_settings(path), example, seed=0)
     model.load(tensors)
     model.train(False)
-    model.names = Names(described.columns, described.class_names)
-    model.standard = described.standard.as_tensors() if described.standard else None
+    model.names = described.names
+    model.standard = described.as_tensors()
     return model
 
 
@@ -142,8 +145,12 @@ class HeaderStandardisation(BaseModel):
     means: tuple[FiniteFloat, ...]
     deviations: tuple[Annotated[FiniteFloat, Field(gt=0)], ...]
 
-    def as_tensors(self) -> Standardisation:
-        return Standardisation(torch.tensor(self.means), torch.tensor(self.deviations))
+
+class HeaderImputation(BaseModel):
+    """What stands for missing values of a column."""
+
+    rule: Rule
+    value: FiniteFloat
 
 
 class ModelFileHeader(BaseModel):
@@ -157,6 +164,7 @@ class ModelFileHeader(BaseModel):
     columns: Json[tuple[str, ...]] = ()
     class_names: Json[tuple[str, ...]] = ()
     standard: Json[HeaderStandardisation] | None = None
+    imputed: Json[dict[str, HeaderImputation]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _of_one_size(self) -> Self:
@@ -165,6 +173,8 @@ class ModelFileHeader(BaseModel):
         for told in (self.columns, *standard):
             if told and self.shape != (len(told),):
                 raise ValueError("the columns are not those of its inputs")
+        if Names.imputing(self.names.raw, self.names.rules).columns != self.columns or (self.imputed and not standard):
+            raise ValueError("the columns are not those that are imputed")
         if self.class_names and len(self.class_names) != self.classes:
             raise ValueError("the class names are not those of its classes")
         return self
@@ -173,6 +183,17 @@ class ModelFileHeader(BaseModel):
     def from_file(cls, file: Any) -> Self:
         """What an open file tells; ValueError where that is not what a peer writes."""
         return cls.model_validate(file.metadata() or {})
+
+    @property
+    def names(self) -> Names:
+        return Names(self.columns, self.class_names, {name: one.rule for name, one in self.imputed.items()})
+
+    def as_tensors(self) -> Standardisation | None:
+        """How inputs are imputed and standardised; None if they are not."""
+        if (found := self.standard) is None:
+            return None
+        values = self.names.placed(torch.tensor([one.value for one in self.imputed.values()]))
+        return Standardisation(torch.tensor(found.means), torch.tensor(found.deviations), values)
 
     @property
     def one_shape(self) -> Shape | None:

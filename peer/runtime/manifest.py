@@ -4,6 +4,7 @@ It lists every vector and record that may leave a peer, with the size and rounds
 peer's data. If a view admits members, it also lists what they are given: unencoded, in the view's first round only.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from peer.errors import InputError
@@ -16,7 +17,7 @@ from peer.protocols.declarations import Declarations, Record, Share
 from peer.runtime.rounds.admission import ENTRY, admission_name
 from peer.runtime.rounds.encodings import new_encoding
 from peer.runtime.setup import Setup
-from peer.spec.federation import MEANS, VARIANCES
+from peer.spec.federation import IMPUTED
 from peer.views.view import View
 
 
@@ -34,8 +35,8 @@ def travelling_manifest(setup: Setup) -> Manifest:
     encoding, shares = new_encoding(spec.wire, setup.model.sizes), len(declared.shares)
     payloads = [*map(encoding.payload, declared.shares, plain.payloads), *plain.payloads[shares:]]
     payloads += _admission_payloads(plain, spec.protocol, view, len(spec.ids))
-    if spec.data.standardize == "federation":
-        payloads += _standard_payloads(setup.shard.train.shape[0], view)
+    if spec.found_together:
+        payloads += _column_payloads(spec.found_together, setup.shard.names, setup.shard.train.shape[0], view)
     return Manifest((*payloads,), plain.data)
 
 
@@ -52,12 +53,18 @@ def _admission_payloads(plain: Manifest, protocol: Protocol, view: View, ids: in
     ]
 
 
-def _standard_payloads(columns: int, view: View) -> list[PayloadSpec]:
-    """The vectors from which the federation's means and deviations are computed, and those given to admitted peers."""
-    vector = PayloadSpec(name=MEANS, size=2 * columns, doubles=1, first_round=0, last_round=0)
-    payloads = [vector, replace(vector, name=VARIANCES)]
+def _column_payloads(vectors: Sequence[str], names: Names, columns: int, view: View) -> list[PayloadSpec]:
+    """The vectors of what all peers find of columns together, and of the result, which admitted peers are given."""
+    imputed = len(names.rules)
+    payloads = [
+        PayloadSpec(
+            name=name, size=2 * (imputed if name == IMPUTED else columns), doubles=1, first_round=0, last_round=0
+        )
+        for name in vectors
+    ]
     if view.entrants:
-        payloads.append(replace(vector, name=ENTRY, doubles=0, first_round=view.first, last_round=view.first))
+        size = 2 * columns + imputed
+        payloads.append(PayloadSpec(name=ENTRY, size=size, doubles=0, first_round=view.first, last_round=view.first))
     return payloads
 
 

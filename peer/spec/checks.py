@@ -94,14 +94,17 @@ def _features(spec: "Spec") -> Iterator[str]:
         yield f"`data` with `{{id}}` in its path is each peer's own, so {wrong} cannot be; leave it out"
     for source in (data, *(member.data for member in spec.ring if member.data)):
         yield from cannot_transform(protocol, source)
-    if data.standardize == "federation":
-        why, hint = "`standardize: federation` cannot be", "write `own`, or leave it out"
-        if _is_unconnected(spec):
-            yield f"{why}: the peers of `{protocol.name}` are not connected; {hint}"
-        elif protocol.why_figures_stay():
-            yield f"{why}: of `{protocol.name}` nothing may leave without noise; {hint}"
+    if data.standardize == "federation" and (reason := why_columns_stay(spec)):
+        yield f"`standardize: federation` cannot be: {reason}; write `own`, or leave it out"
     if data.drift:
         yield from _cannot(protocol, "follow data that drift", protocol.why_data_are_fixed(), "leave out `drift`")
+
+
+def why_columns_stay(spec: "Spec") -> str | None:
+    """Why nothing that is found of columns may leave a peer; None if it may."""
+    if _is_unconnected(spec):
+        return f"the peers of `{spec.protocol.name}` are not connected"
+    return f"of `{spec.protocol.name}` nothing may leave without noise" if spec.protocol.why_figures_stay() else None
 
 
 def _cannot(protocol: Protocol, what: str, reason: str | None, hint: str) -> Iterator[str]:

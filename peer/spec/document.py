@@ -255,7 +255,7 @@ def _sentence(
     if error["type"] in ("model_type", "model_attributes_type", "dict_type") and error["input"] is None:
         return f"{where}: `{name}` is empty; write its settings there, or leave it out"
     if wish := _wish(location, kind, document, components):
-        return f"{where}: {wish}"
+        return wish
     message = error["msg"].removeprefix("Value error, ")
     shown = json.dumps(error["input"], default=str)
     given = f" (given: {shown})" if len(shown) < 60 and error["type"] != "value_error" else ""
@@ -265,7 +265,7 @@ def _sentence(
 def _wish(
     location: Location, kind: type[Settings], document: Document, components: Mapping[Location, type[Settings]]
 ) -> str | None:
-    """What the key that holds `location` takes, where its class says so."""
+    """What the key that holds `location` takes, where its class says so; once, whatever of it is wrong."""
     block = next((place for place in components if location[: len(place)] == place and location != place), ())
     depth = len(block) + 1
     field = components.get(block, kind).model_fields.get(str(location[depth - 1])) if location else None
@@ -277,7 +277,9 @@ def _wish(
         given = given[step]
     shown = "nothing" if given is None else json.dumps(given, default=str)
     name = ".".join(map(str, location[:depth]))
-    return f"`{name}` wants {wanted}" + (f" (given: {shown})" if len(shown) < 60 else "")
+    return f"{document.where(location[:depth])}: `{name}` wants {wanted}" + (
+        f" (given: {shown})" if len(shown) < 60 else ""
+    )
 
 
 MAX_BLOCKS_NAMED = 3

@@ -32,7 +32,7 @@ from peer.spec.blocks import (
     Wire,
     ports_of,
 )
-from peer.spec.checks import problems
+from peer.spec.checks import problems, why_columns_stay
 from peer.spec.document import dump_yaml
 from peer.topology import neighbours
 from peer.versions import SPEC, release
@@ -40,8 +40,8 @@ from peer.versions import SPEC, release
 MAX_PEERS = 10_000
 FIGURE = Record("stop_early")
 """What each peer tells all others of an evaluation, where they may stop early."""
-MEANS, VARIANCES = "column means", "column variances"
-"""What goes into a mean over all peers before round 1, with `standardize: federation`."""
+IMPUTED, MEANS, VARIANCES = "column imputation", "column means", "column variances"
+"""What may go into a mean over all peers before round 1, with `impute` and `standardize: federation`."""
 Test = Literal["matched", "global", "paper"]
 
 
@@ -160,6 +160,13 @@ class Spec(Settings):
     def addresses(self) -> dict[str, str | None]:
         """host:port by id; None for a peer that only dials out."""
         return {member.id: member.address for member in self.ring}
+
+    @property
+    def found_together(self) -> tuple[str, ...]:
+        """The vectors of what is found of columns, of which all peers take means before round 1."""
+        standardize = self.data.standardize
+        imputes = self.data.impute and standardize != "own" and not why_columns_stay(self)
+        return ((IMPUTED,) if imputes else ()) + ((MEANS, VARIANCES) if standardize == "federation" else ())
 
     def neighbours(self, id: str) -> tuple[str, ...]:
         """The peers with which that peer has edges at the start, in either direction."""

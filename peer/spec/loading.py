@@ -27,7 +27,7 @@ from peer.spec.peer import TLS, PeerConfig, check_plaintext, peer_data
 FIRST_PORT = 7700
 """Below 32768, so that no outgoing connection takes a dead peer's port."""
 
-KEYS_FOR_ALL_PEERS = ("partition", "validation", "drift", "standardize")
+KEYS_FOR_ALL_PEERS = ("partition", "validation", "drift", "standardize", "impute")
 """Keys of the federation's `data` that are about all peers together, so that data of a peer's own have none of them."""
 
 

@@ -129,7 +129,7 @@ def peer_data(id: str, spec: Spec, given: Source | None = None) -> Source | None
         return own.of_peer(id)
     if spec.data.names_peers:
         # What is every peer's is done as such.
-        return spec.data.of_peer(id).model_copy(update={"drift": (), "standardize": None})
+        return spec.data.of_peer(id).model_copy(update={"drift": (), "standardize": None, "impute": None})
     return None
 
 

@@ -22,10 +22,16 @@ from peer.learning.model.zoo import build
 NAMES = Names(("age", "weight"), ("healthy", "ill", "unknown"))
 
 
+IMPUTING = Names(("age", "weight", "age missing"), NAMES.classes, {"age": "category"})
+
+
 def model(names: Names = NAMES) -> Model:
-    made = build("mlp", Example.zeros((2,), 3), seed=5)
+    made = build("mlp", Example.zeros((max(2, len(names.columns)),), 3), seed=5)
     made.names = names
     made.standard = Standardisation(torch.tensor([40.0, 7e7]), torch.tensor([12.5, 0.1]))
+    if names.rules:
+        moments = torch.tensor([40.0, 7e7, 0.2]), torch.tensor([12.5, 0.1, 0.4])
+        made.standard = Standardisation(*moments, torch.tensor([38.0, torch.nan, torch.nan]))
     return made
 
 
@@ -69,6 +75,29 @@ def test_columns_are_found_by_their_names(tmp_path: Path) -> None:
             loaded.predict(wrong)
 
 
+def test_gaps_are_filled_where_the_rules_allow_them(tmp_path: Path) -> None:
+    import pandas
+
+    loaded = saved(tmp_path / "m", IMPUTING)
+    assert loaded.names == IMPUTING
+    frame = pandas.DataFrame({"weight": [7e7, 7e7 + 8], "age": [50, None]})
+    filled = torch.tensor([[50, 7e7, 0], [38, 7e7 + 8, 1]])
+    z = (filled - torch.tensor([40.0, 7e7, 0.2])) / torch.tensor([12.5, 0.1, 0.4])
+    wanted = loaded.forward(z).argmax(1)
+    assert torch.equal(loaded.predict(frame), wanted)
+    rows = np.array([[50, 7e7], [np.nan, 7e7 + 8]])
+    assert torch.equal(loaded.predict(rows), wanted)
+    assert torch.equal(loaded.predict(rows[1]), wanted[1])
+    for wrong, message in (
+        (frame.assign(weight=[1, None]), "row 2 of the inputs has nan in column `weight`"),
+        (frame.assign(age=[1, np.inf]), "row 2 of the inputs has inf in column `age`"),
+        (frame.assign(**{"age missing": 0}), "the model knows no column `age missing`; .* goes by age, weight"),
+        (filled, r"model mlp takes \(n, 2\), not \(2, 3\)"),
+    ):
+        with pytest.raises(InputError, match=message):
+            loaded.predict(wrong)
+
+
 @pytest.mark.parametrize(
     ("x", "message"),
     [
@@ -98,6 +127,22 @@ def test_numbers_have_no_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
+        ("imputed", {"weight": {"rule": "category", "value": 1.0}}),
+        ("imputed", {"height": {"rule": "mean", "value": 1.0}}),
+        ("imputed", {"age": {"rule": "guess", "value": 1.0}}),
+        ("imputed", {"age": {"rule": "category"}}),
+        ("imputed", {"age": {"rule": "category", "value": None}}),
+        ("standard", None),
+        ("columns", ["age", "weight", "age gone"]),
+    ],
+)
+def test_a_file_whose_imputed_columns_are_others_is_refused(key: str, value: Any, tmp_path: Path) -> None:
+    refused(IMPUTING, key, value, tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
         ("columns", ["age"]),
         ("columns", "age"),
         ("class_names", ["healthy"]),
@@ -108,10 +153,14 @@ def test_numbers_have_no_names(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_contradicts_itself_is_refused(key: str, value: Any, tmp_path: Path) -> None:
-    save_model(model(), tmp_path / "m")
-    with safetensors.safe_open(tmp_path / "m", "pt") as file:
+    refused(NAMES, key, value, tmp_path / "m")
+
+
+def refused(names: Names, key: str, value: Any, path: Path) -> None:
+    save_model(model(names), path)
+    with safetensors.safe_open(path, "pt") as file:
         metadata = file.metadata() | {key: json.dumps(value)}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    safetensors.torch.save_file(tensors, tmp_path / "m", metadata)
+    safetensors.torch.save_file(tensors, path, metadata)
     with pytest.raises(InputError, match="does not say which model it holds"):
-        load_model(tmp_path / "m")
+        load_model(path)

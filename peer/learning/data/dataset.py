@@ -127,8 +127,12 @@ class Labelled:
     """(n,): to which group each sample belongs, which is not divided; None: each stands alone."""
 
 
-def labelled(x: Array, y: Array, where: str, task: Task, x_name: str = "x", y_name: str = "y") -> Labelled:
+def labelled(
+    x: Array, y: Array, where: str, task: Task, x_name: str = "x", y_name: str = "y", gaps: bool = False
+) -> Labelled:
     """Check inputs and targets that belong together; `where` names their file in the messages.
+
+    gaps: whether the inputs, of which the rest was found to be finite, have NaN for values to be imputed.
 
     Where the task takes tokens, inputs are whole numbers. Else uint8 inputs are taken for pixels: (n, H, W) and
     (n, H, W, C) become NCHW views, to be divided by 255. Every other numeric type keeps its values and shape.
@@ -150,7 +154,8 @@ def labelled(x: Array, y: Array, where: str, task: Task, x_name: str = "x", y_na
         return Labelled(x, targets, task)
     if x.dtype == np.uint8:
         return Labelled(_channels_first(x), targets, task, 255.0)
-    _refuse_non_finite(x, where, x_name)
+    if not gaps:
+        _refuse_non_finite(x, where, x_name)
     return Labelled(x, targets, task)
 
 

@@ -1,15 +1,18 @@
-"""Samples with their targets: what a model trains on, and is tested on; and their columns brought to one scale.
+"""Samples with their targets: what a model trains on, and is tested on; their missing values imputed, and their columns
+brought to one scale.
 
-`Samples` is the interface, `InMemory` the simple case. Columns are standardised to mean 0 and deviation 1 by what
+`Samples` is the interface, `InMemory` the simple case. A missing value is NaN until it is imputed by what is found of
+the training samples that have one (`typical_values`). Then columns are standardised to mean 0 and deviation 1 by what
 is found of training samples in two passes over them. Both passes give vectors of which a weighted mean over several
 peers is the same as that of all their samples together. The second one goes round the mean of the first and in
 units of the column's size, so that it loses nothing where numbers are large and alike, or tiny.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -18,6 +21,13 @@ from torch import Tensor
 
 from peer.errors import FailedError, InputError
 
+Rule = Literal["mean", "median", "category"]
+"""How missing values of a column are imputed; by `category` as by `mean`, and a further column is 1 there, else 0."""
+USELESS = (
+    "the columns' {}, as found with the other peers, are of no use; look for a column of numbers out of all "
+    "proportion, or a peer that tells wrong ones"
+)
+
 
 @dataclass(frozen=True)
 class Standardisation:
@@ -25,30 +35,33 @@ class Standardisation:
 
     means: Tensor
     deviations: Tensor
+    imputed: Tensor | None = None
+    """What stands for missing values, float32 (columns,), NaN where none may be missing; None if none may anywhere."""
 
     def __post_init__(self) -> None:
         """Raise FailedError if no input could be standardised so: other peers contribute to them."""
         usable = bool(torch.isfinite(self.means).all() and torch.isfinite(self.deviations).all())
         if not usable or not bool((self.deviations > 0).all()):
-            raise FailedError(
-                "the columns' means and deviations, as found with the other peers, are of no use; look for a column of "
-                "numbers out of all proportion, or a peer that tells wrong ones"
-            )
+            raise FailedError(USELESS.format("means and deviations"))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(..., columns) float32 on any device, standardised."""
+        """(..., columns) float32 on any device, imputed where it is NaN, and standardised."""
+        if self.imputed is not None:
+            x = torch.where(x.isnan(), self.imputed.to(x.device), x)
         return (x - self.means.to(x.device)) / self.deviations.to(x.device)
 
     @property
     def vector(self) -> Tensor:
-        """Both in one, float32 (2·columns,)."""
-        return torch.cat([self.means, self.deviations])
+        """All in one, float32 (2·columns + columns that may lack values,)."""
+        imputed = [] if self.imputed is None else [self.imputed[~self.imputed.isnan()]]
+        return torch.cat([self.means, self.deviations, *imputed])
 
     @classmethod
-    def from_vector(cls, vector: Tensor) -> Self:
-        """Take back what `vector` gave."""
-        means, deviations = vector.clone().chunk(2)
-        return cls(means, deviations)
+    def from_vector(cls, vector: Tensor, names: "Names") -> Self:
+        """Take back what `vector` gave for columns of these names."""
+        count = len(names.rules)
+        means, deviations = vector[: len(vector) - count].clone().chunk(2)
+        return cls(means, deviations, names.placed(vector[len(vector) - count :]))
 
 
 def check_columns(shape: object, where: str) -> None:
@@ -85,7 +98,41 @@ class Names:
     """What a data set calls its features and its classes, each in order; empty where it has no names for them."""
 
     columns: tuple[str, ...] = ()
+    """As the model takes them: those that tell where others have no value are the last."""
     classes: tuple[str, ...] = ()
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    """How the missing values of columns that may lack some are imputed, in the columns' order."""
+
+    @classmethod
+    def imputing(cls, raw: Sequence[str], rules: Mapping[str, Rule]) -> Self:
+        """Name the columns of a table, and those that the rules add."""
+        return cls((*raw, *(f"{name} missing" for name, rule in rules.items() if rule == "category")), rules=rules)
+
+    @property
+    def raw(self) -> tuple[str, ...]:
+        """The columns as they lie in the data."""
+        return self.columns[: len(self.columns) - len(self._flagged)]
+
+    @cached_property
+    def places(self) -> list[int]:
+        """The numbers of the columns that may lack values."""
+        return [self.columns.index(name) for name in self.rules]
+
+    @cached_property
+    def _flagged(self) -> list[int]:
+        return [place for place, rule in zip(self.places, self.rules.values(), strict=True) if rule == "category"]
+
+    def with_flags(self, x: Tensor) -> Tensor:
+        """Add to (..., raw columns) the columns that tell where values are missing, NaN."""
+        return torch.cat([x, x[..., self._flagged].isnan().to(x.dtype)], -1)
+
+    def placed(self, values: Tensor) -> Tensor | None:
+        """One value for each column that may lack some, as (columns,) with NaN for the others; None if none may."""
+        if not self.rules:
+            return None
+        found = torch.full((len(self.columns),), torch.nan)
+        found[self.places] = values
+        return found
 
 
 class Batch(NamedTuple):
@@ -149,7 +196,7 @@ class Samples(ABC):
 
     @abstractmethod
     def first(self, count: int) -> "Samples":
-        """The first `count` samples, or all if there are fewer."""
+        """The first `count` samples, or all if there are fewer, for a dry pass: a missing value is 0."""
 
     @abstractmethod
     def changed(self, labels: Tensor | None = None, turns: int = 0) -> "Samples":
@@ -157,7 +204,7 @@ class Samples(ABC):
 
     @abstractmethod
     def standardised(self, standard: Standardisation) -> "Samples":
-        """Rows of numbers with their columns brought to one scale."""
+        """Rows of numbers with their missing values imputed and their columns brought to one scale."""
 
     @abstractmethod
     def close(self) -> None:
@@ -208,13 +255,14 @@ class InMemory(Samples):
         if self.x.dtype == torch.int64:
             tokens = self.x.flatten(1)
             two = torch.stack([tokens.amax(1).argmax(), tokens.amin(1).argmin()])
-        return self.batch(two)
+        x, y, positions = self.batch(two)
+        return Batch(x.nan_to_num(), y, positions)
 
     def to(self, device: torch.device | str) -> "InMemory":
         return InMemory(self.x.to(device), self.y.to(device))
 
     def first(self, count: int) -> "InMemory":
-        return InMemory(self.x[:count], self.y[:count])
+        return InMemory(self.x[:count].nan_to_num(), self.y[:count])
 
     def changed(self, labels: Tensor | None = None, turns: int = 0) -> "InMemory":
         x = torch.rot90(self.x, turns, (-2, -1)).contiguous() if turns else self.x
@@ -231,6 +279,34 @@ STATISTICS_BATCH = 4096
 """Samples that are looked at together."""
 CONSTANT_BELOW = torch.finfo(torch.float32).eps
 """A deviation so small beside the numbers themselves is that of a column which always is the same."""
+
+
+def typical_values(samples: Samples, names: Names) -> Tensor:
+    """Return, for columns that may lack values, the share of samples that have one, and that share times the mean or
+    median of these: float32 (2·such columns,). Weighted means over peers give the same of all samples together, but of
+    medians their mean, weighted by numbers of values."""
+    x = next(iter(samples.in_order(max(1, len(samples))))).inputs.cpu().double().numpy()[:, names.places]
+    there = ~np.isnan(x)
+    shares, typical = there.mean(0), np.zeros(x.shape[1])
+    for number, rule in enumerate(names.rules.values()):
+        if there[:, number].any():
+            typical[number] = (np.median if rule == "median" else np.mean)(x[there[:, number], number])
+    return torch.from_numpy(np.concatenate([shares, shares * typical])).float()
+
+
+def imputation_of(found: Tensor, names: Names) -> Standardisation:
+    """Only impute, by what `typical_values` gave, perhaps its mean over peers. FailedError if a column has no value."""
+    shares, totals = found.double().chunk(2)
+    for name, share in zip(names.rules, shares.tolist(), strict=True):
+        if share == 0:
+            raise FailedError(
+                f"column `{name}` has no value in any training sample, so there is nothing to impute by; name the "
+                "other columns in `columns`"
+            )
+    values, possible = (totals / shares).float(), (shares > 0) & (shares < 1.001)  # after rounding
+    if not bool((values.isfinite() & possible).all()):
+        raise FailedError(USELESS.format("values for missing ones"))
+    return Standardisation(torch.zeros(len(names.columns)), torch.ones(len(names.columns)), names.placed(values))
 
 
 def first_pass(samples: Samples) -> Tensor:

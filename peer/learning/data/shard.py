@@ -79,7 +79,7 @@ class Shard:
         return self._with(lambda samples: samples.to(device))
 
     def standardised(self, standard: Standardisation) -> "Shard":
-        """Standardise all of its samples, none of which may be standardised yet."""
+        """Impute and standardise all of its samples, which must be as on disk."""
         return self._with(lambda samples: samples.standardised(standard))
 
     def _with(self, change: Callable[[Samples], Samples]) -> "Shard":
@@ -201,13 +201,13 @@ def own_shard(
 def open_own(source: Source, federation: Source, task: Task = Classification()) -> Dataset:
     """Load a data set of a peer's own; InputError if the federation's drift cannot change it.
 
-    What must be the same at every peer it may not set: validation samples, drift, standardisation.
+    What must be the same at every peer it may not set: validation samples, drift, standardisation, imputation.
     """
-    for key in ("validation", "drift", "standardize"):
+    for key in ("validation", "drift", "standardize", "impute"):
         if getattr(source, key):
             why = "not be public" if key == "validation" else "not hold for the other peers"
             raise InputError(f"`{key}` in a peer's own data would {why}; set it in the federation's `data`")
-    dataset = source.load(task)
+    dataset = source.model_copy(update={"impute": federation.impute}).load(task)
     if federation.standardize:
         check_columns(dataset.shape, source.name)
     for stage in federation.stages:

@@ -99,19 +99,23 @@ def _in_modes(modes: Mapping[nn.Module, bool]) -> Iterator[None]:
             layer.training = mode
 
 
-def as_inputs(x: Any, columns: Sequence[str], dtype: torch.dtype, device: torch.device) -> Tensor:
+def as_inputs(x: Any, names: Names, dtype: torch.dtype, device: torch.device) -> Tensor:
     """An array or tensor as it is; of a table (a pandas DataFrame) the columns in the model's order.
 
-    InputError if a column is missing or unknown, or a value is not finite.
+    InputError if a column is missing or unknown, or a value is not finite and none that is imputed.
     """
+    columns = names.raw
     if not hasattr(x, "columns"):
         batch = torch.as_tensor(x, dtype=dtype, device=device)
     else:
         named = _columns_in_order(x, columns) if columns else x
         numbers = [_column_numbers(named[name], name) for name in named.columns]
         batch = torch.as_tensor(np.stack(numbers, axis=1), dtype=dtype, device=device)
-    if batch.is_floating_point() and not bool(torch.isfinite(batch).all()):
-        _refuse_not_finite(batch, columns)
+    wrong = ~torch.isfinite(batch)
+    if names.rules and batch.shape[-1:] == (len(columns),):
+        wrong[..., names.places] &= ~batch[..., names.places].isnan()
+    if bool(wrong.any()):
+        _refuse_not_finite(batch, wrong, columns)
     return batch
 
 
@@ -135,10 +139,10 @@ def _column_numbers(column: Any, name: Any) -> np.ndarray[Any, np.dtype[Any]]:
         raise InputError(f"column `{name}` holds something other than numbers ({error}); convert it") from error
 
 
-def _refuse_not_finite(batch: Tensor, columns: Sequence[str]) -> None:
-    """InputError for the first value that is not finite."""
-    rows = batch[None] if batch.ndim < 2 else batch
-    place = torch.argwhere(~torch.isfinite(rows))[0].tolist()
+def _refuse_not_finite(batch: Tensor, wrong: Tensor, columns: Sequence[str]) -> None:
+    """InputError for the first value that is wrong."""
+    rows, wrong = (batch[None], wrong[None]) if batch.ndim < 2 else (batch, wrong)
+    place = torch.argwhere(wrong)[0].tolist()
     row, column = place[0], place[-1]
     where = f" in column {f'`{columns[column]}`' if column < len(columns) else column + 1}" if rows.ndim == 2 else ""
     raise InputError(
@@ -189,7 +193,7 @@ class Model:
         self.names = Names()
         """Names of its input columns and of its classes, where they have names."""
         self.standard: Standardisation | None = None
-        """How `predict` standardises inputs before the model sees them."""
+        """How `predict` imputes and standardises inputs before the model sees them."""
         self.module: nn.Module = split.module
         self._entrances = split.entrances
         #: Whether a training pass draws from torch's global generator (dropout), which then has to be seeded.
@@ -325,20 +329,21 @@ class Model:
     def predict(self, x: Any, *, names: bool = False) -> Any:
         """(n, *shape), or one sample (*shape) → the task's answers, on the CPU: class numbers, int64 (n,) or ().
 
-        Inputs are as they lie in the data: the model standardises them itself. Those of a pandas DataFrame are taken by
-        their columns' names. With `names` the classes' names: a list of str, or one. InputError for inputs that do not
-        fit or are not finite, and where classes have no names.
+        Inputs are as they lie in the data: the model imputes and standardises them itself. Those of a pandas DataFrame
+        are taken by their columns' names. With `names` the classes' names: a list of str, or one. InputError for inputs
+        that do not fit or are not finite, and where classes have no names.
         """
         if names and not (self.names.classes and self.task.has_classes):
             raise InputError(f"model {self.name} knows no names of classes; leave out `names`")
-        batch = as_inputs(x, self.names.columns, getattr(torch, self.task.inputs), self.device)
-        alike = self.shape[:1] if self.task.infers else self.shape  # channels alone, where sizes may differ
-        single = batch.ndim == len(self.shape) and tuple(batch.shape[: len(alike)]) == alike
-        if not single and (batch.ndim != len(self.shape) + 1 or tuple(batch.shape[1 : len(alike) + 1]) != alike):
-            wanted = ("n", *self.shape)
+        batch = as_inputs(x, self.names, getattr(torch, self.task.inputs), self.device)
+        shape = (len(self.names.raw),) if self.names.rules else self.shape
+        alike = shape[:1] if self.task.infers else shape  # channels alone, where sizes may differ
+        single = batch.ndim == len(shape) and tuple(batch.shape[: len(alike)]) == alike
+        if not single and (batch.ndim != len(shape) + 1 or tuple(batch.shape[1 : len(alike) + 1]) != alike):
+            wanted = ("n", *shape)
             raise InputError(f"model {self.name} takes ({', '.join(map(str, wanted))}), not {tuple(batch.shape)}")
         self.train(False)
-        batch = self.standard(batch) if self.standard else batch
+        batch = self.standard(self.names.with_flags(batch)) if self.standard else batch
         with torch.inference_mode():
             answers = self.task.answers(self.task.inferred(self.forward, batch[None] if single else batch)).cpu()
         if names:

@@ -1,8 +1,9 @@
 """What a peer must have in common with the others: settled before round 1, or given to a peer that is admitted.
 
-- Round 0 begins with the means and deviations of `standardize` (`settle_standard`). Those of the federation are two
-  weighted means around the ring, of sums over all training samples; no peer reveals its own. A peer that is admitted
-  later, with nothing but its data, is given the result (`admit_standard`).
+- Round 0 begins with what stands for missing values (`impute`), and the means and deviations of `standardize`
+  (`settle_columns`). The federation's are up to three weighted means around the ring, of sums over all training
+  samples; no peer reveals its own. A peer that is admitted later, with nothing but its data, is given the result
+  (`admit_columns`).
 - In the first round of a view an admitted peer gets from its left neighbour what all others have in common, or pass on
   (`sync_admitted`).
 - What a protocol keeps about members has a row for each of them, which comes and goes with its member
@@ -11,24 +12,30 @@
 In a view's first round the order is: means and deviations, state, and then the protocol's `begin_view`.
 """
 
-from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from peer.learning.data.samples import Standardisation, first_pass, second_pass, standardisation_of
+from peer.learning.data.samples import (
+    Standardisation,
+    first_pass,
+    imputation_of,
+    second_pass,
+    standardisation_of,
+    typical_values,
+)
 from peer.learning.model.layout import PARTS
 from peer.network.collectives import Arrived
 from peer.protocols.base import Protocol
-from peer.spec.federation import MEANS, VARIANCES
+from peer.spec.federation import IMPUTED, MEANS, VARIANCES
 
 if TYPE_CHECKING:
     from peer.runtime.rounds.local_peer import Participant
 
 ProtocolState = MutableMapping[str, Tensor]
-Whose = Literal["own", "federation"]
 
 
 def admission_name(name: str) -> str:
@@ -127,29 +134,39 @@ def _replace(participant: "Participant", name: str, by: Arrived) -> None:
         peer.state[name] = participant.communicator.placed(by.vector)
 
 
-async def settle_standard(participant: "Participant", whose: Whose) -> None:
-    """Compute the means and deviations, with all members if they are the federation's, and standardise the samples."""
-    together, samples = whose == "federation", participant.face.data
-    learner, mean = participant.learner, participant.communicator.runtime_mean
-    first = await learner.compute(first_pass, samples)
-    if together:
-        await mean(MEANS, first, len(samples))
-    second = await learner.compute(second_pass, samples, first)
-    if together:
-        await mean(VARIANCES, second, len(samples))
-    learner.standardise(standardisation_of(first, second))
+async def settle_columns(participant: "Participant") -> None:
+    """Find what stands for missing values, means and deviations, together with all members if the spec says so, and
+    impute and standardise the samples."""
+    spec, learner, samples = participant.setup.spec, participant.learner, participant.face.data
+    names, count, settled = learner.shard.names, len(samples), None
+
+    async def found(name: str, of_own: Callable[..., Tensor], *arguments: Any) -> Tensor:
+        vector = await learner.compute(of_own, *arguments)
+        if name in spec.found_together:
+            await participant.communicator.runtime_mean(name, vector, count)
+        return vector
+
+    if spec.data.impute:
+        settled = imputation_of(await found(IMPUTED, typical_values, samples, names), names)
+        samples = samples.standardised(settled)
+    if spec.data.standardize:
+        first = await found(MEANS, first_pass, samples)
+        standard = standardisation_of(first, await found(VARIANCES, second_pass, samples, first))
+        settled = replace(standard, imputed=settled.imputed if settled else None)
+    if settled:
+        learner.standardise(settled)
 
 
-async def admit_standard(participant: "Participant", whose: Whose, entrants: Mapping[str, int]) -> None:
-    """Give means and deviations to new peers in a view's first round; private state already includes them."""
+async def admit_columns(participant: "Participant", entrants: Mapping[str, int]) -> None:
+    """Give new peers, in a view's first round, what was settled of columns; private state already includes it."""
     peer, learner = participant.face, participant.learner
     new = [id for id, stands in entrants.items() if stands == -1]
-    if whose == "own":
+    if not participant.setup.spec.found_together:
         if peer.id in new:
-            await settle_standard(participant, whose)
+            await settle_columns(participant)
         return
     if peer.id in new:
         arrived = await participant.communicator.receive_state(ENTRY)
-        learner.standardise(Standardisation.from_vector(arrived.vector))
+        learner.standardise(Standardisation.from_vector(arrived.vector, learner.shard.names))
     if peer.right in new and learner.standard:
         await participant.communicator.send_state(ENTRY, learner.standard.vector)

@@ -34,7 +34,7 @@ class Learner:
         self._how, self._since = setup.spec.training, 1
         self.model = setup.model
         self.standard: Standardisation | None = None
-        """The means and deviations in use; None if the samples are not standardised."""
+        """What missing values, means and deviations are in use; None if the samples stay as on disk."""
         self.loss: float | None = None
         """The loss of the last training; None before the first."""
         self._take(setup.shard)
@@ -111,7 +111,7 @@ class Learner:
             self._lifecycle.report(self.data_summary(round))
 
     def standardise(self, standard: Standardisation) -> None:
-        """Standardise the samples, until now as on disk, with these means and deviations: once in each view."""
+        """Impute and standardise the samples, until now as on disk: once in each view."""
         self.standard = self.model.standard = standard
         self._use(self.shard.standardised(standard))
 
@@ -150,7 +150,7 @@ class Learner:
             counter.copy_(tensors[f"counter/{name}"])
         self.trainer.load_state(under("optimiser/", tensors))
         if "standard" in tensors:
-            self.standardise(Standardisation.from_vector(tensors["standard"]))
+            self.standardise(Standardisation.from_vector(tensors["standard"], self.shard.names))
         self.loss = facts["loss"]
 
     def check_frozen(self, round: int, before: str) -> None:

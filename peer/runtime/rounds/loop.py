@@ -7,7 +7,7 @@ from peer.files import LineFile
 from peer.learning.device import memory_errors
 from peer.plugins import user_code_errors
 from peer.runtime.checkpoints import Checkpointer
-from peer.runtime.rounds.admission import admit_standard, first_rows, settle_standard, sync_admitted
+from peer.runtime.rounds.admission import admit_columns, first_rows, settle_columns, sync_admitted
 from peer.runtime.rounds.local_peer import Participant
 from peer.runtime.rounds.reports import Evaluator, round_done, trace_facts, user_figures
 from peer.tasks import in_thread
@@ -39,8 +39,7 @@ class Rounds:
         participant, peer = self._participant, self._participant.face
         participant.begin(0)
         with user_code_errors(self._protocol.name), memory_errors():
-            if whose := self._spec.data.standardize:
-                await settle_standard(participant, whose)
+            await settle_columns(participant)
             first_rows(self._protocol, participant.state, len(peer.members))
             await self._protocol.start(peer, self._spec.init)
             participant.round.check_awaited(self._protocol.name)
@@ -78,8 +77,7 @@ class Rounds:
 
     async def _begin_view(self, number: int) -> None:
         entrants = dict(self._setup.view.entrants)
-        if whose := self._spec.data.standardize:
-            await admit_standard(self._participant, whose, entrants)
+        await admit_columns(self._participant, entrants)
         await sync_admitted(self._participant, entrants)
         if number > 1:
             await self._protocol.begin_view(self._participant.face)

@@ -10,7 +10,7 @@ from loading import load, source
 from torch import Tensor
 
 from peer.errors import FailedError, InputError
-from peer.learning.data.samples import InMemory, Standardisation, first_pass, second_pass, standardisation_of
+from peer.learning.data.samples import InMemory, Names, Standardisation, first_pass, second_pass, standardisation_of
 from peer.learning.data.shard import common_shard, own_shard
 
 COLUMNS = {
@@ -61,7 +61,7 @@ def test_the_values_are_those_of_all_samples_together(cuts: list[int]) -> None:
 
 def test_what_goes_to_disk_and_to_others_comes_back() -> None:
     standard = standardisation_of(first_pass(samples(columns())), torch.zeros(14))
-    back = Standardisation.from_vector(standard.vector)
+    back = Standardisation.from_vector(standard.vector, Names())
     assert torch.equal(back.means, standard.means)
     assert torch.equal(back.deviations, standard.deviations)
 
@@ -109,4 +109,4 @@ def test_it_is_set_for_all_alike(tmp_path: Path) -> None:
 )
 def test_what_others_made_useless_is_refused(means: list[float], deviations: list[float]) -> None:
     with pytest.raises(FailedError, match="of no use; look for a column"):
-        Standardisation.from_vector(torch.tensor(means + deviations))
+        Standardisation.from_vector(torch.tensor(means + deviations), Names())

@@ -12,11 +12,11 @@ from peer.learning.data.batch_reader import BatchReader, Collate
 from peer.learning.data.dataset import Dataset, SelectedRows, as_streamed, is_read_one_by_one, set_aside
 from peer.learning.data.drift import Drift, Stage, stages
 from peer.learning.data.partition import AnyPartition, Iid
-from peer.learning.data.samples import check_columns
+from peer.learning.data.samples import Rule, check_columns
 from peer.learning.data.transforms import Steps, transforms_by_use
 from peer.learning.randomness import draw
 from peer.learning.tasks import Classification, Task
-from peer.settings import Settings, names_peers, of_peer, spelled
+from peer.settings import Settings, Wanted, names_peers, of_peer, spelled
 
 
 def _true_or_whose(given: Any) -> Any:
@@ -48,6 +48,12 @@ class Source(Settings):
     standardize: Annotated[Literal["own", "federation"] | None, BeforeValidator(_true_or_whose)] = None
     """[Bring each column](data.md#columns-of-one-scale) to mean 0 and deviation 1, by each peer's training samples
     (`own`, `true`) or all (`federation`)."""
+    impute: Annotated[
+        Rule | Annotated[dict[str, Rule], Field(min_length=1)] | None,
+        Wanted("`mean`, `median` or `category`, or one for each of some columns, such as {age: median}"),
+    ] = None
+    """Replace [missing values](data.md#missing-values) of all columns, or of those named: `{age: median}`. In the
+    federation's data only."""
     workers: int = Field(default=0, ge=0, le=64)
     """Processes per peer that read and transform ahead."""
 
@@ -91,6 +97,11 @@ class Source(Settings):
         dataset = self._limited(self._read(task))
         dataset = set_aside(dataset, self.validation, self.seed, self.name) if self.validation else dataset
         opened = self._streamed(dataset)
+        if self.impute and (opened.stream or not opened.names.rules):
+            raise InputError(
+                f"{self.name}: `impute` is for tables in memory; leave it out, or take `csv` or `parquet` without "
+                "`stream` and transforms"
+            )
         if self.standardize:
             check_columns(opened.shape, self.name)
         return opened

@@ -7,18 +7,19 @@ import importlib
 import zlib
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 from pydantic import Field, model_validator
 
 from peer.errors import InputError, suggest
 from peer.learning.data.dataset import Dataset, Groups, Labelled, hold_out, join_parts, labelled
-from peer.learning.data.samples import Array, Indices, Names
+from peer.learning.data.samples import Array, Indices, Names, Rule
 from peer.learning.data.sources.base import OnDisk, Source
 from peer.learning.data.sources.unpacking import check_unpacked
 from peer.learning.tasks import Task
@@ -109,7 +110,7 @@ class Table(Source):
     group: str | None = None
     """A column of patients, say, none of whom is on both sides of `holdout` or `hold_back`; not learnt from."""
     when_missing: Literal["refuse", "drop"] = "refuse"
-    """What to do with rows that lack a value (`check` counts them)."""
+    """What to do with rows that lack a value that is not imputed (`check` counts them)."""
     holdout: float = Field(default=0.2, gt=0, lt=1)
     """Share held out for testing where there is no test set."""
     class_names: tuple[str, ...] | None = Field(default=None, min_length=1)
@@ -132,23 +133,36 @@ class Table(Source):
         read = self._chosen(self._frame())
         if len(read) == 0:
             raise InputError(f"{where}: there are no rows after the header")
-        frame = self._complete(read)
+        columns = self._names([*map(str, read.columns.drop([*self._beside]))])
+        frame = self._complete(read, columns.rules)
         y, names = self._targets(frame[self.label], task)
         features = frame.drop(columns=[*self._beside])
-        samples = labelled(self._features(features), y, where, task, "the table", self.label)
+        x = columns.with_flags(torch.from_numpy(self._features(features))).numpy()
+        samples = labelled(x, y, where, task, "the table", self.label, gaps=bool(columns.rules))
         samples = replace(samples, groups=self._groups(frame))
         left_out = len(read) - len(frame)
         told = f"{left_out} of {len(read)} rows are left out, as a value is missing"
-        remarks = (*self._remarks, *([told] if left_out else []))
-        return replace(self._joined(samples, tuple(map(str, features.columns)), names), remarks=remarks)
+        remarks = (*self._remarks, *([told] if left_out else []), *_gaps(features, columns.rules))
+        return replace(self._joined(samples, columns, names), remarks=remarks)
 
-    def _joined(self, samples: Labelled, columns: tuple[str, ...], classes: tuple[str, ...]) -> Dataset:
+    def _names(self, columns: Sequence[str]) -> Names:
+        """The names of columns to learn from, with those that `impute` adds; InputError where it does not fit them."""
+        rules = self.impute if isinstance(self.impute, Mapping) else dict.fromkeys(columns, self.impute)
+        if unknown := [name for name in rules if name not in columns]:
+            why = f"which is not learnt from; {suggest(unknown[0], columns)}"
+            raise InputError(f"{self.path}: `impute` has `{unknown[0]}`, {why}")
+        names = Names.imputing(columns, {name: rule for name in columns if (rule := rules.get(name))})
+        if twice := [name for name in names.columns[len(columns) :] if name in columns]:
+            raise InputError(f"{self.path}: `impute` would add a column `{twice[0]}`, and there is one; rename it")
+        return names
+
+    def _joined(self, samples: Labelled, columns: Names, classes: tuple[str, ...]) -> Dataset:
         """The data set with some rows held out; `classes` are the classes' names unless they are numbers."""
         where = str(self.path)
         parts = hold_out(samples, self.holdout, self.seed, where)
         joined = join_parts(*parts, where, len(classes) if classes else None)
         numbered = tuple(map(str, range(joined.classes))) if samples.task.has_classes else ()
-        return replace(joined, names=Names(columns, classes or numbered))
+        return replace(joined, names=replace(columns, classes=classes or numbered))
 
     @property
     def _beside(self) -> tuple[str, ...]:
@@ -188,11 +202,12 @@ class Table(Source):
                 f"{self.path}: there is no column {self.label!r} to take labels from; it has {', '.join(columns)}"
             )
 
-    def _complete(self, frame: "pandas.DataFrame") -> "pandas.DataFrame":
-        """The rows that lack no value, by their numbers in the file."""
+    def _complete(self, frame: "pandas.DataFrame", imputed: Mapping[str, Rule]) -> "pandas.DataFrame":
+        """The rows that lack no value but imputed ones, by their numbers in the file."""
+        needed = [name for name in frame.columns if str(name) not in imputed]
         if self.when_missing == "refuse":
-            self._refuse_missing(frame)
-        complete = frame.dropna()
+            self._refuse_missing(frame[needed])
+        complete = frame.dropna(subset=needed)
         if len(complete) == 0:
             raise InputError(f"{self.path}: every row lacks a value; say by `columns` which of them to learn from")
         return complete
@@ -237,15 +252,20 @@ class Table(Source):
         missing = np.argwhere(frame.isna().to_numpy())
         if len(missing):
             row, column = missing[0]
+            name = frame.columns[column]
+            hint = "" if name in self._beside else "replace such values by `impute`, "
             raise InputError(
-                f"{self.path}: column {frame.columns[column]!r} has no value in {self._place(row)}; fill it in, leave "
-                "the row out, or write `when_missing: drop` to leave out all such rows"
+                f"{self.path}: column {name!r} has no value in {self._place(row)}; fill it in, {hint}or write "
+                "`when_missing: drop` to leave out all such rows"
             )
 
     def _features(self, frame: "pandas.DataFrame") -> Array:
-        """float32 (rows, columns); every column must be numeric and finite."""
-        columns = [self._numeric(frame[name]).astype(np.float32) for name in frame.columns]
-        return np.stack(columns, axis=1) if columns else np.empty((len(frame), 0), np.float32)
+        """float32 (rows, columns), NaN where there is no value; all values must be numeric and finite."""
+        found = np.full(frame.shape, np.nan, np.float32)
+        for number, name in enumerate(frame.columns):
+            if (there := frame[name].notna().to_numpy()).any():
+                found[there, number] = self._numeric(frame[name][there].infer_objects())
+        return found
 
     def _numeric(self, column: "pandas.Series[Any]") -> Array:
         """The column's numbers; InputError for the first value that is none, or too large for float32."""
@@ -299,9 +319,9 @@ class Parquet(Table, OnDisk):
     def _by_row_groups(self, task: Task) -> Dataset:
         """The data set of which only the labels are in memory."""
         where, labels = str(self.path), self._frame()
-        if self.columns or self.when_missing == "drop":
+        if self.columns or self.impute or self.when_missing == "drop":
             raise InputError(
-                f"{where}: streamed, all rows and columns are taken; leave out `columns` and `when_missing`"
+                f"{where}: streamed, all rows and columns are taken; leave out `columns`, `impute` and `when_missing`"
             )
         if len(labels) == 0:
             raise InputError(f"{where}: there are no rows")
@@ -309,7 +329,7 @@ class Parquet(Table, OnDisk):
         y, names = self._targets(labels[self.label], task)
         rows = self._row_groups()
         samples = Labelled(rows, task.read_targets(y, where, self.label), task, groups=self._groups(labels))
-        return self._joined(samples, rows.columns, names)
+        return self._joined(samples, Names(rows.columns), names)
 
     def _row_groups(self) -> RowGroups:
         from pyarrow import parquet
@@ -342,3 +362,10 @@ class Parquet(Table, OnDisk):
             lengths = [compute.max(compute.binary_length(chunk.dictionary)).as_py() or 0 for chunk in column.chunks]
             check_unpacked(self.path, len(column) * max(lengths, default=0), _PLAINLY)
         return table.to_pandas()  # type: ignore[no-any-return]
+
+
+def _gaps(features: "pandas.DataFrame", imputed: Mapping[str, Rule]) -> list[str]:
+    """How many values are missing in which columns, and what they become, in one sentence if there are any."""
+    counts = dict(zip(map(str, features.columns), features.isna().sum().tolist(), strict=True))
+    told = ", ".join(f"{count} in `{name}` ({imputed[name]})" for name, count in counts.items() if count)
+    return [f"of {len(features)} values, these are missing and imputed: {told}"] if told else []
