@@ -98,10 +98,20 @@ class Process(ABC):
 
 
 class FollowedProcess(Process):
-    """A process whose end is reported by its place, once: by `end` or by `fail`; later reports are ignored."""
+    """A process whose end is reported by its place, once: by `end` or by `fail`; later reports are ignored.
 
-    def __init__(self) -> None:
+    send: called with each signal, until then.
+    """
+
+    restarts = 0
+
+    def __init__(self, send: Callable[[int], None]) -> None:
+        self._send = send
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def signal(self, number: int) -> None:
+        if not self.ended:
+            self._send(number)
 
     def end(self, code: int) -> None:
         if not self._end.done():

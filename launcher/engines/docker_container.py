@@ -10,7 +10,6 @@ imported where it is used.
 """
 
 import asyncio
-import importlib
 import os
 import re
 import threading
@@ -25,7 +24,7 @@ from time import time_ns
 from typing import Any
 
 from launcher.engines.base import Process
-from peer.errors import FailedError, InputError
+from peer.errors import FailedError, InputError, optional
 from peer.files import write_failure
 from peer.process import REFUSED, STOPPED, container_exit_code
 from peer.telemetry.results import gave_up
@@ -37,13 +36,7 @@ NO_GPU = ("could not select device driver", "nvidia-container-cli")
 
 def docker_sdk() -> Any:
     """Return the imported SDK. Raises InputError if it is not installed."""
-    try:
-        return importlib.import_module("docker")
-    except ImportError as error:
-        raise InputError(
-            f"`--on docker` needs the Docker SDK, which cannot be imported here ({error}); install it with: "
-            "pip install -c constraints.txt 'dfl[docker]'"
-        ) from error
+    return optional("docker", "`--on docker`", "the Docker SDK", "docker")
 
 
 def connect() -> Any:

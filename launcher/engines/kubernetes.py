@@ -327,28 +327,16 @@ def _append_log(path: Path, lines: Sequence[str]) -> None:
 
 
 class PeerPods(FollowedProcess):
-    """One peer: the pods that the Job makes for it, one after the other.
+    """One peer: the pods that the Job makes for it, one after the other. index: its place in the ring."""
 
-    index: its place in the ring. ask: called for each signal.
-    """
-
-    def __init__(self, index: int, out: Path, ask: Callable[[int], None]) -> None:
-        super().__init__()
-        self.index, self._out, self._ask = index, out, ask
-        self._pods = 0
-
-    @property
-    def restarts(self) -> int:
-        return max(0, self._pods - 1)
-
-    def signal(self, number: int) -> None:
-        if not self.ended:
-            self._ask(number)
+    def __init__(self, index: int, out: Path, send: Callable[[int], None]) -> None:
+        super().__init__(send)
+        self.index, self._out = index, out
 
     def update(self, state: ClusterState, stopping: bool) -> None:
         """Report the end once the cluster, or the peer itself, has decided that there will be no other pod."""
         pods = state.of_peer(self.index)
-        self._pods = max(self._pods, len(pods))
+        self.restarts = max(self.restarts, len(pods) - 1)
         if (code := self._code(state, pods[-1] if pods else None, stopping)) is not None:
             self.end(code)
 

@@ -57,13 +57,9 @@ SERVER_ENDED = "the fork server ended before its peers; the same command resumes
 class Child(FollowedProcess):
     """One child of the fork server."""
 
-    def __init__(self, pid: int, send: Callable[[dict[str, Any]], None]) -> None:
-        super().__init__()
-        self.pid, self._send = pid, send
-
-    def signal(self, number: int) -> None:
-        if not self.ended:
-            self._send({"do": "signal", "pid": self.pid, "signal": int(number)})
+    def __init__(self, pid: int, order: Callable[[dict[str, Any]], None]) -> None:
+        super().__init__(lambda number: order({"do": "signal", "pid": pid, "signal": int(number)}))
+        self.pid = pid
 
 
 @dataclass(frozen=True)

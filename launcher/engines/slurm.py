@@ -18,7 +18,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -263,11 +263,8 @@ class SlurmEngine(Engine[SlurmSettings]):
         return id, f"Slurm job {id}, {plural(len(run.spec.ids), 'task')}; its output: {outcome.log}"
 
     def _find(self, run: Run) -> QueuedJob | None:
-        return find_job(run.files.path, self._known(run))
-
-    def _known(self, run: Run) -> str:
-        """Return the job's id, or its name: a launcher may be killed between submitting the job and writing the id."""
-        return JobDirectory(run.files).job or job_name(run.spec)
+        # By its id, or its name: a launcher may be killed between submitting the job and writing the id.
+        return find_job(run.files.path, JobDirectory(run.files).job or job_name(run.spec))
 
     def _job(self, run: Run) -> tuple[list[str], str]:
         """Return the arguments of `sbatch`, and the batch script."""
@@ -360,20 +357,6 @@ READS_AFTER_END = 3
 """How often the file with the exit codes is read after the job's end; a network file system may show it late."""
 
 
-class SlurmProcess(FollowedProcess):
-    """One task of the job. ask: called for each signal."""
-
-    restarts = 0
-
-    def __init__(self, ask: Callable[[int], None]) -> None:
-        super().__init__()
-        self._ask = ask
-
-    def signal(self, number: int) -> None:
-        if not self.ended:
-            self._ask(number)
-
-
 class SlurmDeployment(Deployment):
     """Follows the job; reports what Slurm says of it and what it prints itself.
 
@@ -383,7 +366,7 @@ class SlurmDeployment(Deployment):
     def __init__(self, run: Run, job: str | None, poll: float):
         self._run, self._job, self._poll = run, job, poll
         self._outcome = JobDirectory(run.files)
-        self._processes = {id: SlurmProcess(self._ask) for id in run.spec.ids}
+        self._processes = {id: FollowedProcess(self._ask) for id in run.spec.ids}
         self._asked = self._done = 0
         """1 after SIGTERM, 2 after SIGKILL, which nothing undoes: what was asked for, and what Slurm was sent."""
         self._wake = asyncio.Event()
@@ -391,7 +374,7 @@ class SlurmDeployment(Deployment):
         self._reported: dict[str, str] = {}
         self._gone = asyncio.Event()
 
-    async def start(self, id: str) -> SlurmProcess:
+    async def start(self, id: str) -> FollowedProcess:
         return self._processes[id]
 
     def _ask(self, number: int) -> None:

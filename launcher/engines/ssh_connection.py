@@ -276,7 +276,7 @@ class RemotePeer(FollowedProcess):
     """
 
     def __init__(self, id: str, host: Host, out: Path, wake: Callable[[], None]) -> None:
-        super().__init__()
+        super().__init__(self._keep_for_delivery)
         self.id, self._host, self._out, self._wake = id, host, out, wake
         self._unwritable: asyncio.Future[FailedError] = asyncio.get_running_loop().create_future()
         self._reported = False
@@ -292,10 +292,9 @@ class RemotePeer(FollowedProcess):
                 raise self._unwritable.result()
         return await super().wait()
 
-    def signal(self, number: int) -> None:
-        if not self.ended:
-            self.undelivered = number
-            self._wake()
+    def _keep_for_delivery(self, number: int) -> None:
+        self.undelivered = number
+        self._wake()
 
     def delivered(self, number: int) -> None:
         if self.undelivered == number:
