@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.headline import mean
+from launcher.history import ACTIVITIES
 from launcher.output import Output
 from launcher.page.build import document_of
 from launcher.page.charts import check_installed, look, picture, vega_script
@@ -190,7 +191,7 @@ def show_so_far(collected: Collected, output: Output, as_json: bool) -> None:
                 "round": history.completed,
                 "figure": headline.value(judged) if judged else None,
                 "bytes_sent": max((done.bytes_sent for done in until), default=0),
-                "seconds": {name: round(history.seconds(name), 3) for name in summary_text.ACTIVITIES},
+                "seconds": {name: round(history.seconds(name), 3) for name in ACTIVITIES},
             }
         )
     if as_json:
@@ -208,7 +209,7 @@ def show_so_far(collected: Collected, output: Output, as_json: bool) -> None:
         }
         for one in peers
     ]
-    output.console.print(fitting(rows, [*reversed(summary_text.ACTIVITIES)], output.console))
+    output.console.print(fitting(rows, [*reversed(ACTIVITIES)], output.console))
     known = [one["figure"] for one in peers if one["figure"] is not None]
     worst = headline.figure.worst(known) if known else None
     lines = [

@@ -9,13 +9,12 @@ A feed holds the newest state alone, and no queue: a slow browser misses what wa
 
 import asyncio
 import time
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
-from launcher.history import SILENT_LINKS, PeerHistory
+from launcher.history import PeerHistory
 from launcher.monitor.federation import ENDED, OUTSIDE, FederationView
 from launcher.page.build import document_of
 from launcher.page.document import PrivacyWords, ReportDocument, Row, as_text
@@ -87,11 +86,7 @@ class LiveSnapshot:
     @classmethod
     def from_federation(cls, federation: FederationView, order: tuple[str, ...], now: float) -> Self:
         """`now` in unix seconds."""
-        doubters = defaultdict[str, list[str]](list)
-        for peer in federation.peers.values():
-            for other, state in peer.links.items() if peer.state not in ENDED else ():
-                if state in SILENT_LINKS:
-                    doubters[other].append(peer.id)
+        doubters = {id: federation.suspected_by(id) for id in order}
         rows = {id: _row(federation, id, doubters[id]) for id in order}
         pairs = neighbours(order)
         broken = [pair for pair in pairs if pair[0] in doubters[pair[1]] or pair[1] in doubters[pair[0]]]

@@ -9,14 +9,12 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 
 from launcher.headline import Headline, mean
-from launcher.history import PeerHistory
+from launcher.history import ACTIVITIES, PeerHistory
 from launcher.page.charts import MAX_NAMED_PEERS, Chart, ReportFigure, nominal, quantitative, rounds_axis, tip, titled
 from launcher.page.document import ReportDocument, Row
 from launcher.reports.summary import TESTS, evaluated_rounds
 from launcher.views import Views
 from peer.learning.training import metrics
-
-ACTIVITIES = ("train", "communicate", "evaluate")
 
 
 def round_rows(
