@@ -3,6 +3,7 @@
 What is looked at before anything is written or computed, the progress bar, the files of the results, and the command.
 """
 
+import argparse
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -131,31 +132,19 @@ def _draw_figures(place: Path, charts: Mapping[str, tuple[str, Any]]) -> dict[st
     return drawn
 
 
-@dataclass(frozen=True)
-class StudyOptions:
-    """What the command line asks for."""
-
-    file: Path
-    out: Path | None = None
-    at_once: int | None = None
-    port: int = FIRST_PORT
-    dask: str | None = None
-    """The address of a scheduler."""
-
-
-def study(options: StudyOptions, output: Output) -> int:
+def study_command(arguments: argparse.Namespace, output: Output) -> int:
     """Compute what is missing and write the results; return the exit code. InputError before anything is created."""
-    check_packages("dask" if options.dask else "study")
-    if options.at_once is not None and options.at_once < 1:
-        raise InputError(f"--at-once {options.at_once}: give a number from 1 on")
-    settings, document = read_study(options.file)
-    directory = options.out or Path("studies") / settings.name
+    check_packages("dask" if arguments.dask else "study")
+    if arguments.at_once is not None and arguments.at_once < 1:
+        raise InputError(f"--at-once {arguments.at_once}: give a number from 1 on")
+    settings, document = read_study(arguments.file)
+    directory = arguments.out or Path("studies") / settings.name
     made = cells(settings, document, directory)
     check_directory(directory, settings.name)
     missing_cells = [cell for cell in made if not cell.finished]
     check_data(missing_cells)
-    with backend(options, missing_cells, output) as where, sole_use_of(directory):
-        write_atomically(directory / STUDY_FILE, options.file.read_bytes())
+    with backend(arguments, missing_cells, output) as where, sole_use_of(directory):
+        write_atomically(directory / STUDY_FILE, arguments.file.read_bytes())
         return run_cells(made, missing_cells, where, output)
 
 
@@ -168,19 +157,20 @@ class Backend:
 
 
 @contextmanager
-def backend(options: StudyOptions, cells: Sequence[Cell], output: Output) -> Iterator[Backend]:
-    check_port(cells, options.port)
-    if not options.dask or not cells:
-        at_once = options.at_once or max_parallel_cells(cells)
-        yield Backend(f"{at_once} at once", partial(compute_cells, cells, at_once, options.port))
+def backend(arguments: argparse.Namespace, cells: Sequence[Cell], output: Output) -> Iterator[Backend]:
+    port = FIRST_PORT if arguments.port is None else arguments.port
+    check_port(cells, port)
+    if not arguments.dask or not cells:
+        at_once = arguments.at_once or max_parallel_cells(cells)
+        yield Backend(f"{at_once} at once", partial(compute_cells, cells, at_once, port))
         return
     from launcher.study.dask_pool import DaskPool, DaskScheduler
 
-    with DaskScheduler.connected(options.dask) as cluster:
-        handed_out = DaskPool(cluster, options.port, output.say)
-        at_once = options.at_once or sum(cluster.look().values())
-        words = f"{at_once} at once by the Dask scheduler at {options.dask}"
-        yield Backend(words, partial(handed_out.computed, cells, options.at_once))
+    with DaskScheduler.connected(arguments.dask) as cluster:
+        handed_out = DaskPool(cluster, port, output.say)
+        at_once = arguments.at_once or sum(cluster.look().values())
+        words = f"{at_once} at once by the Dask scheduler at {arguments.dask}"
+        yield Backend(words, partial(handed_out.computed, cells, arguments.at_once))
 
 
 def run_cells(made: Sequence[Cell], missing: Sequence[Cell], where: Backend, output: Output) -> int:
