@@ -259,18 +259,13 @@ def attach_command(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def completion_command(arguments: argparse.Namespace, output: Output) -> int:
-    output.text(completion_script(arguments.shell))
+    output.text(str(argcomplete().shellcode(["dfl-launch"], shell=arguments.shell)))
     return 0
 
 
 SHELLS = ("bash", "zsh", "fish")
 PEER_ARGUMENTS = ("peer", "by")
 """Arguments that are ids of peers."""
-
-
-def completion_script(shell: str) -> str:
-    """What the shell is to evaluate."""
-    return str(argcomplete().shellcode(["dfl-launch"], shell=shell))
 
 
 def complete_line(tree: argparse.ArgumentParser) -> None:
@@ -331,23 +326,18 @@ def outcome(arguments: argparse.Namespace) -> int:
         code: int = arguments.command(arguments, output)
         sys.stdout.flush()
     except InputError as error:
-        return failed(output, 2, *error.args)
+        return output.failure(2, *error.args)
     except BrokenPipeError:
         # Or the interpreter writes what is left into the pipe at its end, and fails again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         hint = "; the same command resumes the run" if arguments.resumes else ""
-        return failed(output, 1, f"stopped: output pipe closed (`| head`?){hint}")
+        return output.failure(1, f"stopped: output pipe closed (`| head`?){hint}")
     except FailedError as error:
-        return failed(output, 1, *error.args)
+        return output.failure(1, *error.args)
     except OSError as error:
-        return failed(output, 1, f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        return output.failure(1, f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except KeyboardInterrupt:
         return 130
-    return code
-
-
-def failed(output: Output, code: int, *problems: str) -> int:
-    output.failure(code, *problems)
     return code
 
 

@@ -1,16 +1,16 @@
 """`dfl-launch study`: every cell of a grid, and the tables and figures of all.
 
-What is looked at before anything is written or computed, the progress bar, the files of the results, and the command.
+What is looked at before anything is written or computed, the files of the results, and the command.
 """
 
 import argparse
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -69,34 +69,6 @@ def check_data(cells: Sequence[Cell]) -> None:
             plan(cell.spec)
         except InputError as error:
             raise InputError(f"{error} (in the cell {cell.name})") from None
-
-
-class ProgressBar:
-    """The bar, and what is said above it."""
-
-    def __init__(self, output: Output, total: int, kept: int) -> None:
-        columns = TextColumn("cells"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left:")
-        self._output = output
-        self._bar = Progress(*columns, TimeRemainingColumn(), console=output.console, redirect_stdout=False)
-        self._done, self._total = kept, total
-        self._task = self._bar.add_task("cells", total=total, completed=kept)
-
-    def tell(self, ended: CellOutcome) -> None:
-        self._done += 1
-        self._bar.advance(self._task)
-        if ended.failure:
-            self._output.say(printable(f"failed: {ended.cell.name}: {ended.failure}"))
-        elif not self._output.console.is_terminal:
-            self._output.say(printable(f"{self._done} of {self._total}: {ended.cell.name}"))
-
-    def __enter__(self) -> Self:
-        if self._output.console.is_terminal:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._output.console.is_terminal:
-            self._bar.stop()
 
 
 FIGURE_KINDS = ("rounds", "fairness", "bytes", "axis", "ring", "reputation")
@@ -178,12 +150,17 @@ def run_cells(made: Sequence[Cell], missing: Sequence[Cell], where: Backend, out
     directory = made[0].directory
     output.say(f"{plural(len(made), 'cell')}, {kept} of them finished already, {where.words}, in {directory}")
     with StopSignal.listening() as stopping:
-        everything = closing(where.computed(stopping))
-        with ProgressBar(output, len(made), kept) as shown, everything as computing:
-            for ended in computing:
-                shown.tell(ended)
+        columns = TextColumn("cells"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left:")
+        bar = Progress(*columns, TimeRemainingColumn(), console=output.console, redirect_stdout=False)
+        task, on_screen = bar.add_task("cells", total=len(made), completed=kept), output.console.is_terminal
+        with bar if on_screen else nullcontext(), closing(where.computed(stopping)) as computing:
+            for done, ended in enumerate(computing, kept + 1):
+                bar.advance(task)
                 if ended.failure:
                     failures[ended.cell.key] = ended.failure
+                    output.say(printable(f"failed: {ended.cell.name}: {ended.failure}"))
+                elif not on_screen:
+                    output.say(printable(f"{done} of {len(made)}: {ended.cell.name}"))
         if stopping.code:
             output.say("Stopped; the same command goes on. The finished cells are kept.")
             return stopping.code

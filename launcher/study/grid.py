@@ -166,16 +166,13 @@ class CellFiles(RunFiles):
 
     @property
     def finished(self) -> bool:
-        return self.has_rounds and summary_json.read(self.summary) is not None
-
-    @property
-    def has_rounds(self) -> bool:
-        """Whether they can be read; a power cut may have taken either file."""
+        """Whether rounds and summary can be read; a power cut may have taken either file."""
         try:
             found = json.loads(read_plain(self.rounds, MAX_RECORDS_BYTES))
-            return isinstance(found, dict) and found.keys() >= DETAIL_KEYS
         except (OSError, ValueError):
             return False
+        whole = isinstance(found, dict) and found.keys() >= DETAIL_KEYS
+        return whole and summary_json.read(self.summary) is not None
 
     @property
     def said(self) -> Path:

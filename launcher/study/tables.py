@@ -137,7 +137,7 @@ def _marked(entries: Mapping[str, TableEntry], measure: Measure) -> dict[str, Ta
     choose = max if measure.better == "up" else min
     best = choose(known.values(), key=lambda entry: entry.mean)
     marks = {name: mark(entry, best) for name, entry in known.items()}
-    return {name: TableEntry(one.values, one.unknown, marks.get(name, "")) for name, one in entries.items()}
+    return {name: replace(one, mark=marks.get(name, "")) for name, one in entries.items()}
 
 
 def mark(entry: TableEntry, best: TableEntry) -> str:
