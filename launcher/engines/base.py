@@ -207,6 +207,11 @@ class Engine(ABC, Generic[S]):
         """
 
 
+def shipped(spec: Spec) -> Spec:
+    """Return the spec for other machines: the directory of code is one of this machine, unless there is user code."""
+    return spec if spec.own_code else spec.model_copy(update={"code": None})
+
+
 def certificates_beside(id: str) -> dict[str, str]:
     """Return what a peer's `tls` names where its certificate files lie beside its config."""
     return {name: path.name for name, path in certificate_files(Path(), id).items()}
