@@ -11,7 +11,7 @@ import argparse
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -76,11 +76,11 @@ def parser() -> argparse.ArgumentParser:
     )
     at_argument(add)
     add = command("leave", lazily("commands.membership:leave_command"), "make a peer leave the federation", *asking)
-    add("peer", metavar="PEER", help="the id of the one that is to leave")
+    peers_argument(add, "peer", metavar="PEER", help="the id of the one that is to leave")
     add = command("expel", lazily("commands.membership:expel_command"), "vote to expel a peer", *asking)
-    add("peer", metavar="PEER", help="the id of the one that is to be expelled")
+    peers_argument(add, "peer", metavar="PEER", help="the id of the one that is to be expelled")
     whose = "whose votes (default: all others whose certificates are there)"
-    add("--by", nargs="+", default=[], metavar="ID", help=whose)
+    peers_argument(add, "--by", nargs="+", default=[], metavar="ID", help=whose)
 
     about = "have all peers go back to an earlier round"
     add = command("rewind", lazily("commands.rewind:rewind_command"), about, spec_arguments)
@@ -187,6 +187,11 @@ def at_argument(add: Add) -> None:
     add("--at", metavar="HOST:PORT", help="where that page is (default: 127.0.0.1 and a free port)")
 
 
+def peers_argument(add: Add, name: str, **more: Any) -> None:
+    """Ids of peers, which a shell completes."""
+    vars(add(name, **more))["completer"] = peer_ids
+
+
 def option_argument(add: Add, what: str) -> None:
     add("--option", action="append", default=[], metavar="KEY=VALUE", dest="options", help=f"{what}; repeatable")
 
@@ -264,16 +269,6 @@ def completion_command(arguments: argparse.Namespace, output: Output) -> int:
 
 
 SHELLS = ("bash", "zsh", "fish")
-PEER_ARGUMENTS = ("peer", "by")
-"""Arguments that are ids of peers."""
-
-
-def complete_line(tree: argparse.ArgumentParser) -> None:
-    """Answer the shell and end the process."""
-    for action in _actions(tree):
-        if action.dest in PEER_ARGUMENTS:
-            vars(action)["completer"] = peer_ids
-    argcomplete().autocomplete(tree, always_complete_options=False)
 
 
 def peer_ids(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
@@ -298,22 +293,14 @@ def argcomplete() -> Any:
     return argcomplete
 
 
-def _actions(tree: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    for action in tree._actions:
-        if isinstance(action.choices, dict):
-            for command in action.choices.values():
-                yield from _actions(command)
-        yield action
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code: 0 done, 1 failed, 2 wrong input, 129 hangup, 130 Ctrl-C, 143 SIGTERM."""
     with leaving_at_once():
         for stream in (sys.stdout, sys.stderr):
             make_legible(stream)
         tree = parser()
-        if "_ARGCOMPLETE" in os.environ:  # set by a shell that asks how the line might go on
-            complete_line(tree)
+        if "_ARGCOMPLETE" in os.environ:  # set by a shell that asks how the line might go on, and is answered here
+            argcomplete().autocomplete(tree, always_complete_options=False)
         code = outcome(tree.parse_args(argv))
         gc.freeze()  # or the interpreter walks over all of torch before it ends, for half a second and more
         return code

@@ -102,7 +102,8 @@ class SlurmSettings(Settings):
         made += [f"--job-name={job_name(spec)}", f"--ntasks={len(spec.ids)}", f"--cpus-per-task={self.cpus}"]
         made += [f"--mem-per-cpu={self._memory_per_cpu()}M"] if self.memory else []
         made += [f"--gpus-per-task={self.gpus}"] if self.gpus else []
-        made += [f"--chdir={files.path}", f"--output={_literally(files.job / 'log.txt')}", "--open-mode=append"]
+        output = str(files.job / "log.txt").replace("%", "%%")  # in it % is special
+        made += [f"--chdir={files.path}", f"--output={output}", "--open-mode=append"]
         return [*made, "--requeue", f"--signal=TERM@{self.warning}", *shlex.split(self.sbatch)]
 
     def _memory_per_cpu(self) -> int:
@@ -125,11 +126,6 @@ def time_limit(written: str) -> int | None:
 
 def job_name(spec: Spec) -> str:
     return f"dfl-{spec.name}"
-
-
-def _literally(path: Path) -> str:
-    """Escape %, which is special in `sbatch --output`."""
-    return str(path).replace("%", "%%")
 
 
 def batch_script(python: str, arguments: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from math import isfinite
 
 from launcher.headline import Headline
 from launcher.history import EventKind
+from launcher.page.charts import titled
 from launcher.page.document import Card, Definition, PrivacyWords, ReportDocument, Row, RunPart, State, Verdict
 from launcher.page.learning_curves import peer_round_rows, round_rows
 from launcher.page.ring import edge_rows, line_rows, mixes, sector_rows
@@ -102,8 +103,7 @@ def in_plain_words(proof: Privacy, edges: Iterable[Row]) -> PrivacyWords:
 def _lacking(definitions: Mapping[str, bool | None]) -> str:
     """The definitions that are not met."""
     found = [(HOLDS[holds], [name for name, held in definitions.items() if held is holds]) for holds in (False, None)]
-    said = "; ".join(f"{words}: {', '.join(names)}" for words, names in found if names)
-    return f"{said[:1].upper()}{said[1:]}"
+    return titled("; ".join(f"{words}: {', '.join(names)}" for words, names in found if names))
 
 
 def _definition(name: str, proof: Privacy) -> Definition:
@@ -204,7 +204,7 @@ def _run_part(data: RunData, label: str, tables: Mapping[str, list[Row]], left_o
         better=data.headline.figure.better,
         cards=[*(cards(data.summary, data.headline) if data.summary else cards_so_far(data, tables))],
         privacy=in_plain_words(data.proof, tables["edges"]) if data.proof else None,
-        notes=[_as_sentence(note) for note in _notes(data)],
+        notes=[titled(one_line(note).strip()) for note in _notes(data)],
         ring_cost=data.ring_cost,
         moments_left_out=left_out,
         classes=[*next(iter(mixes(data).values()), {})],
@@ -231,8 +231,3 @@ def _notes(data: RunData) -> Iterator[str]:
         yield from caveats(summary)
     if absent := [id for id in data.spec.ids if id not in data.histories]:
         yield f"no data for {', '.join(absent)}: their directories were not given"
-
-
-def _as_sentence(note: str) -> str:
-    said = one_line(note).strip()
-    return f"{said[:1].upper()}{said[1:]}"
