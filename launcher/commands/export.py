@@ -126,8 +126,10 @@ def manifests_command(arguments: argparse.Namespace, output: Output) -> int:
         path = out / name
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text.encode())
-    if certs:
-        copy_certificates(spec, certs, out / CERTIFICATES)
+    for id in spec.ids if certs else ():
+        for what, file in certificate_files(certs, id).items():
+            permissions = 0o600 if what == "key" else 0o644
+            write_atomically(out / CERTIFICATES / file.name, file.read_bytes(), permissions=permissions)
     if spec.own_code:
         output.say(f"Note: the image needs your own code in {CODE}, for {', '.join(spec.own_code)}")
     overlay = "overlays/certificates" if certs else "base"
@@ -147,14 +149,6 @@ def foreign_in(out: Path, names: Iterable[str]) -> str | None:
 
 def made_here(path: Path) -> bool:
     return path.is_file() and path.read_bytes().startswith((ABOUT.encode(), IGNORED.encode()))
-
-
-def copy_certificates(spec: Spec, certs: Path, to: Path) -> None:
-    """Copy certificates, and add a .gitignore that keeps them out of the repository."""
-    for id in spec.ids:
-        for what, file in certificate_files(certs, id).items():
-            permissions = 0o600 if what == "key" else 0o644
-            write_atomically(to / file.name, file.read_bytes(), permissions=permissions)
 
 
 def certs_command(arguments: argparse.Namespace, output: Output) -> int:
