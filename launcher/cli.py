@@ -61,8 +61,7 @@ def parser() -> argparse.ArgumentParser:
     add("--hosts", metavar="FILE", help="on which machines, for `--on ssh`; short for --option hosts=FILE")
     add("--install", action="store_true", help="install dfl there; short for --option install=true")
     add("--beside", choices=["solo"], help="first train each peer alone, to say if taking part is worth it")
-    for add_more in (quiet_argument, run_json_argument, dashboard_arguments):
-        add_more(add)
+    showing_arguments(add)
 
     asking = spec_arguments, certificate_arguments
     add = command("status", lazily("commands.watch:status_command"), "show the status of all peers", *asking)
@@ -89,8 +88,7 @@ def parser() -> argparse.ArgumentParser:
 
     add = command("attach", attach_command, "reattach to a running federation", resumes=True)
     add("run", type=Path, metavar="DIR", help="the run's directory")
-    for add_more in (quiet_argument, run_json_argument, dashboard_arguments):
-        add_more(add)
+    showing_arguments(add)
 
     add = command("discard", lazily("commands.run:discard_command"), "remove what an ended run has left elsewhere")
     add("run", type=Path, metavar="DIR", help="the run's directory, which stays as it is")
@@ -174,11 +172,10 @@ def quiet_argument(add: Add) -> None:
     add("--quiet", action="store_true", help="print errors only")
 
 
-def run_json_argument(add: Add) -> None:
+def showing_arguments(add: Add) -> None:
+    """How a run is shown, and its end."""
+    quiet_argument(add)
     add("--json", action="store_true", help="the summary, or what went wrong, as JSON on stdout")
-
-
-def dashboard_arguments(add: Add) -> None:
     add("--dashboard", action="store_true", help="show the run as a live page")
     at_argument(add)
 

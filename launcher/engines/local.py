@@ -130,14 +130,7 @@ class ForkServer:
         self._starting: dict[int, asyncio.Future[Child]] = {}
         self._running: dict[int, Child] = {}
 
-    async def start(
-        self,
-        argv: Sequence[str],
-        log: Path,
-        *,
-        cwd: Path | None = None,
-        env: Mapping[str, str] | None = None,
-    ) -> Child:
+    async def start(self, argv: Sequence[str], log: Path, *, env: Mapping[str, str] | None = None) -> Child:
         """Start `entry(argv)` with its output appended to `log` and `env` added to the environment.
 
         Raises FailedError if the log cannot be opened, no process can be had or the fork server has ended.
@@ -148,8 +141,7 @@ class ForkServer:
         number = next(self._numbers)
         started: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
         self._starting[number] = started
-        place = {"cwd": None if cwd is None else str(cwd), "env": dict(env or {})}
-        self._send({"do": "start", "number": number, "argv": list(argv), "log": str(log), **place})
+        self._send({"do": "start", "number": number, "argv": list(argv), "log": str(log), "env": dict(env or {})})
         return await started
 
     def call(self, function: str, argument: str) -> None:

@@ -48,7 +48,12 @@ def cards(summary: Summary, headline: Headline) -> Iterator[Card]:
         less = "less is better" if better == "down" else ""
         yield Card("mean", f"Mean {headline.words}", judged["mean"], number(judged["mean"]), less, better)
         yield Card("worst", "Worst peer", judged["worst"], number(judged["worst"]), headline.words, better)
-    yield from _other_cards(summary, headline)
+    for name, other in summary.figures.items():
+        if name != headline.figure.name:
+            worst_of = f"worst {number(other['worst'])}"
+            yield Card(
+                f"figure {name}", f"Mean {name}", other["mean"], number(other["mean"]), worst_of, other["better"]
+            )
     again = plural(summary.restarts, "restart") if summary.restarts else ""
     yield Card("wall_seconds", "Time", summary.wall_seconds, duration(summary.wall_seconds), again, "down")
     sent = sum(peer.bytes_sent for peer in summary.per_peer)
@@ -57,14 +62,6 @@ def cards(summary: Summary, headline: Headline) -> Iterator[Card]:
     head = summary.privacy["head_bytes_sent"]
     broken = plural(len(summary.privacy["violations"]), "violation")
     yield Card("head_bytes_sent", "Heads sent", head, quantity(head), broken, "down")
-
-
-def _other_cards(summary: Summary, headline: Headline) -> Iterator[Card]:
-    """The task's figures besides the headline."""
-    for name, judged in summary.figures.items():
-        if name != headline.figure.name:
-            note = f"worst {number(judged['worst'])}"
-            yield Card(f"figure {name}", f"Mean {name}", judged["mean"], number(judged["mean"]), note, judged["better"])
 
 
 def cards_so_far(data: RunData, tables: Mapping[str, list[Row]]) -> Iterator[Card]:

@@ -152,17 +152,14 @@ class Cell:
             write_atomically(file, content)
 
 
-@dataclass(frozen=True)
 class CellFiles(RunFiles):
     """The names in a cell's directory: a run's, and these."""
 
-    @property
-    def run(self) -> Path:
-        return self.path / "run"
-
-    @property
-    def rounds(self) -> Path:
-        return self.path / "rounds.json"
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.run = path / "run"
+        self.rounds = path / "rounds.json"
+        self.said = path / "log.txt"
 
     @property
     def finished(self) -> bool:
@@ -173,10 +170,6 @@ class CellFiles(RunFiles):
             return False
         whole = isinstance(found, dict) and found.keys() >= DETAIL_KEYS
         return whole and summary_json.read(self.summary) is not None
-
-    @property
-    def said(self) -> Path:
-        return self.path / "log.txt"
 
 
 @dataclass(frozen=True)

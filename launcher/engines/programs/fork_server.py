@@ -13,7 +13,7 @@ It exchanges JSON lines on the control socket (`ForkServer` in `launcher.engines
 
     {"do": "keep"}                                  the descriptor sent with it stays open, in children too
     {"do": "call", "function": "peer.preloaded:rehearse", "argument": "peer0.yaml"}     here, not in a child
-    {"do": "start", "number": 1, "argv": [...], "log": "...", "cwd": null, "env": {}}
+    {"do": "start", "number": 1, "argv": [...], "log": "...", "env": {}}
     {"do": "signal", "pid": 123, "signal": 15}      ignored once it has ended: the pid may be reused
 
 and notices, as things happen (code -9 after SIGKILL):
@@ -100,8 +100,6 @@ def prepare_child(order: dict[str, Any], inherited: Descriptors) -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
     os.environ.update(order.get("env") or {})
-    if order.get("cwd"):
-        os.chdir(order["cwd"])
     sys.argv = ["dfl-peer", *order["argv"]]
 
 
