@@ -12,7 +12,6 @@ that sees the volume in `programs/volume_agent.py`.
 import asyncio
 import base64
 import json
-import os
 import re
 import secrets
 import signal
@@ -314,16 +313,11 @@ async def append_logs(cluster: Cluster, run: Run, pods: Sequence[Pod]) -> None:
     indexes = {pod.index for pod in pods}
     printed = await cluster.log(indexes.pop() if len(indexes) == 1 else None)
     for pod in pods:
-        if pod.index is not None and pod.name in printed:
-            _append_log(run.files.log(run.spec.ids[pod.index]), [f"--- {pod.name}", *printed[pod.name]])
-
-
-def _append_log(path: Path, lines: Sequence[str]) -> None:
-    before = path.read_text(errors="replace").splitlines() if path.exists() else []
-    if lines[0] not in before:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        with open(descriptor, "a", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
+        if pod.index is None or pod.name not in printed:
+            continue
+        path, lines = run.files.log(run.spec.ids[pod.index]), [f"--- {pod.name}", *printed[pod.name]]
+        if not path.exists() or lines[0] not in path.read_text(errors="replace").splitlines():
+            write_at(path, bytes_here(path), "".join(f"{line}\n" for line in lines).encode())
 
 
 class PeerPods(FollowedProcess):

@@ -155,11 +155,8 @@ def document_of(data: RunData, label: str) -> ReportDocument:
 
 def _build(data: RunData, label: str) -> ReportDocument:
     tables: dict[str, Iterable[Row]] = {
-        "rounds": (
-            {"protocol": data.spec.protocol.name, "seed": data.spec.seed, **row}
-            for row in round_rows(data.histories, data.views, data.counted, data.headline)
-        ),
-        "peer_rounds": peer_round_rows(data.histories, data.headline),
+        "rounds": ({"protocol": data.spec.protocol.name, "seed": data.spec.seed, **row} for row in round_rows(data)),
+        "peer_rounds": peer_round_rows(data),
         "peers": peer_rows(data),
         "seconds": activity_rows(data),
         "edges": edge_rows(data),
@@ -211,8 +208,8 @@ def _run_part(data: RunData, label: str, tables: Mapping[str, list[Row]], left_o
 def _state(data: RunData) -> tuple[State, str]:
     """What became of the run, for programs and in a sentence."""
     failed = [f"{id}: {one.failure}" for id, one in data.histories.items() if one.failure]
-    if data.is_complete:
-        early = ", ended early as all peers agreed" if data.summary and data.summary.stopped_early else ""
+    if data.summary and not data.summary.missing:
+        early = ", ended early as all peers agreed" if data.summary.stopped_early else ""
         return "finished", f"Finished: {plural(data.completed, 'round')}{early}."
     came = f"{data.completed} of {data.spec.rounds} rounds"
     if failed:

@@ -110,7 +110,7 @@ def compute(files: CellFiles, network: Network, port: int) -> None:
         with free_ports(port, len(spec.ids)) as found:
             summary = as_real_peers(with_ports(spec, found), files)
     data = RunData.read(spec, {id: files.run / id for id in spec.ids}, summary)
-    rows = [*round_rows(data.histories, data.views, data.counted, data.headline)]
+    rows = [*round_rows(data)]
     kept = {
         "commit": commit(),
         "weight_divergence": weight_divergence(files.run, spec.ids),
