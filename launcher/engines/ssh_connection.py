@@ -1,8 +1,9 @@
 """A host as the launcher reaches it: a connection by SSH, and the process there that executes its orders.
 
 Connections are made with the user's own keys, agent, ~/.ssh/config and known hosts; where one fails it is said why, and
-what would mend it (`HostKey`, `why_denied`). Over one of them, `programs/ssh_host.py` is sent to the host and run by the Python there: it executes orders and answers them (`Agent`),
-and reports unasked what is added to peers' files and how peers end (`RemotePeer`).
+what would mend it (`HostKey`, `why_denied`). Over one of them, `programs/ssh_host.py` is sent to the host and run by
+the Python there: it executes orders and answers them (`Agent`), and reports unasked what is added to peers' files and
+how peers end (`RemotePeer`).
 
 `probe_hosts` connects to all hosts at once, for a check whether peers can run there. For as long as a run lasts there
 is a `HostConnection`, which is made again whenever it is lost: orders wait until the host can be reached, and peers are
