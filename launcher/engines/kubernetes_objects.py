@@ -403,17 +403,13 @@ class RunObjects:
     def name(self) -> str:
         return self.place.name
 
-    @property
-    def outside(self) -> bool:
-        return connects_outside(self.place.spec, self.settings.egress)
-
     def beside(self) -> list[Object]:
         """All that the Job needs."""
         name, ids, settings = self.name, self.place.spec.ids, self.settings
         made = [
             service(name),
             disruption_budget(name, len(ids)),
-            *network_policies(self.place, self.outside),
+            *network_policies(self.place, connects_outside(self.place.spec, self.settings.egress)),
             claim(name, settings.storage, settings.access, settings.storage_class),
             _object("ConfigMap", "v1", name, data=self.place.files()),
         ]

@@ -91,7 +91,7 @@ class Tail:
             new = self.path.stat()
         except FileNotFoundError:
             return True
-        return (new.st_dev, new.st_ino) != (old.st_dev, old.st_ino)
+        return not os.path.samestat(old, new)
 
     def _read(self) -> list[bytes]:
         assert self._file is not None

@@ -84,9 +84,8 @@ def choose(federation: FederationView, rows: int) -> tuple[list[PeerView], Seque
         return peers, []
 
     def interest(peer: PeerView) -> tuple[bool, bool, bool, int, float]:
-        trouble = (peer.state in ENDED and peer.state not in ("done", "left")) or federation.status_of(
-            peer.id
-        ) in OUTSIDE
+        doing = federation.status_of(peer.id)
+        trouble = doing in (*ENDED, *OUTSIDE) and doing not in ("done", "left")
         figure = peer.figure(federation.headline)
         goodness = inf if figure is None else figure if federation.headline.figure.better == "up" else -figure
         doubted, waits = bool(federation.suspected_by(peer.id)), bool(peer.waiting)
