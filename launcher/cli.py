@@ -1,8 +1,8 @@
 """The command line of dfl-launch: every command with its arguments, what is called for it, and what becomes of errors.
 
 `--help` and a wrong argument answer at once, so nothing is imported here that takes long: a command is named by its
-place in launcher, `module:function`, and imported when it is called. Only `run` and `attach` begin here: the first line
-of a run is printed before anything is imported that takes seconds.
+module in launcher, which is imported when it is called. Only `run` and `attach` begin here: the first line of a run is
+printed before anything is imported that takes seconds.
 
 At the end is how a shell completes the command line, by argcomplete: it asks dfl-launch itself at every Tab.
 """
@@ -25,11 +25,10 @@ from peer.process import Parser, ShowRelease, leaving_at_once, one_thread
 Command = Callable[[argparse.Namespace, Output], int]
 
 
-def lazily(command: str) -> Command:
-    """The function `module:name` of launcher, imported when it is called."""
+def lazily(module: str, name: str) -> Command:
+    """The function of a module of launcher, which is imported when it is called."""
 
     def call(arguments: argparse.Namespace, output: Output) -> int:
-        module, _, name = command.partition(":")
         code: int = getattr(import_module(f"launcher.{module}"), name)(arguments, output)
         return code
 
@@ -43,12 +42,13 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
     def command(
-        name: str, function: Command, help: str, *shared: Callable[[argparse.ArgumentParser], None], **defaults: Any
+        name: str, found: Command | str, help: str, *shared: Callable[[argparse.ArgumentParser], None], **defaults: Any
     ) -> Callable[..., argparse.Action]:
+        """found: what is called, or the module of launcher that has it as NAME_command."""
         made = commands.add_parser(name, help=help)
         for add_arguments in shared:
             add_arguments(made)
-        made.set_defaults(command=function, **defaults)
+        made.set_defaults(command=found if callable(found) else lazily(found, f"{name}_command"), **defaults)
         return made.add_argument
 
     add = command("run", run_command, "run a federation, here or on other machines", spec_arguments, resumes=True)
@@ -64,25 +64,20 @@ def parser() -> argparse.ArgumentParser:
     showing_arguments(add)
 
     asking = spec_arguments, certificate_arguments
-    add = command("status", lazily("commands.watch:status_command"), "show the status of all peers", *asking)
+    add = command("status", "commands.watch", "show the status of all peers", *asking)
     add("--json", action="store_true", help="as JSON")
-    add = command(
-        "watch", lazily("commands.watch:watch_command"), "watch peers that run already, to their end", *asking
-    )
+    add = command("watch", "commands.watch", "watch peers that run already, to their end", *asking)
     quiet_argument(add)
-    add = command(
-        "dashboard", lazily("commands.watch:dashboard_command"), "watch peers that run already on a page", *asking
-    )
+    add = command("dashboard", "commands.watch", "watch peers that run already on a page", *asking)
     at_argument(add)
-    add = command("leave", lazily("commands.membership:leave_command"), "make a peer leave the federation", *asking)
+    add = command("leave", "commands.membership", "make a peer leave the federation", *asking)
     peers_argument(add, "peer", metavar="PEER", help="the id of the one that is to leave")
-    add = command("expel", lazily("commands.membership:expel_command"), "vote to expel a peer", *asking)
+    add = command("expel", "commands.membership", "vote to expel a peer", *asking)
     peers_argument(add, "peer", metavar="PEER", help="the id of the one that is to be expelled")
     whose = "whose votes (default: all others whose certificates are there)"
     peers_argument(add, "--by", nargs="+", default=[], metavar="ID", help=whose)
 
-    about = "have all peers go back to an earlier round"
-    add = command("rewind", lazily("commands.rewind:rewind_command"), about, spec_arguments)
+    add = command("rewind", "commands.rewind", "have all peers go back to an earlier round", spec_arguments)
     add("--to", type=int, metavar="N", help="which (default: the newest that all peers hold)")
     add("--out", type=Path, metavar="DIR", help="the run's directory (default: runs/<name>)")
 
@@ -90,16 +85,14 @@ def parser() -> argparse.ArgumentParser:
     add("run", type=Path, metavar="DIR", help="the run's directory")
     showing_arguments(add)
 
-    add = command("discard", lazily("commands.run:discard_command"), "remove what an ended run has left elsewhere")
+    add = command("discard", "commands.run", "remove what an ended run has left elsewhere")
     add("run", type=Path, metavar="DIR", help="the run's directory, which stays as it is")
 
-    about = "estimate samples, traffic and disk without running"
-    add = command("check", lazily("commands.check:check_command"), about, spec_arguments)
+    add = command("check", "commands.check", "estimate samples, traffic and disk without running", spec_arguments)
     quiet_argument(add)
     add("--json", action="store_true", help="as JSON")
 
-    about = "write a federation's docker-compose.yml"
-    add = command("compose", lazily("commands.export:compose_command"), about, spec_arguments)
+    add = command("compose", "commands.export", "write a federation's docker-compose.yml", spec_arguments)
     written = Path("docker-compose.yml")
     add("--out", type=Path, default=written, metavar="FILE", help=f"output file (default: {written})")
     add("--certs", type=Path, metavar="DIR", help="use the certificates that `certs` made there")
@@ -107,43 +100,35 @@ def parser() -> argparse.ArgumentParser:
     chosen = "image (default: dfl), memory (2g), cpus (all), gpus (none), pids (512) or restarts (5)"
     option_argument(add, f"of every container: {chosen}")
 
-    about = "make a CA and a certificate for every peer"
-    add = command("certs", lazily("commands.export:certs_command"), about, spec_arguments)
+    add = command("certs", "commands.export", "make a CA and a certificate for every peer", spec_arguments)
     add("--out", type=Path, default=Path("certs"), metavar="DIR", help="output directory (default: certs)")
     add("--days", type=int, default=365, metavar="N", help="valid for so many days (default: 365)")
 
-    add = command(
-        "manifests", lazily("commands.export:manifests_command"), "write a federation for Kubernetes", spec_arguments
-    )
+    add = command("manifests", "commands.export", "write a federation for Kubernetes", spec_arguments)
     add("--out", type=Path, required=True, metavar="DIR", help="output directory; replaces earlier ones")
     add("--image", default="dfl", metavar="NAME", help="of deploy/Dockerfile (default: dfl)")
     add("--certs", type=Path, metavar="DIR", help="copy the certificates that `certs` made there")
     add("--egress", choices=["peers", "any"], help="where peers may connect to (default: any if they download data)")
 
-    add = command("compare", lazily("commands.compare:compare_command"), "compare a run with local-only training")
+    add = command("compare", "commands.compare", "compare a run with local-only training")
     add("run", type=Path, metavar="DIR", help="a finished run")
     add("alone", type=Path, metavar="SOLO", help="a finished run of `solo` by the same peers")
     add("--json", action="store_true", help="as JSON")
 
-    add = command("summary", lazily("commands.report:summary_command"), "sum up a run from its peers' directories")
+    add = command("summary", "commands.report", "sum up a run from its peers' directories")
     add("directories", type=Path, nargs="+", metavar="DIR", help="a peer's, or one that holds peers'")
     add("--json", action="store_true", help="as JSON, like a run's summary.json")
     add("--out", type=Path, metavar="FILE", help="write it there, as JSON")
     add("--code", type=Path, metavar="DIR", help="import a custom protocol from there")
 
-    add = command("report", lazily("commands.report:report_command"), "write a page that shows or compares runs")
+    add = command("report", "commands.report", "write a page that shows or compares runs")
     add("directories", type=Path, nargs="+", metavar="DIR", help="a run's, or one that holds peers'")
     add("--out", type=Path, metavar="FILE", help="the page (default: DIR/report.html)")
     for name, what in (("csv", "the tables, for other programs"), ("png", "the figures"), ("svg", "the figures")):
         add(f"--{name}", action="store_true", help=f"{what}, as {name.upper()} beside it, in a folder")
     add("--code", type=Path, metavar="DIR", help="import a custom protocol from there")
 
-    add = command(
-        "study",
-        lazily("study.command:study_command"),
-        "run a grid of federations, and write their tables",
-        resumes=True,
-    )
+    add = command("study", "study.command", "run a grid of federations, and write their tables", resumes=True)
     add("file", type=Path, metavar="study.yaml", help="the grid; see docs/studies.md")
     add("--out", type=Path, metavar="DIR", help="the study's directory (default: studies/<name>)")
     add("--at-once", type=int, metavar="N", help="cells at once (default: as many as this machine carries)")
@@ -151,10 +136,10 @@ def parser() -> argparse.ArgumentParser:
     add("--dask", metavar="ADDRESS", help="compute the cells on the workers of this Dask scheduler")
     quiet_argument(add)
 
-    add = command("protocols", lazily("commands.protocols:protocols_command"), "list the protocols")
+    add = command("protocols", "commands.protocols", "list the protocols")
     add("--json", action="store_true", help="as JSON, with every parameter")
 
-    add = command("new", lazily("commands.new:new_command"), "write the first version of custom code, with its test")
+    add = command("new", "commands.new", "write the first version of custom code, with its test")
     add("kind", choices=KINDS, help="what it is to be")
     add("name", metavar="NAME", help="of the module, such as my_ring")
     add("--out", type=Path, default=Path("."), metavar="DIR", help="output directory (default: here)")
