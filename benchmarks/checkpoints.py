@@ -10,7 +10,6 @@ import tempfile
 from itertools import count
 from pathlib import Path
 
-import benchmarks
 from benchmarks import peers
 from benchmarks.measure import Cost, Figure, in_turns, machine, median, ratios
 
@@ -18,13 +17,8 @@ PEERS, SHARD, ROUNDS = 4, 300, 8
 
 
 def spec(data: Path, protocol: str) -> dict[str, object]:
-    code = str(Path(benchmarks.__file__).parent.parent)
-    return {
-        "rounds": ROUNDS,
-        "protocol": {"name": protocol},
-        "data": {"name": "npz", "path": str(data)},
-        "code": code,
-    }
+    source = {"name": "npz", "path": str(data)}
+    return {"rounds": ROUNDS, "protocol": {"name": protocol}, "data": source, "code": peers.SOURCE}
 
 
 def compare(turns: int) -> dict[str, list[Cost]]:

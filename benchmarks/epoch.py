@@ -1,6 +1,6 @@
 """One epoch of the trainer against a DataLoader loop: 6,000 samples, mlp, batches of 64, Adam, one thread.
 
-Run: python benchmarks/epoch.py. The contestants take turns in one process and the ratio is that of their
+Run: python -m benchmarks.epoch. The contestants take turns in one process and the ratio is that of their
 medians, so that a machine whose speed changes favours none; its load is printed beside. Compared are:
 
 - `images`: DataLoader over a Subset of torchvision's MNIST with ToTensor, default Adam, `loss.item()` a step,
@@ -12,10 +12,9 @@ medians, so that a machine whose speed changes favours none; its load is printed
 """
 
 import argparse
-import os
-import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
+from benchmarks.measure import Cost, in_turns, machine, median
 from peer.errors import InputError
 from peer.learning.data import batch_reader
 from peer.learning.data.batch_loader import BatchLoader, StreamedSamples
@@ -115,18 +115,10 @@ def contestants(shape: tuple[int, ...], part: ModelPart) -> dict[str, Epoch]:
     return epochs
 
 
-def measure(epochs: dict[str, Epoch], repeats: int) -> dict[str, tuple[float, float]]:
-    """Median wall and CPU seconds of each, taken in turns after one turn to warm up."""
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in epochs}
-    for _ in range(repeats + 1):
-        for name, epoch in epochs.items():
-            wall, cpu = time.perf_counter(), time.process_time()
-            epoch()
-            taken[name].append((time.perf_counter() - wall, time.process_time() - cpu))
-    return {
-        name: (statistics.median(w for w, _ in turns[1:]), statistics.median(c for _, c in turns[1:]))
-        for name, turns in taken.items()
-    }
+def cost(epoch: Epoch) -> Cost:
+    wall, cpu = time.perf_counter(), time.process_time()
+    epoch()
+    return Cost(time.perf_counter() - wall, time.process_time() - cpu)
 
 
 def main() -> None:
@@ -136,12 +128,13 @@ def main() -> None:
     torch.set_num_threads(1)
     for shape in ((1, 8, 8), (1, 28, 28)):
         for part in PARTS:
-            seconds = measure(contestants(shape, part), repeats)
+            turns = {name: partial(cost, epoch) for name, epoch in contestants(shape, part).items()}
+            seconds = {name: median(costs) for name, costs in in_turns(turns, repeats).items()}
             print(f"mlp, {SAMPLES} samples of {shape}, batch {BATCH}, training the {part}:")
             wall, cpu = seconds["trainer"]
             for name, (w, c) in seconds.items():
                 print(f"  {name:8} {w:6.3f} s wall {c:6.3f} s CPU   {w / wall:5.2f} × wall {c / cpu:5.2f} × CPU")
-    print("load average", *(f"{load:.2f}" for load in os.getloadavg()), f"on {os.cpu_count()} cores")
+    print(machine())
 
 
 if __name__ == "__main__":

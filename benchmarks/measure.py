@@ -20,11 +20,10 @@ class Cost(NamedTuple):
     cpu: float
 
 
-def in_turns(contestants: Mapping[str, Callable[[], Cost]], turns: int, warm_up: bool = True) -> dict[str, list[Cost]]:
+def in_turns(contestants: Mapping[str, Callable[[], Cost]], turns: int) -> dict[str, list[Cost]]:
     """The costs of each contestant's turns, first, second, ... of all; a first turn to warm up does not count."""
-    if warm_up:
-        for contestant in contestants.values():
-            contestant()
+    for contestant in contestants.values():
+        contestant()
     taken: dict[str, list[Cost]] = {name: [] for name in contestants}
     for _ in range(turns):
         for name, contestant in contestants.items():

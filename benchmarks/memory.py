@@ -19,14 +19,12 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-import benchmarks
 from benchmarks import peers
 from benchmarks.measure import Figure, machine
 from benchmarks.timed import mlp_huge
 from launcher.engines.local import fork_server
 
 SHARD, BATCH, LR, MOMENTUM = 64, 32, 0.01, 0.9
-SOURCE = str(Path(benchmarks.__file__).parent.parent)
 EVERY_S = 0.5
 MB = 1_000_000
 
@@ -83,7 +81,7 @@ async def federation(directory: Path, count: int, protocol: str, rounds: int) ->
         count,
         rounds=rounds,
         evaluate_every=rounds,
-        code=SOURCE,
+        code=peers.SOURCE,
         protocol={"name": protocol, "batch_size": BATCH, "lr": LR, "momentum": MOMENTUM},
         model={"name": f"benchmarks.timed:{mlp_huge.__name__}"},
         data={"name": "npz", "path": str(directory.with_suffix(".npz"))},

@@ -20,6 +20,8 @@ from peer.spec.document import dump_yaml
 from peer.spec.loading import load_spec
 
 PIXELS, CLASSES = (28, 28), 10
+SOURCE = str(Path(__file__).parent.parent)
+"""Where peers import `benchmarks` from."""
 
 
 def free_ports(count: int) -> list[int]:

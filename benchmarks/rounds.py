@@ -30,7 +30,6 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-import benchmarks
 from benchmarks import peers
 from benchmarks.measure import Cost, Figure, in_turns, machine, median, ratios
 from benchmarks.timed import mlp_large, mlp_small, mlp_tiny
@@ -41,7 +40,6 @@ MODELS = {"25 kB": mlp_tiny, "0.94 MB": mlp_small, "23.3 MB": mlp_large}
 ROUNDS = {"25 kB": 60, "0.94 MB": 6, "23.3 MB": 6}
 GOALS = {"25 kB": " (goal: at most 10)", "23.3 MB": " (goal: at most 120)"}
 """Goals in milliseconds, which depend on the machine and are not recorded."""
-SOURCE = str(Path(benchmarks.__file__).parent.parent)
 
 
 def loops(model: str, share: int, barrier: Barrier, results: "SimpleQueue[Cost]") -> None:
@@ -108,7 +106,7 @@ def timed(place: Path, running: tuple[asyncio.Runner, ForkServer], secured: bool
     times, directory, rounds = place / "times", place / "run", spec["rounds"]
     times.mkdir(parents=True)
     protocol = {"batch_size": BATCH, "lr": LR, "momentum": MOMENTUM, "times": str(times), **spec.pop("protocol")}
-    given = {"protocol": protocol, "code": SOURCE, "evaluate_every": rounds, **spec}
+    given = {"protocol": protocol, "code": peers.SOURCE, "evaluate_every": rounds, **spec}
     peers.turn(*running, directory, PEERS, secured=secured, **given)
     ends = rounds_of(times)
     span = max(one[-1]["time"] for one in ends) - min(one[0]["time"] for one in ends)

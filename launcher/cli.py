@@ -1,8 +1,8 @@
 """The command line of dfl-launch: every command with its arguments, what is called for it, and what becomes of errors.
 
 `--help` and a wrong argument answer at once, so nothing is imported here that takes long: a command is named by its
-place in launcher.commands, `module:function`, and imported when it is called. Only `run`, `attach` and `study` begin
-here: the first line of a run is printed before anything is imported that takes seconds.
+module in launcher, which is imported when it is called. Only `run` and `attach` begin here: the first line of a run is
+printed before anything is imported that takes seconds.
 
 At the end is how a shell completes the command line, by argcomplete: it asks dfl-launch itself at every Tab.
 """
@@ -11,8 +11,7 @@ import argparse
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -26,15 +25,14 @@ from peer.process import Parser, ShowRelease, leaving_at_once, one_thread
 Command = Callable[[argparse.Namespace, Output], int]
 
 
-def lazily(command: str) -> Command:
-    """The function `module:name` of launcher.commands, imported when it is called."""
-    return partial(_imported, command)
+def lazily(module: str, name: str) -> Command:
+    """The function of a module of launcher, which is imported when it is called."""
 
+    def call(arguments: argparse.Namespace, output: Output) -> int:
+        code: int = getattr(import_module(f"launcher.{module}"), name)(arguments, output)
+        return code
 
-def _imported(command: str, arguments: argparse.Namespace, output: Output) -> int:
-    module, _, name = command.partition(":")
-    code: int = getattr(import_module(f"launcher.commands.{module}"), name)(arguments, output)
-    return code
+    return call
 
 
 def parser() -> argparse.ArgumentParser:
@@ -44,12 +42,13 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
     def command(
-        name: str, function: Command, help: str, *shared: Callable[[argparse.ArgumentParser], None], **defaults: Any
+        name: str, found: Command | str, help: str, *shared: Callable[[argparse.ArgumentParser], None], **defaults: Any
     ) -> Callable[..., argparse.Action]:
+        """found: what is called, or the module of launcher that has it as NAME_command."""
         made = commands.add_parser(name, help=help)
         for add_arguments in shared:
             add_arguments(made)
-        made.set_defaults(command=function, **defaults)
+        made.set_defaults(command=found if callable(found) else lazily(found, f"{name}_command"), **defaults)
         return made.add_argument
 
     add = command("run", run_command, "run a federation, here or on other machines", spec_arguments, resumes=True)
@@ -62,43 +61,38 @@ def parser() -> argparse.ArgumentParser:
     add("--hosts", metavar="FILE", help="on which machines, for `--on ssh`; short for --option hosts=FILE")
     add("--install", action="store_true", help="install dfl there; short for --option install=true")
     add("--beside", choices=["solo"], help="first train each peer alone, to say if taking part is worth it")
-    for add_more in (quiet_argument, run_json_argument, dashboard_arguments):
-        add_more(add)
+    showing_arguments(add)
 
     asking = spec_arguments, certificate_arguments
-    add = command("status", lazily("watch:status_command"), "show the status of all peers", *asking)
+    add = command("status", "commands.watch", "show the status of all peers", *asking)
     add("--json", action="store_true", help="as JSON")
-    add = command("watch", lazily("watch:watch_command"), "watch peers that run already, to their end", *asking)
+    add = command("watch", "commands.watch", "watch peers that run already, to their end", *asking)
     quiet_argument(add)
-    add = command("dashboard", lazily("watch:dashboard_command"), "watch peers that run already on a page", *asking)
+    add = command("dashboard", "commands.watch", "watch peers that run already on a page", *asking)
     at_argument(add)
-    add = command("leave", lazily("membership:leave_command"), "make a peer leave the federation", *asking)
-    add("peer", metavar="PEER", help="the id of the one that is to leave")
-    add = command("expel", lazily("membership:expel_command"), "vote to expel a peer", *asking)
-    add("peer", metavar="PEER", help="the id of the one that is to be expelled")
+    add = command("leave", "commands.membership", "make a peer leave the federation", *asking)
+    peers_argument(add, "peer", metavar="PEER", help="the id of the one that is to leave")
+    add = command("expel", "commands.membership", "vote to expel a peer", *asking)
+    peers_argument(add, "peer", metavar="PEER", help="the id of the one that is to be expelled")
     whose = "whose votes (default: all others whose certificates are there)"
-    add("--by", nargs="+", default=[], metavar="ID", help=whose)
+    peers_argument(add, "--by", nargs="+", default=[], metavar="ID", help=whose)
 
-    about = "have all peers go back to an earlier round"
-    add = command("rewind", lazily("rewind:rewind_command"), about, spec_arguments)
+    add = command("rewind", "commands.rewind", "have all peers go back to an earlier round", spec_arguments)
     add("--to", type=int, metavar="N", help="which (default: the newest that all peers hold)")
     add("--out", type=Path, metavar="DIR", help="the run's directory (default: runs/<name>)")
 
     add = command("attach", attach_command, "reattach to a running federation", resumes=True)
     add("run", type=Path, metavar="DIR", help="the run's directory")
-    for add_more in (quiet_argument, run_json_argument, dashboard_arguments):
-        add_more(add)
+    showing_arguments(add)
 
-    add = command("discard", lazily("run:discard_command"), "remove what an ended run has left elsewhere")
+    add = command("discard", "commands.run", "remove what an ended run has left elsewhere")
     add("run", type=Path, metavar="DIR", help="the run's directory, which stays as it is")
 
-    about = "estimate samples, traffic and disk without running"
-    add = command("check", lazily("check:check_command"), about, spec_arguments)
+    add = command("check", "commands.check", "estimate samples, traffic and disk without running", spec_arguments)
     quiet_argument(add)
     add("--json", action="store_true", help="as JSON")
 
-    about = "write a federation's docker-compose.yml"
-    add = command("compose", lazily("export:compose_command"), about, spec_arguments)
+    add = command("compose", "commands.export", "write a federation's docker-compose.yml", spec_arguments)
     written = Path("docker-compose.yml")
     add("--out", type=Path, default=written, metavar="FILE", help=f"output file (default: {written})")
     add("--certs", type=Path, metavar="DIR", help="use the certificates that `certs` made there")
@@ -106,36 +100,35 @@ def parser() -> argparse.ArgumentParser:
     chosen = "image (default: dfl), memory (2g), cpus (all), gpus (none), pids (512) or restarts (5)"
     option_argument(add, f"of every container: {chosen}")
 
-    about = "make a CA and a certificate for every peer"
-    add = command("certs", lazily("export:certs_command"), about, spec_arguments)
+    add = command("certs", "commands.export", "make a CA and a certificate for every peer", spec_arguments)
     add("--out", type=Path, default=Path("certs"), metavar="DIR", help="output directory (default: certs)")
     add("--days", type=int, default=365, metavar="N", help="valid for so many days (default: 365)")
 
-    add = command("manifests", lazily("export:manifests_command"), "write a federation for Kubernetes", spec_arguments)
+    add = command("manifests", "commands.export", "write a federation for Kubernetes", spec_arguments)
     add("--out", type=Path, required=True, metavar="DIR", help="output directory; replaces earlier ones")
     add("--image", default="dfl", metavar="NAME", help="of deploy/Dockerfile (default: dfl)")
     add("--certs", type=Path, metavar="DIR", help="copy the certificates that `certs` made there")
     add("--egress", choices=["peers", "any"], help="where peers may connect to (default: any if they download data)")
 
-    add = command("compare", lazily("compare:compare_command"), "compare a run with local-only training")
+    add = command("compare", "commands.compare", "compare a run with local-only training")
     add("run", type=Path, metavar="DIR", help="a finished run")
     add("alone", type=Path, metavar="SOLO", help="a finished run of `solo` by the same peers")
     add("--json", action="store_true", help="as JSON")
 
-    add = command("summary", lazily("report:summary_command"), "sum up a run from its peers' directories")
+    add = command("summary", "commands.report", "sum up a run from its peers' directories")
     add("directories", type=Path, nargs="+", metavar="DIR", help="a peer's, or one that holds peers'")
     add("--json", action="store_true", help="as JSON, like a run's summary.json")
     add("--out", type=Path, metavar="FILE", help="write it there, as JSON")
     add("--code", type=Path, metavar="DIR", help="import a custom protocol from there")
 
-    add = command("report", lazily("report:report_command"), "write a page that shows or compares runs")
+    add = command("report", "commands.report", "write a page that shows or compares runs")
     add("directories", type=Path, nargs="+", metavar="DIR", help="a run's, or one that holds peers'")
     add("--out", type=Path, metavar="FILE", help="the page (default: DIR/report.html)")
     for name, what in (("csv", "the tables, for other programs"), ("png", "the figures"), ("svg", "the figures")):
         add(f"--{name}", action="store_true", help=f"{what}, as {name.upper()} beside it, in a folder")
     add("--code", type=Path, metavar="DIR", help="import a custom protocol from there")
 
-    add = command("study", study_command, "run a grid of federations, and write their tables", resumes=True)
+    add = command("study", "study.command", "run a grid of federations, and write their tables", resumes=True)
     add("file", type=Path, metavar="study.yaml", help="the grid; see docs/studies.md")
     add("--out", type=Path, metavar="DIR", help="the study's directory (default: studies/<name>)")
     add("--at-once", type=int, metavar="N", help="cells at once (default: as many as this machine carries)")
@@ -143,10 +136,10 @@ def parser() -> argparse.ArgumentParser:
     add("--dask", metavar="ADDRESS", help="compute the cells on the workers of this Dask scheduler")
     quiet_argument(add)
 
-    add = command("protocols", lazily("protocols:protocols_command"), "list the protocols")
+    add = command("protocols", "commands.protocols", "list the protocols")
     add("--json", action="store_true", help="as JSON, with every parameter")
 
-    add = command("new", lazily("new:new_command"), "write the first version of custom code, with its test")
+    add = command("new", "commands.new", "write the first version of custom code, with its test")
     add("kind", choices=KINDS, help="what it is to be")
     add("name", metavar="NAME", help="of the module, such as my_ring")
     add("--out", type=Path, default=Path("."), metavar="DIR", help="output directory (default: here)")
@@ -164,17 +157,21 @@ def quiet_argument(add: Add) -> None:
     add("--quiet", action="store_true", help="print errors only")
 
 
-def run_json_argument(add: Add) -> None:
+def showing_arguments(add: Add) -> None:
+    """How a run is shown, and its end."""
+    quiet_argument(add)
     add("--json", action="store_true", help="the summary, or what went wrong, as JSON on stdout")
-
-
-def dashboard_arguments(add: Add) -> None:
     add("--dashboard", action="store_true", help="show the run as a live page")
     at_argument(add)
 
 
 def at_argument(add: Add) -> None:
     add("--at", metavar="HOST:PORT", help="where that page is (default: 127.0.0.1 and a free port)")
+
+
+def peers_argument(add: Add, name: str, **more: Any) -> None:
+    """Ids of peers, which a shell completes."""
+    vars(add(name, **more))["completer"] = peer_ids
 
 
 def option_argument(add: Add, what: str) -> None:
@@ -248,35 +245,12 @@ def attach_command(arguments: argparse.Namespace, output: Output) -> int:
     return attach(arguments.run, output, at).report(output)
 
 
-def study_command(arguments: argparse.Namespace, output: Output) -> int:
-    from launcher.study.command import StudyOptions, study
-    from peer.spec.loading import FIRST_PORT
-
-    port = FIRST_PORT if arguments.port is None else arguments.port
-    return study(StudyOptions(arguments.file, arguments.out, arguments.at_once, port, arguments.dask), output)
-
-
 def completion_command(arguments: argparse.Namespace, output: Output) -> int:
-    output.text(completion_script(arguments.shell))
+    output.text(str(argcomplete().shellcode(["dfl-launch"], shell=arguments.shell)))
     return 0
 
 
 SHELLS = ("bash", "zsh", "fish")
-PEER_ARGUMENTS = ("peer", "by")
-"""Arguments that are ids of peers."""
-
-
-def completion_script(shell: str) -> str:
-    """What the shell is to evaluate."""
-    return str(argcomplete().shellcode(["dfl-launch"], shell=shell))
-
-
-def complete_line(tree: argparse.ArgumentParser) -> None:
-    """Answer the shell and end the process."""
-    for action in _actions(tree):
-        if action.dest in PEER_ARGUMENTS:
-            vars(action)["completer"] = peer_ids
-    argcomplete().autocomplete(tree, always_complete_options=False)
 
 
 def peer_ids(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
@@ -301,22 +275,14 @@ def argcomplete() -> Any:
     return argcomplete
 
 
-def _actions(tree: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    for action in tree._actions:
-        if isinstance(action.choices, dict):
-            for command in action.choices.values():
-                yield from _actions(command)
-        yield action
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code: 0 done, 1 failed, 2 wrong input, 129 hangup, 130 Ctrl-C, 143 SIGTERM."""
     with leaving_at_once():
         for stream in (sys.stdout, sys.stderr):
             make_legible(stream)
         tree = parser()
-        if "_ARGCOMPLETE" in os.environ:  # set by a shell that asks how the line might go on
-            complete_line(tree)
+        if "_ARGCOMPLETE" in os.environ:  # set by a shell that asks how the line might go on, and is answered here
+            argcomplete().autocomplete(tree, always_complete_options=False)
         code = outcome(tree.parse_args(argv))
         gc.freeze()  # or the interpreter walks over all of torch before it ends, for half a second and more
         return code
@@ -329,23 +295,18 @@ def outcome(arguments: argparse.Namespace) -> int:
         code: int = arguments.command(arguments, output)
         sys.stdout.flush()
     except InputError as error:
-        return failed(output, 2, *error.args)
+        return output.failure(2, *error.args)
     except BrokenPipeError:
         # Or the interpreter writes what is left into the pipe at its end, and fails again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         hint = "; the same command resumes the run" if arguments.resumes else ""
-        return failed(output, 1, f"stopped: output pipe closed (`| head`?){hint}")
+        return output.failure(1, f"stopped: output pipe closed (`| head`?){hint}")
     except FailedError as error:
-        return failed(output, 1, *error.args)
+        return output.failure(1, *error.args)
     except OSError as error:
-        return failed(output, 1, f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        return output.failure(1, f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except KeyboardInterrupt:
         return 130
-    return code
-
-
-def failed(output: Output, code: int, *problems: str) -> int:
-    output.failure(code, *problems)
     return code
 
 

@@ -64,6 +64,8 @@ MAX_TIMELINE = 100_000
 """Entries of one peer's timeline: a peer that fails in a loop does not fill the launcher's memory."""
 SOON_S = 30 * 86_400.0
 """Seconds before a certificate expires from which on people are told."""
+ACTIVITIES = ("train", "communicate", "evaluate")
+"""What a round's seconds are counted by."""
 EventKind = Literal["running", "waits", "not heard", "failure", "recovery", "change of view", "note"]
 
 
@@ -183,7 +185,7 @@ class PeerHistory:
         return self._closed + list(self._open.values())
 
     def seconds(self, activity: str) -> float:
-        """Seconds spent on "train", "communicate" or "evaluate" in all rounds."""
+        """Seconds spent on one of `ACTIVITIES` in all rounds."""
         return sum(done.seconds.get(activity, 0.0) for done in self.rounds.values())
 
     def apply(self, event: Event) -> None:

@@ -55,12 +55,14 @@ class Output:
         sys.stdout.write(written)
         self._told = True
 
-    def failure(self, code: int, *problems: str) -> None:
-        """Say on stderr, a line each, why the command ends with that code; as a document, too, if there is none."""
+    def failure(self, code: int, *problems: str) -> int:
+        """Say on stderr, a line each, why the command ends with that code; as a document, too, if there is none. Return
+        the code."""
         for problem in problems:
             print(f"dfl-launch: {one_line(problem)}", file=sys.stderr)
         if self.as_json and not self._told:
             self.document({"error": "; ".join(map(one_line, problems)), "exit_code": code})
+        return code
 
 
 ASCII_SIGNS = {

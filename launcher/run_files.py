@@ -13,43 +13,21 @@ Names only, and nothing but the standard library: a cluster's job imports this, 
 needs nothing of X.509.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 
-@dataclass(frozen=True)
 class RunFiles:
     """The files of the run in the directory `path`, which is absolute."""
 
-    path: Path
-
-    @property
-    def federation(self) -> Path:
-        return self.path / "federation.yaml"
-
-    @property
-    def summary(self) -> Path:
-        return self.path / "summary.json"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.html"
-
-    @property
-    def totals(self) -> Path:
-        return self.path / ".launcher.json"
-
-    @property
-    def engine(self) -> Path:
-        return self.path / ".engine.json"
-
-    @property
-    def place(self) -> Path:
-        return self.path / ".place.json"
-
-    @property
-    def job(self) -> Path:
-        return self.path / ".job"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.federation = path / "federation.yaml"
+        self.summary = path / "summary.json"
+        self.report = path / "report.html"
+        self.totals = path / ".launcher.json"
+        self.engine = path / ".engine.json"
+        self.place = path / ".place.json"
+        self.job = path / ".job"
 
     def config(self, id: str) -> Path:
         return self.path / f"{id}.yaml"

@@ -23,6 +23,12 @@ def quantity(size: float | None) -> str:
     return f"{size:.1f} TB"
 
 
+def named(ids: Sequence[str], most: int) -> str:
+    """The first of these ids, and how many more there are."""
+    more = len(ids) - most
+    return ", ".join(ids[:most]) + (f" and {more} more" if more > 0 else "")
+
+
 Row = Mapping[str, str | Text]
 """A cell for each column, by the column's name."""
 TEXTS = ("peer", "state", "waits for")

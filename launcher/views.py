@@ -102,6 +102,8 @@ def describe_change(before: View, after: View) -> str:
     return ", ".join(f"{' and '.join(ids)} {what}" for ids, what in said if ids)
 
 
-def sorted_views(views: Iterable[View]) -> tuple[View, ...]:
-    """The views in the order of their numbers."""
-    return tuple(sorted(views, key=lambda view: view.number))
+def change_in_words(before: View, after: View) -> str:
+    """Say from which round on there is a new view, what it changes, and why."""
+    what = describe_change(before, after) or "later rounds rolled back"
+    why = f" ({after.reason})" if after.reason else ""
+    return f"view {after.number} from round {after.first}: {what}{why}"

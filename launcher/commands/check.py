@@ -1,29 +1,47 @@
-"""`dfl-launch check`: what a federation would need, without starting any of it.
+"""`dfl-launch check`: what a federation would need, without starting any of it, as data and in words.
 
 The plan says what the data and the model come to. Here the traffic is counted: each peer's calls in a dry run of the
 protocol. It finds protocols that would wait for ever, too: every peer must make the same collective calls in the same
 order.
+
+In reading order: the command; the traffic, and what a dry run finds wrong; the estimate, and how it is shown.
 """
 
 import argparse
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
 
 from launcher.command_spec import resolved
 from launcher.engines.preflight import check_resources
 from launcher.output import Output
 from launcher.plan import Plan, plan
-from launcher.reports import resource_estimate
-from launcher.reports.resource_estimate import ResourceEstimate
+from launcher.table import fitting, quantity
 from peer.errors import InputError
+from peer.learning.training.phase import PROTOCOL_DEFAULTS
 from peer.plugins import describe_error
 from peer.protocols.base import Protocol
-from peer.runtime.dry_run import FLOAT32_BYTES, FLOAT64_BYTES, KNOWN_RECORDS, DryRun
+from peer.runtime.dry_run import (
+    FLOAT32_BYTES,
+    FLOAT64_BYTES,
+    KNOWN_RECORDS,
+    DryRun,
+    disk_needed,
+    dry_run_figures,
+)
+from peer.spec.blocks import describe_behaviours
 from peer.spec.federation import IMPUTED, Spec
 from peer.spec.peer import PeerConfig, check_plaintext
+from peer.telemetry.events import UNREPEATABLE, Misbehaving
+from peer.text import plural, printable
 
 MAX_PEERS_SHOWN = 16
 """Peers whose traffic is counted and shown; the others of a larger federation are like them."""
@@ -37,7 +55,10 @@ def check_command(arguments: argparse.Namespace, output: Output) -> int:
     if output.as_json:
         output.document(needs.plain())
     else:
-        resource_estimate.show(needs, output.console)
+        output.say(*map(printable, heading(needs)))
+        output.console.print(per_peer(needs, output.console))
+        if more := len(spec.ids) - len(needs.sent):
+            output.console.print(f"and {plural(more, 'more peer')}", highlight=False)
     return 0
 
 
@@ -129,3 +150,170 @@ def _check_alike(protocol: str, calls: Mapping[str, Calls]) -> None:
 
 def _call(call: tuple[int | str, ...] | None) -> str:
     return "nothing more" if call is None else f"{call[1]}({', '.join(map(repr, call[2:]))}) in round {call[0]}"
+
+
+@dataclass(frozen=True)
+class ResourceEstimate:
+    """What a plan comes to.
+
+    sent: bytes of tensors and records that a peer sends at the start, then in each round that was counted, by id; of
+    the first peers of a larger federation: the others are like them.
+    lacking: what `run` would refuse, a sentence each.
+    """
+
+    made: Plan
+    sent: Mapping[str, Sequence[int]]
+    lacking: Sequence[str] = ()
+
+    @property
+    def a_round(self) -> float:
+        """Bytes that a peer sends in a round, by the mean."""
+        return float(np.mean([np.mean(rounds) for _, *rounds in self.sent.values()]))
+
+    @property
+    def sent_in_all(self) -> float:
+        """Bytes that all peers send in the whole run."""
+        spec = self.made.spec
+        start = np.mean([setup for setup, *_ in self.sent.values()])
+        return float(len(spec.ids) * (start + self.a_round * spec.rounds))
+
+    @property
+    def disk(self) -> int:
+        """Bytes on disk that a peer needs at most, by estimate."""
+        made = self.made
+        figures = dry_run_figures(made.spec, made.spec.ids[0], made.dry_run_input(made.spec.ids[0]))
+        busiest = max(max(counts) for counts in self.sent.values())
+        return disk_needed(made.spec, made.sizes["model"], figures._replace(busiest=busiest))
+
+    def plain(self) -> dict[str, Any]:
+        """The estimate for programs: the model in values, all else in bytes."""
+        made, spec, disk = self.made, self.made.spec, self.disk
+        return {
+            "name": spec.name,
+            "protocol": spec.protocol.name,
+            "peers": len(spec.ids),
+            "rounds": spec.rounds,
+            "seed": spec.seed,
+            "data": spec.data.name,
+            "model": {"name": spec.model.name, **made.sizes},
+            "edges": spec.protocol.graph,
+            "bytes": {"a_round": self.a_round, "in_all": self.sent_in_all},
+            "disk": {"a_peer": disk, "together": disk * len(spec.ids)},
+            "lacking": [*self.lacking],
+            "unrepeatable": [*made.unrepeatable],
+            "per_peer": [
+                {
+                    "id": id,
+                    "samples": len(made.shards[id]),
+                    "classes": int(np.count_nonzero(made.counts[id])) if spec.task.has_classes else None,
+                    "sends": {"start": start, "a_round": float(np.mean(rounds)), "at_most": max(rounds)},
+                }
+                for id, (start, *rounds) in self.sent.items()
+            ],
+        }
+
+
+AUGMENTED = (
+    "{data} changes its samples at random, those of `hold_back` too; give such changes as `transforms`, which only "
+    "training uses"
+)
+MAX_NAMED_PEERS = 16
+"""Peers with data of their own that are named."""
+SPLIT = ("extractor", "head")
+
+
+def heading(needs: ResourceEstimate) -> list[str]:
+    made, spec, number = needs.made, needs.made.spec, len(needs.made.spec.ids)
+    peers, rounds = plural(number, "peer"), plural(spec.rounds, "round")
+    parts = (f"{part} {made.sizes[part]:,} values ({quantity(4 * made.sizes[part])})" for part in SPLIT)
+    disk = needs.disk
+    said = [
+        f"{spec.name}: {spec.protocol.name}, {peers}, {rounds}, seed {spec.seed}",
+        f"data: {of_whom(made)}, input {made.datasets[spec.ids[0]].shape}, "
+        f"{spec.task.outputs_in_words(made.datasets[spec.ids[0]].classes)}",
+        *remarks(made),
+        f"model: {spec.model.name}, {', '.join([*parts, *made.model.remarks])}",
+        f"edges: {spec.protocol.graph}; leaves the peer: {sent_in_words(spec)}{travels(spec)}",
+        f"bytes: {quantity(needs.a_round)} a peer and round, {quantity(needs.sent_in_all)} in all",
+        f"disk: up to {quantity(disk)} a peer, {quantity(disk * number)} together (an estimate)",
+    ]
+    said += training(spec)
+    if spec.data.drift:
+        said.append(f"drift: {'; '.join(map(str, spec.data.drift))}")
+    said += [UNREPEATABLE.format(data=name) for name in made.unrepeatable]
+    said += [AUGMENTED.format(data=name) for name in made.augmented]
+    said += [f"lacking: {one}" for one in needs.lacking]
+    return [*said, *([str(Misbehaving(peers=describe_behaviours(spec.behaviour)))] if spec.behaviour else [])]
+
+
+def of_whom(made: Plan) -> str:
+    """Say which data set is split, and how, and which peers have their own data."""
+    data, own = (
+        made.spec.data,
+        ", ".join(made.own[:MAX_NAMED_PEERS]) + (", ..." if len(made.own) > MAX_NAMED_PEERS else ""),
+    )
+    if len(made.own) == len(made.spec.ids):
+        return "each peer has its own"
+    return f"{data.name}, split {data.partition.kind}" + (f" (but {own} with data of their own)" if own else "")
+
+
+def remarks(made: Plan) -> list[str]:
+    """How the data were read, where they did not say so themselves; whose they are, where that differs."""
+    said: dict[str, list[str]] = {}
+    for id, dataset in made.datasets.items():
+        for remark in dataset.remarks:
+            said.setdefault(remark, []).append(id)
+    whose = {
+        remark: f" ({', '.join(ids[:MAX_NAMED_PEERS])})" * (len(ids) < len(made.datasets))
+        for remark, ids in said.items()
+    }
+    return [f"read: {remark}{by}" for remark, by in whose.items()]
+
+
+def sent_in_words(spec: Spec) -> str:
+    """What leaves a peer, in words."""
+    declared = spec.declarations()
+    vectors = dict.fromkeys(share.vector + (" with a number" if share.scalars else "") for share in declared.shares)
+    return ", ".join([*vectors, *(record.name for record in declared.records), *spec.found_together]) or "nothing"
+
+
+def travels(spec: Spec) -> str:
+    """Say in which encoding vectors travel, if it is not the plain one."""
+    if spec.wire.kind == "float32":
+        return ""
+    if any(spec.wire.shortens(share) for share in spec.protocol.shares(spec.rounds)):
+        return f"; travels as {spec.wire.kind}"
+    return f"; `wire: {spec.wire.kind}` changes nothing"
+
+
+def training(spec: Spec) -> list[str]:
+    """What of local training is not the protocol's own; whether two runs end in the same bits."""
+    how, said = spec.training, []
+    if how == PROTOCOL_DEFAULTS:
+        return []
+    given = how.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+    for key, value in given.items():
+        words = value.pop("name", "") if isinstance(value, dict) else str(value)
+        rest = ", ".join(f"{name} {one}" for name, one in value.items()) if isinstance(value, dict) else ""
+        said.append(f"{key} {words}{' ' if words and rest else ''}{f'({rest})' if words and rest else rest}")
+    reason = "; how many steps that is differs from run to run, so two runs differ in their bits"
+    clock = "" if how.is_reproducible else reason
+    tried = "; called here once a phase, with 2 samples" if how.loop else ""
+    return [f"training: {'; '.join(said)}{tried}{clock}"]
+
+
+def per_peer(needs: ResourceEstimate, console: Console) -> Table:
+    """Samples and bytes of each peer; the bytes are tensors and records, without framing (1 % at most)."""
+    made = needs.made
+    rows = [
+        {
+            "peer": id,
+            "samples": str(len(made.shards[id])),
+            **({"classes": str(np.count_nonzero(made.counts[id]))} if made.spec.task.has_classes else {}),
+            "sends at the start": quantity(setup),
+            "sends a round": quantity(sum(rounds) / len(rounds)),
+            "at most": quantity(max(rounds)),
+        }
+        for id, (setup, *rounds) in needs.sent.items()
+    ]
+    return fitting(rows, ["sends at the start", "at most", "classes"], console)

@@ -10,7 +10,6 @@ What an earlier call has written is replaced; anything else in its place is left
 import argparse
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from launcher.command_spec import resolved
 from launcher.engines.base import IMAGE_WANTED, checked_settings, is_image, parsed_options
 from launcher.engines.docker import DockerSettings, check_ids, in_containers
 from launcher.engines.docker_compose import DOCKERFILE, Composition, key_owner
-from launcher.engines.kubernetes_objects import ABOUT, CERTIFICATES, CODE, IGNORED, Egress, tree
+from launcher.engines.kubernetes_objects import ABOUT, CERTIFICATES, CODE, IGNORED, tree
 from launcher.engines.preflight import check_certificates
 from launcher.output import Output
 from launcher.run_files import certificate_files
@@ -45,40 +44,33 @@ The network is the containers' own, and nothing on it is encrypted: on several m
 """
 
 
-@dataclass(frozen=True)
-class ComposeOptions:
-    """What the command line asks for.
-
-    build: a checkout of dfl, from which Compose builds the image.
-    """
-
-    file: Path
-    settings: DockerSettings
-    certs: Path | None = None
-    build: Path | None = None
-
-
-def write_compose_file(spec: Spec, options: ComposeOptions) -> None:
+def compose_command(arguments: argparse.Namespace, output: Output) -> int:
     """Write the file; InputError where the federation cannot run in containers."""
-    file = options.file
-    check_compose_options(options)
+    settings = checked_settings(DockerSettings, parsed_options(arguments.options), "--option")
+    spec, file, certs, build = resolved(arguments), arguments.out, arguments.certs, arguments.build
+    check_compose_options(settings, build)
     if why := unwritable_reason(file.absolute().parent) or (f"{file} is a directory" if file.is_dir() else None):
         raise InputError(f"{why}; choose another file with --out")
     if is_foreign(file):
         raise InputError(f"{file} was not made by `dfl-launch compose`; choose another file with --out")
     file.absolute().parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, compose_text(spec, options).encode())
+    write_atomically(file, compose_text(spec, file, settings, certs, build).encode())
+    if roots := [id for id in spec.ids if certs and key_owner(certs, id)[0] == 0]:
+        output.say(
+            f"Warning: the containers of {', '.join(roots)} will run as root, to whom their keys belong; make the "
+            "certificates as an ordinary user, and write the file again."
+        )
+    output.say(f"{file}: start it with `docker compose -f {file} up`")
+    return 0
 
 
-def check_compose_options(options: ComposeOptions) -> None:
+def check_compose_options(settings: DockerSettings, build: Path | None) -> None:
     """InputError for what has no meaning in the file, or names what is not there."""
     for name in ("network", "subnet"):
-        if getattr(options.settings, name) is not None:
+        if getattr(settings, name) is not None:
             raise InputError(f"--option {name}: Compose makes a network for the file's own containers; leave it out")
-    if options.build and not (options.build / DOCKERFILE).is_file():
-        raise InputError(
-            f"--build {options.build}: there is no {DOCKERFILE} in it; give the directory of a checkout of dfl"
-        )
+    if build and not (build / DOCKERFILE).is_file():
+        raise InputError(f"--build {build}: there is no {DOCKERFILE} in it; give the directory of a checkout of dfl")
 
 
 def is_foreign(file: Path) -> bool:
@@ -92,16 +84,16 @@ def is_foreign(file: Path) -> bool:
         return True
 
 
-def compose_text(given: Spec, options: ComposeOptions) -> str:
-    """What is in the file. Paths in it are relative to its directory."""
+def compose_text(given: Spec, file: Path, settings: DockerSettings, certs: Path | None, build: Path | None) -> str:
+    """What is in the file. Paths in it are relative to its directory. build: a checkout, from which Compose builds the
+    image."""
     check_ids(given)
-    check_certificates(given, options.certs)
+    check_certificates(given, certs)
     spec = in_containers(given)
-    if not options.certs:
+    if not certs:
         spec = in_plaintext(spec)
-    made = Composition(spec, options.settings, options.file.absolute().parent, options.certs, options.build)
-    content = made.content()
-    about = COMPOSE_HEADER.format(peer=spec.ids[0], file=options.file.name) + ("" if options.certs else PLAINTEXT_NOTE)
+    content = Composition(spec, settings, file.absolute().parent, certs, build).content()
+    about = COMPOSE_HEADER.format(peer=spec.ids[0], file=file.name) + ("" if certs else PLAINTEXT_NOTE)
     writer = YAML()
     writer.width = 120
     writer.indent(mapping=2, sequence=4, offset=2)
@@ -115,41 +107,34 @@ CONFIGS = ("base/config", "components/certificates/config")
 """Replaced whole: there may be files of peers that are no more."""
 
 
-@dataclass(frozen=True)
-class ManifestOptions:
-    """What the command line asks for.
-
-    certs: the directory of `dfl-launch certs`; copied to where kustomize finds it. egress: as of `--on kubernetes`.
-    """
-
-    out: Path
-    image: str
-    certs: Path | None = None
-    egress: Egress | None = None
-
-
-def write_manifest_tree(spec: Spec, options: ManifestOptions) -> None:
+def manifests_command(arguments: argparse.Namespace, output: Output) -> int:
     """Write the directory; what an earlier call wrote there is replaced. InputError where it cannot be written."""
-    if not is_image(options.image):
-        raise InputError(f"--image wants {IMAGE_WANTED} (given: {options.image})")
-    files = tree(spec, options.image, options.egress)
-    if not options.certs:
+    spec, out, certs = resolved(arguments), arguments.out, arguments.certs
+    if not is_image(arguments.image):
+        raise InputError(f"--image wants {IMAGE_WANTED} (given: {arguments.image})")
+    files = tree(spec, arguments.image, arguments.egress)
+    if not certs:
         refuse_plaintext(spec, "peers in a cluster speak over its network", "--certs")
-    check_certificates(spec, options.certs)
-    if why := unwritable_reason(options.out):
+    check_certificates(spec, certs)
+    if why := unwritable_reason(out):
         raise InputError(f"{why}; choose another directory with --out")
-    if foreign := foreign_in(options.out, files):
-        raise InputError(
-            f"{options.out} holds {foreign}, which is no manifest of ours; choose another directory with --out"
-        )
+    if foreign := foreign_in(out, files):
+        raise InputError(f"{out} holds {foreign}, which is no manifest of ours; choose another directory with --out")
     for directory in CONFIGS:
-        shutil.rmtree(options.out / directory, ignore_errors=True)
+        shutil.rmtree(out / directory, ignore_errors=True)
     for name, text in files.items():
-        path = options.out / name
+        path = out / name
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text.encode())
-    if options.certs:
-        copy_certificates(spec, options.certs, options.out / CERTIFICATES)
+    for id in spec.ids if certs else ():
+        for what, file in certificate_files(certs, id).items():
+            permissions = 0o600 if what == "key" else 0o644
+            write_atomically(out / CERTIFICATES / file.name, file.read_bytes(), permissions=permissions)
+    if spec.own_code:
+        output.say(f"Note: the image needs your own code in {CODE}, for {', '.join(spec.own_code)}")
+    overlay = "overlays/certificates" if certs else "base"
+    output.say(f"{out}: kubectl apply -k {out / overlay}")
+    return 0
 
 
 def foreign_in(out: Path, names: Iterable[str]) -> str | None:
@@ -166,27 +151,6 @@ def made_here(path: Path) -> bool:
     return path.is_file() and path.read_bytes().startswith((ABOUT.encode(), IGNORED.encode()))
 
 
-def copy_certificates(spec: Spec, certs: Path, to: Path) -> None:
-    """Copy certificates, and add a .gitignore that keeps them out of the repository."""
-    for id in spec.ids:
-        for what, file in certificate_files(certs, id).items():
-            permissions = 0o600 if what == "key" else 0o644
-            write_atomically(to / file.name, file.read_bytes(), permissions=permissions)
-
-
-def compose_command(arguments: argparse.Namespace, output: Output) -> int:
-    chosen = checked_settings(DockerSettings, parsed_options(arguments.options), "--option")
-    spec = resolved(arguments)
-    write_compose_file(spec, ComposeOptions(arguments.out, chosen, arguments.certs, arguments.build))
-    if roots := [id for id in spec.ids if arguments.certs and key_owner(arguments.certs, id)[0] == 0]:
-        output.say(
-            f"Warning: the containers of {', '.join(roots)} will run as root, to whom their keys belong; make the "
-            "certificates as an ordinary user, and write the file again."
-        )
-    output.say(f"{arguments.out}: start it with `docker compose -f {arguments.out} up`")
-    return 0
-
-
 def certs_command(arguments: argparse.Namespace, output: Output) -> int:
     if not 1 <= arguments.days <= 36_500:
         raise InputError(f"--days {arguments.days}: give a number from 1 to 36500")
@@ -201,15 +165,4 @@ def certs_command(arguments: argparse.Namespace, output: Output) -> int:
     output.say(f"{arguments.out}: ca.pem, and <id>.pem with <id>.key for {', '.join(spec.ids)}; the CA is {ca}")
     where = "as `tls: {ca, cert, key}` in its config"
     output.say(f"Give each peer ca.pem and its own two files, {where}; keep keys secret.")
-    return 0
-
-
-def manifests_command(arguments: argparse.Namespace, output: Output) -> int:
-    spec = resolved(arguments)
-    options = ManifestOptions(arguments.out, arguments.image, arguments.certs, arguments.egress)
-    write_manifest_tree(spec, options)
-    if spec.own_code:
-        output.say(f"Note: the image needs your own code in {CODE}, for {', '.join(spec.own_code)}")
-    overlay = "overlays/certificates" if arguments.certs else "base"
-    output.say(f"{arguments.out}: kubectl apply -k {arguments.out / overlay}")
     return 0

@@ -5,12 +5,14 @@ tables and figures as files. `after_run` is the page that every run leaves.
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from launcher.headline import mean
+from launcher.history import ACTIVITIES
 from launcher.output import Output
 from launcher.page.build import document_of
 from launcher.page.charts import check_installed, look, picture, vega_script
@@ -30,13 +32,12 @@ from peer.telemetry.results import AUDIT
 from peer.text import number
 
 
-def summarise(directories: Sequence[Path], code: Path | None) -> tuple[Collected, Summary]:
-    """The run of which these are the peers, and its summary, with what taking part was worth if its launcher has said
-    so. InputError, or FailedError if no peer has finished."""
-    collected = Collected.find(directories, code)
+def summarise(collected: Collected, directories: Sequence[Path]) -> Summary:
+    """The summary of the run in these directories, with what taking part was worth if its launcher has said so.
+    FailedError if no peer has finished."""
     made = collected.summarise(_spent(directories))
     written = None if made.missing or len(directories) > 1 else _written(directories[0], collected.spec)
-    return collected, replace(made, worth=written.worth) if written else made
+    return replace(made, worth=written.worth) if written else made
 
 
 def check_out(out: Path) -> None:
@@ -61,31 +62,23 @@ PRIVATE = 0o600
 PICTURES = ("png", "svg")
 
 
-@dataclass(frozen=True)
-class ReportOptions:
-    """What the command line asks for. also: of "csv", "png" and "svg"."""
-
-    directories: Sequence[Path]
-    out: Path | None = None
-    also: frozenset[str] = frozenset()
-    code: Path | None = None
-
-
-def report(options: ReportOptions) -> list[Path]:
-    """Write the page, and what else is wanted; return the paths of all. InputError before anything is written."""
-    directories = options.directories
-    out = options.out or (directories[0] / "report.html" if len(directories) == 1 else Path("report.html"))
+def report_command(arguments: argparse.Namespace, output: Output) -> int:
+    """Write the page, and what else is wanted. InputError before anything is written."""
+    directories: Sequence[Path] = arguments.directories
+    also = [kind for kind in ("csv", *PICTURES) if getattr(arguments, kind)]
+    out = arguments.out or (directories[0] / "report.html" if len(directories) == 1 else Path("report.html"))
     check_installed()
     documents = [
-        document_of(told(place, options.code), label)
+        document_of(told(place, arguments.code), label)
         for place, label in zip(directories, labels(directories), strict=True)
     ]
     check_out(out)
-    if options.also:
+    if also:
         _check_beside(out)
     document = documents[0] if len(documents) == 1 else compared(documents)
     write_atomically(out, page(document, vega_script()).encode(), permissions=PRIVATE)
-    return [out, *_beside(document, out, options.also)]
+    output.say(*map(str, [out, *_beside(document, out, also)]))
+    return 0
 
 
 def after_run(spec: Spec, files: RunFiles, summary: Summary | None) -> None:
@@ -98,7 +91,11 @@ def after_run(spec: Spec, files: RunFiles, summary: Summary | None) -> None:
 def told(place: Path, code: Path | None) -> RunData:
     """The data of the run in a directory; InputError if there is none."""
     collected = Collected.find([place], code)
-    return RunData.read(collected.spec, collected.places, _written(place, collected.spec) or _summed_up(place, code))
+    summary = _written(place, collected.spec)
+    if summary is None:
+        with suppress(FailedError):  # no peer has finished
+            summary = summarise(collected, [place])
+    return RunData.read(collected.spec, collected.places, summary)
 
 
 def _written(place: Path, spec: Spec) -> Summary | None:
@@ -107,13 +104,6 @@ def _written(place: Path, spec: Spec) -> Summary | None:
     if summary and (summary.name, summary.protocol, summary.seed) == (spec.name, spec.protocol.name, spec.seed):
         return summary if summary.rounds == spec.rounds or summary.stopped_early else None
     return None
-
-
-def _summed_up(place: Path, code: Path | None) -> Summary | None:
-    try:
-        return summarise([place], code)[1]
-    except FailedError:
-        return None  # no peer has finished
 
 
 def labels(directories: Sequence[Path]) -> list[str]:
@@ -137,7 +127,7 @@ def compared(documents: Sequence[ReportDocument]) -> ReportDocument:
     return merge_documents(documents, f"{len(runs)} runs compared")
 
 
-def _beside(document: ReportDocument, out: Path, also: frozenset[str]) -> Iterator[Path]:
+def _beside(document: ReportDocument, out: Path, also: Collection[str]) -> Iterator[Path]:
     """What is written into the folder named like the page."""
     folder = _folder(out)
     contents = (
@@ -190,7 +180,7 @@ def show_so_far(collected: Collected, output: Output, as_json: bool) -> None:
                 "round": history.completed,
                 "figure": headline.value(judged) if judged else None,
                 "bytes_sent": max((done.bytes_sent for done in until), default=0),
-                "seconds": {name: round(history.seconds(name), 3) for name in summary_text.ACTIVITIES},
+                "seconds": {name: round(history.seconds(name), 3) for name in ACTIVITIES},
             }
         )
     if as_json:
@@ -208,7 +198,7 @@ def show_so_far(collected: Collected, output: Output, as_json: bool) -> None:
         }
         for one in peers
     ]
-    output.console.print(fitting(rows, [*reversed(summary_text.ACTIVITIES)], output.console))
+    output.console.print(fitting(rows, [*reversed(ACTIVITIES)], output.console))
     known = [one["figure"] for one in peers if one["figure"] is not None]
     worst = headline.figure.worst(known) if known else None
     lines = [
@@ -222,10 +212,11 @@ def show_so_far(collected: Collected, output: Output, as_json: bool) -> None:
 def summary_command(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.out:
         check_out(arguments.out)
+    collected = Collected.find(arguments.directories, arguments.code)
     try:
-        collected, made = summarise(arguments.directories, arguments.code)
+        made = summarise(collected, arguments.directories)
     except FailedError:
-        show_so_far(Collected.find(arguments.directories, arguments.code), output, arguments.json)
+        show_so_far(collected, output, arguments.json)
         if arguments.out:
             output.say(f"{arguments.out} is not written before a peer has finished.")
         raise
@@ -240,12 +231,4 @@ def summary_command(arguments: argparse.Namespace, output: Output) -> int:
         raise FailedError(f"the run is not whole, and this is the summary of the others; missing: {named}")
     if unknown := made.privacy.get("unknown"):
         raise FailedError(f"the verdict on privacy is not whole, as {AUDIT} is missing of {', '.join(unknown)}")
-    return 0
-
-
-def report_command(arguments: argparse.Namespace, output: Output) -> int:
-
-    wanted = frozenset(name for name in ("csv", "png", "svg") if getattr(arguments, name))
-    written = report(ReportOptions(arguments.directories, arguments.out, wanted, arguments.code))
-    output.say(*map(str, written))
     return 0

@@ -6,7 +6,7 @@ Each peer does so as it starts with that file (peer/runtime/backup.py); here it 
 import argparse
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from launcher.command_spec import resolved
@@ -31,7 +31,7 @@ def rewind_command(arguments: argparse.Namespace, output: Output) -> int:
             "are on other machines, write the round under `rewinds` yourself (`dfl-peer --check` shows which rounds a "
             "peer holds)"
         )
-    try:
+    with closing(directory):
         directory.claim()
         for place in filter(Path.exists, places.values()):
             with sole_use(place):
@@ -41,8 +41,6 @@ def rewind_command(arguments: argparse.Namespace, output: Output) -> int:
         for place in places.values():
             pending_rewind(place, spec.model_copy(update={"rewinds": rewinds}))
         _write_key(arguments.federation, rewinds)
-    finally:
-        directory.release()
     output.say(f"`rewinds: {[*rewinds]}` is now in {arguments.federation}: with it, all peers go back to round {round}")
     return 0
 

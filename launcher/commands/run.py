@@ -10,6 +10,7 @@ elsewhere.
 
 import argparse
 import asyncio
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -64,8 +65,7 @@ class RunOutcome:
 def run(options: RunOptions, output: Output) -> RunOutcome:
     """Run the federation. Nothing is created where the exit code is 2, or InputError is raised."""
     spec = options.engine.with_addresses(options.spec)
-    directory = RunDirectory.chosen(spec, options.out)
-    try:
+    with closing(RunDirectory.chosen(spec, options.out)) as directory:
         spec = directory.named(spec, options.fresh)
         run = Run(spec, directory.files, options.device or "auto", options.certs, say=output.say)
         with opened(options.dashboard) as dashboard:
@@ -77,8 +77,6 @@ def run(options: RunOptions, output: Output) -> RunOutcome:
                 output.say("This run is complete; use --fresh to run it again.")
                 return RunOutcome(0, summary)
             return asyncio.run(launch(options.engine, run, directory, output, dashboard))
-    finally:
-        directory.release()
 
 
 def train_alone(options: RunOptions, directory: RunDirectory, output: Output) -> RunOutcome:
@@ -193,23 +191,18 @@ def attach(path: Path, output: Output, at: Address | None = None) -> RunOutcome:
             "the run"
         )
     run = record.run(directory.files)
-    try:
-        with opened(at) as dashboard:
-            directory.claim()
-            return asyncio.run(launch(engine, run, directory, output, dashboard))
-    finally:
-        directory.release()
+    with closing(directory), opened(at) as dashboard:
+        directory.claim()
+        return asyncio.run(launch(engine, run, directory, output, dashboard))
 
 
 def discard_command(arguments: argparse.Namespace, output: Output) -> int:
     """Remove what the run's peers have left outside its directory, if they have ended."""
     directory, record = begun(arguments.run)
     run = record.run(directory.files)
-    try:
+    with closing(directory):
         directory.claim()
         removed = record.engine.discard(run)
-    finally:
-        directory.release()
     output.say(
         f"Removed: {removed}; what was copied to {run.files.path} stays."
         if removed

@@ -7,7 +7,7 @@
 import argparse
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import asdict
 from typing import Any
@@ -25,7 +25,7 @@ from launcher.monitor.live_table import Display, display, render
 from launcher.monitor.polled_federation import PolledFederation, in_trouble
 from launcher.output import Output
 from launcher.supervision.supervisor import Stop
-from launcher.table import HEAD, quantity
+from launcher.table import HEAD, named, quantity
 from peer.network.operator_client import CLOSED_AT_ONCE, PeerStatus, StatusAnswer, StatusClient
 from peer.spec.federation import Spec
 from peer.tasks import background
@@ -113,14 +113,8 @@ def releases(answers: Mapping[str, StatusAnswer]) -> str:
             found.setdefault(printable(one.release), []).append(id)
     if len(found) < 2:
         return "".join(f"All run dfl {name}." for name in found)
-    each = (f"{named(ids)} dfl {name}" for name, ids in found.items())
+    each = (f"{named(ids, MAX_NAMED)} dfl {name}" for name, ids in found.items())
     return f"Different releases: {'; '.join(each)}."
-
-
-def named(ids: Sequence[str]) -> str:
-    """The first of these ids, and how many more there are."""
-    more = len(ids) - MAX_NAMED
-    return ", ".join(ids[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def next_expiry(answers: Mapping[str, StatusAnswer]) -> str:
@@ -141,7 +135,7 @@ def too_few(answer: PeerStatus) -> str:
     if not (short := answer.shortage):
         return ""
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - short.seconds))
-    who = named([one.id for one in answer.awaited])
+    who = named([one.id for one in answer.awaited], MAX_NAMED)
     return f"{short}; waiting for {who} since {since} ({duration(short.seconds)})"
 
 

@@ -9,21 +9,22 @@ A feed holds the newest state alone, and no queue: a slow browser misses what wa
 
 import asyncio
 import time
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
-from launcher.history import SILENT_LINKS, PeerHistory
+from launcher.history import PeerHistory
 from launcher.monitor.federation import ENDED, OUTSIDE, FederationView
 from launcher.page.build import document_of
+from launcher.page.charts import titled
 from launcher.page.document import PrivacyWords, ReportDocument, Row, as_text
 from launcher.page.html import figures_for_page
 from launcher.page.ring import neighbours
 from launcher.page.run_data import RunData
 from launcher.reports.summary_json import Summary
 from launcher.run_files import RunFiles
+from launcher.table import named
 from launcher.views import Views
 from peer.errors import FailedError, InputError
 from peer.spec.federation import Spec
@@ -50,28 +51,22 @@ STATUS_ICONS: dict[str, StatusIcon] = {
     "expelled": ("✗", "gone", "expelled"),
     "returning": ("↻", "begins", "rejoining"),
 }
-MAX_NAMED = 3
+MAX_WAITS_NAMED = 3
 
 
-def status_icon(federation: FederationView, id: str, doubters: Collection[str]) -> StatusIcon:
+def status_icon(federation: FederationView, id: str, doubters: Sequence[str]) -> StatusIcon:
     """doubters: the neighbours that do not hear it now."""
     doing, waiting = federation.status_of(id), federation.peers[id].waiting
     if doing not in (*ENDED, *OUTSIDE):
         if doubters:
-            return "?", "bad", f"suspected by {named_briefly(doubters)}"
+            return "?", "bad", f"suspected by {named(doubters, MAX_WAITS_NAMED)}"
         if waiting:
-            return "=", "waits", f"waiting for {named_briefly(waiting)}"
+            return "=", "waits", f"waiting for {named(waiting, MAX_WAITS_NAMED)}"
     return STATUS_ICONS.get(doing) or (
         "·",
         "begins",
         printable(doing),
     )  # another version's peer may be in another state
-
-
-def named_briefly(ids: Collection[str]) -> str:
-    first = [*ids][:MAX_NAMED]
-    more = len(ids) - len(first)
-    return ", ".join(first) + (f" and {more} more" if more else "")
 
 
 @dataclass(frozen=True)
@@ -87,11 +82,7 @@ class LiveSnapshot:
     @classmethod
     def from_federation(cls, federation: FederationView, order: tuple[str, ...], now: float) -> Self:
         """`now` in unix seconds."""
-        doubters = defaultdict[str, list[str]](list)
-        for peer in federation.peers.values():
-            for other, state in peer.links.items() if peer.state not in ENDED else ():
-                if state in SILENT_LINKS:
-                    doubters[other].append(peer.id)
+        doubters = {id: federation.suspected_by(id) for id in order}
         rows = {id: _row(federation, id, doubters[id]) for id in order}
         pairs = neighbours(order)
         broken = [pair for pair in pairs if pair[0] in doubters[pair[1]] or pair[1] in doubters[pair[0]]]
@@ -129,7 +120,7 @@ def _status_line(federation: FederationView, now: float) -> str:
     view = f", view {federation.view.number}" if federation.view.number else ""
     said = f"Round {federation.round} of {federation.rounds}, {plural(len(federation.peers), 'peer')}{view}{ending}."
     warnings = [printable(str(short)) for short in federation.shortages[:1]] + [federation.expiring(now)]
-    return " ".join([said, *(f"{one[0].upper()}{one[1:]}." for one in warnings if one)])
+    return " ".join([said, *(f"{titled(one)}." for one in warnings if one)])
 
 
 PRIVACY_OPEN = PrivacyWords(

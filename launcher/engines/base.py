@@ -98,10 +98,20 @@ class Process(ABC):
 
 
 class FollowedProcess(Process):
-    """A process whose end is reported by its place, once: by `end` or by `fail`; later reports are ignored."""
+    """A process whose end is reported by its place, once: by `end` or by `fail`; later reports are ignored.
 
-    def __init__(self) -> None:
+    send: called with each signal, until then.
+    """
+
+    restarts = 0
+
+    def __init__(self, send: Callable[[int], None]) -> None:
+        self._send = send
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def signal(self, number: int) -> None:
+        if not self.ended:
+            self._send(number)
 
     def end(self, code: int) -> None:
         if not self._end.done():
@@ -195,6 +205,11 @@ class Engine(ABC, Generic[S]):
 
         With `outlives_launcher` only the launcher's own part ends; the supervisor has ended the peers if it was to.
         """
+
+
+def shipped(spec: Spec) -> Spec:
+    """Return the spec for other machines: the directory of code is one of this machine, unless there is user code."""
+    return spec if spec.own_code else spec.model_copy(update={"code": None})
 
 
 def certificates_beside(id: str) -> dict[str, str]:

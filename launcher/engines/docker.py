@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from launcher.engines.base import IMAGE_WANTED, Deployment, Engine, Image, Run, certificates_beside
+from launcher.engines.base import IMAGE_WANTED, Deployment, Engine, Image, Run, certificates_beside, shipped
 from launcher.engines.docker_container import (
     ORDER,
     PEER,
@@ -161,7 +161,7 @@ class DockerEngine(Engine[DockerSettings]):
 def in_containers(spec: Spec) -> Spec:
     """Return the spec with addresses on the containers' network; `code` stays only if there is user code."""
     ring = tuple(member.model_copy(update={"address": f"{member.id}:{FIRST_PORT}"}) for member in spec.ring)
-    return spec.model_copy(update={"ring": ring, "code": spec.code if spec.own_code else None})
+    return shipped(spec).model_copy(update={"ring": ring})
 
 
 def user_of(client: Any) -> str:

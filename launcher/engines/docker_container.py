@@ -10,7 +10,6 @@ imported where it is used.
 """
 
 import asyncio
-import importlib
 import os
 import re
 import threading
@@ -25,7 +24,7 @@ from time import time_ns
 from typing import Any
 
 from launcher.engines.base import Process
-from peer.errors import FailedError, InputError
+from peer.errors import FailedError, InputError, optional
 from peer.files import write_failure
 from peer.process import REFUSED, STOPPED, container_exit_code
 from peer.telemetry.results import gave_up
@@ -37,13 +36,7 @@ NO_GPU = ("could not select device driver", "nvidia-container-cli")
 
 def docker_sdk() -> Any:
     """Return the imported SDK. Raises InputError if it is not installed."""
-    try:
-        return importlib.import_module("docker")
-    except ImportError as error:
-        raise InputError(
-            f"`--on docker` needs the Docker SDK, which cannot be imported here ({error}); install it with: "
-            "pip install -c constraints.txt 'dfl[docker]'"
-        ) from error
+    return optional("docker", "`--on docker`", "the Docker SDK", "docker")
 
 
 def connect() -> Any:
@@ -312,19 +305,6 @@ class ContainerLog:
 OUT_OF_MEMORY = "the container had no memory left; give its peer more with --option memory=4g"
 
 
-@dataclass(frozen=True)
-class ContainerState:
-    """A container at one moment: how it ended, if it has, and how often the engine has restarted it."""
-
-    status: str
-    code: int
-    restarts: int
-
-    @property
-    def ended(self) -> bool:
-        return self.status in ("exited", "dead")
-
-
 class Container(Process):
     """The engine's events wake `wait`, which looks up the state each time.
 
@@ -389,25 +369,25 @@ class Container(Process):
         await asyncio.to_thread(self._log.close)
 
     async def _ended(self) -> int | None:
-        look = await asyncio.to_thread(self._look)
+        await asyncio.to_thread(self._look)
+        state, restarts = self._handle.attrs["State"], self._handle.attrs["RestartCount"]
+        status, code = state["Status"], int(state["ExitCode"])
         if self._verdict is None:
-            self._count = look.restarts
-        if not look.ended:
-            if self._verdict is not None or (self._ending and look.status == "restarting"):
+            self._count = restarts
+        if status not in ("exited", "dead"):
+            if self._verdict is not None or (self._ending and status == "restarting"):
                 await asyncio.to_thread(self._stop)
                 self._changed.set()
             return None
-        if self._verdict is None and self._killed_externally(look):
-            self._earlier += look.restarts + 1
+        if self._verdict is None and self._killed_externally(code) and restarts < self._allowed:
+            self._earlier += restarts + 1
             await asyncio.to_thread(self._handle.start)
             return None
-        return look.code if self._verdict is None else self._verdict
+        return code if self._verdict is None else self._verdict
 
-    def _killed_externally(self, look: ContainerState) -> bool:
+    def _killed_externally(self, code: int) -> bool:
         """Whether `docker kill` has ended it, after which the engine does not restart it."""
-        if self._ending or look.code == 0 or look.code in STOPPED or self._decided(look.code):
-            return False
-        return look.restarts < self._allowed
+        return not (self._ending or code == 0 or code in STOPPED or self._decided(code))
 
     def _decided(self, code: int) -> bool:
         """Whether the peer itself has decided that a restart would not help; by refusing at the first start only."""
@@ -415,14 +395,12 @@ class Container(Process):
             return True
         return code != 0 and gave_up(self._out)
 
-    def _look(self) -> ContainerState:
+    def _look(self) -> None:
         docker = docker_sdk()
         try:
             self._handle.reload()
         except docker.errors.NotFound:
             raise FailedError(f"the container {self._handle.name} was removed; the same command resumes it") from None
-        state = self._handle.attrs["State"]
-        return ContainerState(state["Status"], state["ExitCode"], self._handle.attrs["RestartCount"])
 
     def _stop(self) -> None:
         """Stop it for good: the engine would restart it."""

@@ -12,7 +12,6 @@ that sees the volume in `programs/volume_agent.py`.
 import asyncio
 import base64
 import json
-import os
 import re
 import secrets
 import signal
@@ -314,41 +313,24 @@ async def append_logs(cluster: Cluster, run: Run, pods: Sequence[Pod]) -> None:
     indexes = {pod.index for pod in pods}
     printed = await cluster.log(indexes.pop() if len(indexes) == 1 else None)
     for pod in pods:
-        if pod.index is not None and pod.name in printed:
-            _append_log(run.files.log(run.spec.ids[pod.index]), [f"--- {pod.name}", *printed[pod.name]])
-
-
-def _append_log(path: Path, lines: Sequence[str]) -> None:
-    before = path.read_text(errors="replace").splitlines() if path.exists() else []
-    if lines[0] not in before:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        with open(descriptor, "a", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
+        if pod.index is None or pod.name not in printed:
+            continue
+        path, lines = run.files.log(run.spec.ids[pod.index]), [f"--- {pod.name}", *printed[pod.name]]
+        if not path.exists() or lines[0] not in path.read_text(errors="replace").splitlines():
+            write_at(path, bytes_here(path), "".join(f"{line}\n" for line in lines).encode())
 
 
 class PeerPods(FollowedProcess):
-    """One peer: the pods that the Job makes for it, one after the other.
+    """One peer: the pods that the Job makes for it, one after the other. index: its place in the ring."""
 
-    index: its place in the ring. ask: called for each signal.
-    """
-
-    def __init__(self, index: int, out: Path, ask: Callable[[int], None]) -> None:
-        super().__init__()
-        self.index, self._out, self._ask = index, out, ask
-        self._pods = 0
-
-    @property
-    def restarts(self) -> int:
-        return max(0, self._pods - 1)
-
-    def signal(self, number: int) -> None:
-        if not self.ended:
-            self._ask(number)
+    def __init__(self, index: int, out: Path, send: Callable[[int], None]) -> None:
+        super().__init__(send)
+        self.index, self._out = index, out
 
     def update(self, state: ClusterState, stopping: bool) -> None:
         """Report the end once the cluster, or the peer itself, has decided that there will be no other pod."""
         pods = state.of_peer(self.index)
-        self._pods = max(self._pods, len(pods))
+        self.restarts = max(self.restarts, len(pods) - 1)
         if (code := self._code(state, pods[-1] if pods else None, stopping)) is not None:
             self.end(code)
 

@@ -385,21 +385,6 @@ def collector(name: str, image: str, **metadata: Any) -> Object:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"{name}-collect", **metadata}, "spec": spec}
 
 
-def gpu_patch(name: str) -> Object:
-    needs = {"limits": {"nvidia.com/gpu": 1}}
-    return _patch(name, {"containers": [{"name": "peer", "resources": needs}]})
-
-
-def certificates_patch(name: str, ids: Sequence[str]) -> Object:
-    made = certificates_volume(name, ids)
-    return _patch(name, {"containers": [{"name": "peer", "volumeMounts": [made.mount]}], "volumes": [made.volume]})
-
-
-def _patch(name: str, pod: Object) -> Object:
-    spec = {"template": {"spec": pod}}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
-
-
 RUN_LABEL = "app.kubernetes.io/instance"
 """The label of everything that belongs to a run."""
 DIGEST_ANNOTATION = "dfl/order"
@@ -418,17 +403,13 @@ class RunObjects:
     def name(self) -> str:
         return self.place.name
 
-    @property
-    def outside(self) -> bool:
-        return connects_outside(self.place.spec, self.settings.egress)
-
     def beside(self) -> list[Object]:
         """All that the Job needs."""
         name, ids, settings = self.name, self.place.spec.ids, self.settings
         made = [
             service(name),
             disruption_budget(name, len(ids)),
-            *network_policies(self.place, self.outside),
+            *network_policies(self.place, connects_outside(self.place.spec, self.settings.egress)),
             claim(name, settings.storage, settings.access, settings.storage_class),
             _object("ConfigMap", "v1", name, data=self.place.files()),
         ]
@@ -484,7 +465,9 @@ def _tree_files(spec: Spec, image: str, egress: Egress | None) -> Iterator[tuple
     place = ClusterLayout(spec)
     name = place.name
     yield from _base(place, image, egress)
-    yield from _component("gpu", gpu_patch(name))
+    yield from _component(
+        "gpu", name, {"containers": [{"name": "peer", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}
+    )
     yield from _certificates(ClusterLayout(spec, certificates=True))
     for overlay, components in OVERLAYS.items():
         content = {"resources": ["../../base"], "components": [f"../../components/{one}" for one in components]}
@@ -510,8 +493,10 @@ def _base(place: ClusterLayout, image: str, egress: Egress | None) -> Iterator[t
     yield "base/kustomization.yaml", _kustomization(content)
 
 
-def _component(component: str, patch: Mapping[str, Any], **more: Any) -> Iterator[tuple[str, str]]:
-    directory = f"components/{component}"
+def _component(component: str, name: str, pod: Object, **more: Any) -> Iterator[tuple[str, str]]:
+    """What adds to the pods of the Job of that name. pod: what it adds."""
+    directory, spec = f"components/{component}", {"template": {"spec": pod}}
+    patch = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
     yield f"{directory}/job.yaml", dump_yaml(patch)
     content = {"apiVersion": COMPONENT, "kind": "Component", "patches": [{"path": "job.yaml"}], **more}
     yield f"{directory}/kustomization.yaml", dump_yaml(content)
@@ -523,7 +508,9 @@ def _certificates(place: ClusterLayout) -> Iterator[tuple[str, str]]:
     secret = {"name": f"{name}-certificates", "files": [f"certs/{one}" for one in names]}
     config = _generator(name, place) | {"behavior": "replace"}
     generators = {"configMapGenerator": [config], "secretGenerator": [secret]}
-    yield from _component("certificates", certificates_patch(name, ids), **generators)
+    made = certificates_volume(name, ids)
+    pod = {"containers": [{"name": "peer", "volumeMounts": [made.mount]}], "volumes": [made.volume]}
+    yield from _component("certificates", name, pod, **generators)
     yield from _config_files("components/certificates", place)
     yield f"{CERTIFICATES}/.gitignore", IGNORED
 

@@ -57,13 +57,9 @@ SERVER_ENDED = "the fork server ended before its peers; the same command resumes
 class Child(FollowedProcess):
     """One child of the fork server."""
 
-    def __init__(self, pid: int, send: Callable[[dict[str, Any]], None]) -> None:
-        super().__init__()
-        self.pid, self._send = pid, send
-
-    def signal(self, number: int) -> None:
-        if not self.ended:
-            self._send({"do": "signal", "pid": self.pid, "signal": int(number)})
+    def __init__(self, pid: int, order: Callable[[dict[str, Any]], None]) -> None:
+        super().__init__(lambda number: order({"do": "signal", "pid": pid, "signal": int(number)}))
+        self.pid = pid
 
 
 @dataclass(frozen=True)
@@ -134,14 +130,7 @@ class ForkServer:
         self._starting: dict[int, asyncio.Future[Child]] = {}
         self._running: dict[int, Child] = {}
 
-    async def start(
-        self,
-        argv: Sequence[str],
-        log: Path,
-        *,
-        cwd: Path | None = None,
-        env: Mapping[str, str] | None = None,
-    ) -> Child:
+    async def start(self, argv: Sequence[str], log: Path, *, env: Mapping[str, str] | None = None) -> Child:
         """Start `entry(argv)` with its output appended to `log` and `env` added to the environment.
 
         Raises FailedError if the log cannot be opened, no process can be had or the fork server has ended.
@@ -152,8 +141,7 @@ class ForkServer:
         number = next(self._numbers)
         started: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
         self._starting[number] = started
-        place = {"cwd": None if cwd is None else str(cwd), "env": dict(env or {})}
-        self._send({"do": "start", "number": number, "argv": list(argv), "log": str(log), **place})
+        self._send({"do": "start", "number": number, "argv": list(argv), "log": str(log), "env": dict(env or {})})
         return await started
 
     def call(self, function: str, argument: str) -> None:

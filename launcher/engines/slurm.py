@@ -18,7 +18,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,7 +102,8 @@ class SlurmSettings(Settings):
         made += [f"--job-name={job_name(spec)}", f"--ntasks={len(spec.ids)}", f"--cpus-per-task={self.cpus}"]
         made += [f"--mem-per-cpu={self._memory_per_cpu()}M"] if self.memory else []
         made += [f"--gpus-per-task={self.gpus}"] if self.gpus else []
-        made += [f"--chdir={files.path}", f"--output={_literally(files.job / 'log.txt')}", "--open-mode=append"]
+        output = str(files.job / "log.txt").replace("%", "%%")  # in it % is special
+        made += [f"--chdir={files.path}", f"--output={output}", "--open-mode=append"]
         return [*made, "--requeue", f"--signal=TERM@{self.warning}", *shlex.split(self.sbatch)]
 
     def _memory_per_cpu(self) -> int:
@@ -125,11 +126,6 @@ def time_limit(written: str) -> int | None:
 
 def job_name(spec: Spec) -> str:
     return f"dfl-{spec.name}"
-
-
-def _literally(path: Path) -> str:
-    """Escape %, which is special in `sbatch --output`."""
-    return str(path).replace("%", "%%")
 
 
 def batch_script(python: str, arguments: Sequence[str]) -> str:
@@ -263,11 +259,8 @@ class SlurmEngine(Engine[SlurmSettings]):
         return id, f"Slurm job {id}, {plural(len(run.spec.ids), 'task')}; its output: {outcome.log}"
 
     def _find(self, run: Run) -> QueuedJob | None:
-        return find_job(run.files.path, self._known(run))
-
-    def _known(self, run: Run) -> str:
-        """Return the job's id, or its name: a launcher may be killed between submitting the job and writing the id."""
-        return JobDirectory(run.files).job or job_name(run.spec)
+        # By its id, or its name: a launcher may be killed between submitting the job and writing the id.
+        return find_job(run.files.path, JobDirectory(run.files).job or job_name(run.spec))
 
     def _job(self, run: Run) -> tuple[list[str], str]:
         """Return the arguments of `sbatch`, and the batch script."""
@@ -360,20 +353,6 @@ READS_AFTER_END = 3
 """How often the file with the exit codes is read after the job's end; a network file system may show it late."""
 
 
-class SlurmProcess(FollowedProcess):
-    """One task of the job. ask: called for each signal."""
-
-    restarts = 0
-
-    def __init__(self, ask: Callable[[int], None]) -> None:
-        super().__init__()
-        self._ask = ask
-
-    def signal(self, number: int) -> None:
-        if not self.ended:
-            self._ask(number)
-
-
 class SlurmDeployment(Deployment):
     """Follows the job; reports what Slurm says of it and what it prints itself.
 
@@ -383,7 +362,7 @@ class SlurmDeployment(Deployment):
     def __init__(self, run: Run, job: str | None, poll: float):
         self._run, self._job, self._poll = run, job, poll
         self._outcome = JobDirectory(run.files)
-        self._processes = {id: SlurmProcess(self._ask) for id in run.spec.ids}
+        self._processes = {id: FollowedProcess(self._ask) for id in run.spec.ids}
         self._asked = self._done = 0
         """1 after SIGTERM, 2 after SIGKILL, which nothing undoes: what was asked for, and what Slurm was sent."""
         self._wake = asyncio.Event()
@@ -391,7 +370,7 @@ class SlurmDeployment(Deployment):
         self._reported: dict[str, str] = {}
         self._gone = asyncio.Event()
 
-    async def start(self, id: str) -> SlurmProcess:
+    async def start(self, id: str) -> FollowedProcess:
         return self._processes[id]
 
     def _ask(self, number: int) -> None:

@@ -27,7 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from launcher.engines.base import Deployment, Engine, Run, certificates_beside
+from launcher.engines.base import Deployment, Engine, Run, certificates_beside, shipped
 from launcher.engines.preflight import as_input_error, check_device, check_secrecy
 from launcher.engines.programs.ssh_host import torch_build
 from launcher.engines.ssh_connection import Agent, HostConnection, RemotePeer, probe_hosts
@@ -396,11 +396,6 @@ def differing_builds(builds: Mapping[str, str]) -> str:
         return ""
     listed = ", ".join(f"{build} on {' and '.join(places)}" for build, places in where.items())
     return f"torch differs ({listed}); another build may compute other bits, though peers work together all the same"
-
-
-def shipped(spec: Spec) -> Spec:
-    """Return the spec for hosts: the directory of code is one of this machine, unless there is user code."""
-    return spec if spec.own_code else spec.model_copy(update={"code": None})
 
 
 CHUNK_BYTES = 4 << 20

@@ -1,8 +1,9 @@
 """A host as the launcher reaches it: a connection by SSH, and the process there that executes its orders.
 
-Connections are made with the user's own keys, agent, ~/.ssh/config and known hosts. Over one of them,
-`programs/ssh_host.py` is sent to the host and run by the Python there: it executes orders and answers them (`Agent`),
-and reports unasked what is added to peers' files and how peers end (`RemotePeer`).
+Connections are made with the user's own keys, agent, ~/.ssh/config and known hosts; where one fails it is said why, and
+what would mend it (`HostKey`, `why_denied`). Over one of them, `programs/ssh_host.py` is sent to the host and run by
+the Python there: it executes orders and answers them (`Agent`), and reports unasked what is added to peers' files and
+how peers end (`RemotePeer`).
 
 `probe_hosts` connects to all hosts at once, for a check whether peers can run there. For as long as a run lasts there
 is a `HostConnection`, which is made again whenever it is lost: orders wait until the host can be reached, and peers are
@@ -20,15 +21,15 @@ import os
 import re
 import shlex
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from errno import ECONNREFUSED, EFBIG
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from launcher.engines.base import FollowedProcess, bytes_here, write_at
 from launcher.engines.ssh_hosts import Host, ssh_options, user_and_host
-from launcher.engines.ssh_keys import HostKey, why_denied
 from peer.errors import FailedError
 from peer.files import write_failure
 from peer.tasks import background
@@ -115,6 +116,89 @@ def connection_error(error: Exception, host: Host) -> str:
         case OSError():
             return (os.strerror(error.errno) if error.errno else str(error)).lower()
     return str(error)
+
+
+SSH_PORT = 22
+"""The port that known_hosts does not name."""
+
+
+@dataclass(frozen=True)
+class HostKey:
+    """The key that a host has shown at this name, address and port."""
+
+    name: str
+    address: str
+    port: int
+    key: "asyncssh.SSHKey"
+
+    def why_refused(self, host: Host) -> str:
+        """Return whether no key is known or another, by their fingerprints, with a hint."""
+        shown = self.key.get_fingerprint()
+        known = sorted({key.get_fingerprint() for key in self._known(host)})
+        if not known:
+            return f"its host key {shown} is not known here; connect once by `ssh {host.host}`, which asks about it"
+        name = self.name if self.port == SSH_PORT else f"[{self.name}]:{self.port}"
+        return (
+            f"its host key has changed: {' or '.join(known)} is known here, and it shows {shown}; ask who runs it "
+            f"whether that is right, and only then forget the old one by `ssh-keygen -R {shlex.quote(name)}` and "
+            f"connect once by `ssh {host.host}`"
+        )
+
+    def _known(self, host: Host) -> "list[asyncssh.SSHKey]":
+        """Return the keys that are known for the host, of the same kind if there are any."""
+        import asyncssh
+
+        files = cast(list[str], ssh_options(host).known_hosts) or [str(Path("~/.ssh/known_hosts").expanduser())]
+        listed = asyncssh.read_known_hosts([file for file in files if Path(file).is_file()])
+        port = None if self.port == SSH_PORT else self.port
+        keys = [*asyncssh.match_known_hosts(listed, self.name, self.address, port)[0]]
+        return [key for key in keys if key.algorithm == self.key.algorithm] or keys
+
+
+async def why_denied(host: Host) -> str:
+    """Return why the host accepts none of the user's keys, with a hint. One that is locked may be the right one."""
+    held = await _held_by_agent(host)
+    if not (locked := [str(path) for path in _key_files(host) if _is_locked(path, held)]):
+        return (
+            f"it accepts none of your keys; see that `ssh {host.host}` works without a password (ssh-copy-id, ssh-add)"
+        )
+    return (
+        f"it accepts none of your keys that can be used; {' and '.join(locked)} needs a passphrase, and no agent holds "
+        f"it: `ssh-add {shlex.quote(locked[0])}` gives it to one"
+    )
+
+
+async def _held_by_agent(host: Host) -> set[bytes]:
+    import asyncssh
+
+    with suppress(OSError, ValueError, asyncssh.Error):
+        async with asyncssh.connect_agent(ssh_options(host).agent_path or "") as agent:
+            return {key.public_data for key in await agent.get_keys()}
+    return set()
+
+
+def _key_files(host: Host) -> list[Path]:
+    """Return the files of private keys that ~/.ssh/config names for the host, or those by the usual names."""
+    named = cast(list[str], ssh_options(host).config.get("IdentityFile", []))
+    return [*map(Path, named)] or sorted(Path("~/.ssh").expanduser().glob("id_*"))
+
+
+def _is_locked(path: Path, held: Collection[bytes]) -> bool:
+    """Return whether the file holds a key with a passphrase that is not among those that an agent holds."""
+    import asyncssh
+
+    try:
+        asyncssh.read_private_key(path)
+    except asyncssh.KeyImportError as error:
+        if not str(error).startswith("Passphrase"):
+            return False
+    except (OSError, ValueError):
+        return False
+    else:
+        return False
+    with suppress(OSError, asyncssh.KeyImportError):
+        return asyncssh.read_public_key(f"{path}.pub").public_data not in held
+    return not held
 
 
 PROGRAM = Path(__file__).parent / "programs" / "ssh_host.py"
@@ -276,7 +360,7 @@ class RemotePeer(FollowedProcess):
     """
 
     def __init__(self, id: str, host: Host, out: Path, wake: Callable[[], None]) -> None:
-        super().__init__()
+        super().__init__(self._keep_for_delivery)
         self.id, self._host, self._out, self._wake = id, host, out, wake
         self._unwritable: asyncio.Future[FailedError] = asyncio.get_running_loop().create_future()
         self._reported = False
@@ -292,10 +376,9 @@ class RemotePeer(FollowedProcess):
                 raise self._unwritable.result()
         return await super().wait()
 
-    def signal(self, number: int) -> None:
-        if not self.ended:
-            self.undelivered = number
-            self._wake()
+    def _keep_for_delivery(self, number: int) -> None:
+        self.undelivered = number
+        self._wake()
 
     def delivered(self, number: int) -> None:
         if self.undelivered == number:

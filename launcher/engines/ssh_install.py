@@ -82,7 +82,7 @@ def build_wheel() -> tuple[str, bytes]:
     record, buffer = [], io.BytesIO()
     info = f"dfl-{version}.dist-info"
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in (*_packages(), *_about(info)):
+        for name, content in _content(info):
             archive.writestr(zipfile.ZipInfo(name, WHEEL_TIME), content, zipfile.ZIP_DEFLATED)
             digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
             record.append(f"{name},sha256={digest},{len(content)}\n")
@@ -90,15 +90,13 @@ def build_wheel() -> tuple[str, bytes]:
     return f"dfl-{version}-py3-none-any.whl", buffer.getvalue()
 
 
-def _packages() -> Iterator[tuple[str, bytes]]:
+def _content(info: str) -> Iterator[tuple[str, bytes]]:
+    """Every file by its name in the wheel. info: the directory of those about it."""
     for package in (launcher, peer):
         root = Path(package.__path__[0])
         for path in sorted(root.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
                 yield path.relative_to(root.parent).as_posix(), path.read_bytes()
-
-
-def _about(info: str) -> Iterator[tuple[str, bytes]]:
     yield f"{info}/WHEEL", WHEEL_METADATA.encode()
     for name in ("METADATA", "entry_points.txt"):
         yield f"{info}/{name}", (distribution("dfl").read_text(name) or "").encode()

@@ -17,7 +17,7 @@ from typing import BinaryIO, Self
 
 from launcher.headline import Headline, mean
 from launcher.history import SILENT_LINKS, SOON_S, PeerHistory, expiry_words
-from launcher.views import Views, describe_change, view_of_event
+from launcher.views import Views, change_in_words, view_of_event
 from peer.files import lines, open_plain
 from peer.spec.federation import Spec
 from peer.telemetry.events import (
@@ -91,7 +91,7 @@ class Tail:
             new = self.path.stat()
         except FileNotFoundError:
             return True
-        return (new.st_dev, new.st_ino) != (old.st_dev, old.st_ino)
+        return not os.path.samestat(old, new)
 
     def _read(self) -> list[bytes]:
         assert self._file is not None
@@ -356,9 +356,7 @@ class FederationView:
             if event.number > self.view.number:
                 before = self.view
                 self._later.append(view_of_event(event))
-                what = describe_change(before, self.view) or "later rounds rolled back"
-                why = f" ({event.reason})" if event.reason else ""
-                lines.append(printable(f"view {event.number} from round {event.first}: {what}{why}"))
+                lines.append(printable(change_in_words(before, self.view)))
         return lines
 
     @property

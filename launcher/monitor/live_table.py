@@ -5,11 +5,9 @@ The table has a line a peer, as many as find room, and below it how far all are.
 
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import ceil, inf
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -17,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from launcher.history import ACTIVITIES
 from launcher.monitor.federation import ENDED, OUTSIDE, FederationView, PeerView
 from launcher.output import make_legible
 from launcher.table import Row, fitting, quantity
@@ -85,9 +84,8 @@ def choose(federation: FederationView, rows: int) -> tuple[list[PeerView], Seque
         return peers, []
 
     def interest(peer: PeerView) -> tuple[bool, bool, bool, int, float]:
-        trouble = (peer.state in ENDED and peer.state not in ("done", "left")) or federation.status_of(
-            peer.id
-        ) in OUTSIDE
+        doing = federation.status_of(peer.id)
+        trouble = doing in (*ENDED, *OUTSIDE) and doing not in ("done", "left")
         figure = peer.figure(federation.headline)
         goodness = inf if figure is None else figure if federation.headline.figure.better == "up" else -figure
         doubted, waits = bool(federation.suspected_by(peer.id)), bool(peer.waiting)
@@ -104,7 +102,7 @@ def row(federation: FederationView, peer: PeerView) -> Row:
     style = STYLES.get(named, "")
     state = Text(named.ljust(LONGEST_STATE), style=style)
     restarted = any(one.restarts for one in federation.peers.values())
-    spent = [peer.history.seconds(activity) for activity in ("train", "communicate", "evaluate")]
+    spent = [peer.history.seconds(activity) for activity in ACTIVITIES]
     split = "/".join(f"{100 * one / sum(spent):.0f}" for one in spent) + " %" if sum(spent) else ""
     return {
         "peer": peer.id,
@@ -137,7 +135,7 @@ STYLES = {
 }
 
 
-class Lines(AbstractContextManager["Lines"]):
+class Lines:
     """The output for logs and pipes: a line for each round of the federation, and all messages."""
 
     def __init__(self, console: Console):
@@ -153,42 +151,32 @@ class Lines(AbstractContextManager["Lines"]):
             self.say(round_line(federation, round))
         self._round = done
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
 
-
-class LiveTable(AbstractContextManager["LiveTable"]):
+class LiveTable:
     """The output for terminals: one line per peer, and messages scroll above it."""
 
-    def __init__(self, console: Console):
-        self.console = console
-        self._live = Live(console=console, auto_refresh=False, transient=True)
+    def __init__(self, live: Live):
+        self._live = live
 
     def say(self, text: str) -> None:
-        self.console.print(text, markup=False, highlight=False)
+        self._live.console.print(text, markup=False, highlight=False)
 
     def show(self, federation: FederationView) -> None:
-        self._live.update(render(federation, self.console), refresh=True)
-
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.stop()
+        self._live.update(render(federation, self._live.console), refresh=True)
 
 
 Display = Lines | LiveTable
 
 
-def display(console: Console) -> Display:
-    """What suits the console: a terminal that cannot move its cursor is shown lines."""
+@contextmanager
+def display(console: Console) -> Iterator[Display]:
+    """What suits the console, for the block: a terminal that cannot move its cursor is shown lines."""
     make_legible(console.file)
-    return LiveTable(console) if console.is_terminal and not console.is_dumb_terminal else Lines(console)
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield Lines(console)
+        return
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        yield LiveTable(live)
 
 
 def round_line(federation: FederationView, round: int) -> str:

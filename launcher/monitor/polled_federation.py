@@ -104,7 +104,8 @@ class PolledFederation(FederationView):
     def record(self, answers: Mapping[str, StatusAnswer], now: float) -> list[str]:
         """Take in some peers' answers; return what a person should be told of them. `now` in unix seconds."""
         said = {id: answer for id, answer in answers.items() if isinstance(answer, PeerStatus)}
-        lines = [self._met(id) for id in said if self._silent.pop(id, None)]
+        back = [id for id in said if self._silent.pop(id, None)]
+        lines = [f"{id} answers{' again' if self.peers[id].round else ''}" for id in back]
         if said:
             self._heard = now
         for status in said.values():
@@ -157,9 +158,6 @@ class PolledFederation(FederationView):
     def mean_figure(self, round: int) -> float | None:
         """The mean of each peer's last figure, as peers ahead of the slowest were not asked in its round."""
         return mean(peer.figure(self.headline) for peer in self.present)
-
-    def _met(self, id: str) -> str:
-        return f"{id} answers again" if self.peers[id].round else f"{id} answers"
 
     def _remember(self, status: PeerStatus) -> None:
         self.peers[status.id].history.certificate_expires = status.certificate_expires

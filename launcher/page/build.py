@@ -10,6 +10,7 @@ from math import isfinite
 
 from launcher.headline import Headline
 from launcher.history import EventKind
+from launcher.page.charts import titled
 from launcher.page.document import Card, Definition, PrivacyWords, ReportDocument, Row, RunPart, State, Verdict
 from launcher.page.learning_curves import peer_round_rows, round_rows
 from launcher.page.ring import edge_rows, line_rows, mixes, sector_rows
@@ -47,7 +48,12 @@ def cards(summary: Summary, headline: Headline) -> Iterator[Card]:
         less = "less is better" if better == "down" else ""
         yield Card("mean", f"Mean {headline.words}", judged["mean"], number(judged["mean"]), less, better)
         yield Card("worst", "Worst peer", judged["worst"], number(judged["worst"]), headline.words, better)
-    yield from _other_cards(summary, headline)
+    for name, other in summary.figures.items():
+        if name != headline.figure.name:
+            worst_of = f"worst {number(other['worst'])}"
+            yield Card(
+                f"figure {name}", f"Mean {name}", other["mean"], number(other["mean"]), worst_of, other["better"]
+            )
     again = plural(summary.restarts, "restart") if summary.restarts else ""
     yield Card("wall_seconds", "Time", summary.wall_seconds, duration(summary.wall_seconds), again, "down")
     sent = sum(peer.bytes_sent for peer in summary.per_peer)
@@ -56,14 +62,6 @@ def cards(summary: Summary, headline: Headline) -> Iterator[Card]:
     head = summary.privacy["head_bytes_sent"]
     broken = plural(len(summary.privacy["violations"]), "violation")
     yield Card("head_bytes_sent", "Heads sent", head, quantity(head), broken, "down")
-
-
-def _other_cards(summary: Summary, headline: Headline) -> Iterator[Card]:
-    """The task's figures besides the headline."""
-    for name, judged in summary.figures.items():
-        if name != headline.figure.name:
-            note = f"worst {number(judged['worst'])}"
-            yield Card(f"figure {name}", f"Mean {name}", judged["mean"], number(judged["mean"]), note, judged["better"])
 
 
 def cards_so_far(data: RunData, tables: Mapping[str, list[Row]]) -> Iterator[Card]:
@@ -102,8 +100,7 @@ def in_plain_words(proof: Privacy, edges: Iterable[Row]) -> PrivacyWords:
 def _lacking(definitions: Mapping[str, bool | None]) -> str:
     """The definitions that are not met."""
     found = [(HOLDS[holds], [name for name, held in definitions.items() if held is holds]) for holds in (False, None)]
-    said = "; ".join(f"{words}: {', '.join(names)}" for words, names in found if names)
-    return f"{said[:1].upper()}{said[1:]}"
+    return titled("; ".join(f"{words}: {', '.join(names)}" for words, names in found if names))
 
 
 def _definition(name: str, proof: Privacy) -> Definition:
@@ -158,11 +155,8 @@ def document_of(data: RunData, label: str) -> ReportDocument:
 
 def _build(data: RunData, label: str) -> ReportDocument:
     tables: dict[str, Iterable[Row]] = {
-        "rounds": (
-            {"protocol": data.spec.protocol.name, "seed": data.spec.seed, **row}
-            for row in round_rows(data.histories, data.views, data.counted, data.headline)
-        ),
-        "peer_rounds": peer_round_rows(data.histories, data.headline),
+        "rounds": ({"protocol": data.spec.protocol.name, "seed": data.spec.seed, **row} for row in round_rows(data)),
+        "peer_rounds": peer_round_rows(data),
         "peers": peer_rows(data),
         "seconds": activity_rows(data),
         "edges": edge_rows(data),
@@ -204,7 +198,7 @@ def _run_part(data: RunData, label: str, tables: Mapping[str, list[Row]], left_o
         better=data.headline.figure.better,
         cards=[*(cards(data.summary, data.headline) if data.summary else cards_so_far(data, tables))],
         privacy=in_plain_words(data.proof, tables["edges"]) if data.proof else None,
-        notes=[_as_sentence(note) for note in _notes(data)],
+        notes=[titled(one_line(note).strip()) for note in _notes(data)],
         ring_cost=data.ring_cost,
         moments_left_out=left_out,
         classes=[*next(iter(mixes(data).values()), {})],
@@ -214,8 +208,8 @@ def _run_part(data: RunData, label: str, tables: Mapping[str, list[Row]], left_o
 def _state(data: RunData) -> tuple[State, str]:
     """What became of the run, for programs and in a sentence."""
     failed = [f"{id}: {one.failure}" for id, one in data.histories.items() if one.failure]
-    if data.is_complete:
-        early = ", ended early as all peers agreed" if data.summary and data.summary.stopped_early else ""
+    if data.summary and not data.summary.missing:
+        early = ", ended early as all peers agreed" if data.summary.stopped_early else ""
         return "finished", f"Finished: {plural(data.completed, 'round')}{early}."
     came = f"{data.completed} of {data.spec.rounds} rounds"
     if failed:
@@ -231,8 +225,3 @@ def _notes(data: RunData) -> Iterator[str]:
         yield from caveats(summary)
     if absent := [id for id in data.spec.ids if id not in data.histories]:
         yield f"no data for {', '.join(absent)}: their directories were not given"
-
-
-def _as_sentence(note: str) -> str:
-    said = one_line(note).strip()
-    return f"{said[:1].upper()}{said[1:]}"

@@ -135,10 +135,7 @@ def as_text(content: object) -> str:
 
 def merge_documents(documents: Sequence[ReportDocument], title: str) -> ReportDocument:
     """Merge documents into one with all their runs."""
-    tables: dict[str, list[Row]] = {name: [] for name in TABLES}
-    for one in documents:
-        for name in TABLES:
-            tables[name] += one.tables[name]
+    tables = {name: [row for one in documents for row in one.tables[name]] for name in TABLES}
     return ReportDocument(title, [run for one in documents for run in one.runs], tables)
 
 

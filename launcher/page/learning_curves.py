@@ -4,30 +4,26 @@ Tables `rounds` (a row a round) and `peer_rounds` (a row a peer and round); the 
 fairness, loss), and those that lay several runs over each other.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
 from launcher.headline import Headline, mean
-from launcher.history import PeerHistory
+from launcher.history import ACTIVITIES
 from launcher.page.charts import MAX_NAMED_PEERS, Chart, ReportFigure, nominal, quantitative, rounds_axis, tip, titled
 from launcher.page.document import ReportDocument, Row
+from launcher.page.run_data import RunData
 from launcher.reports.summary import TESTS, evaluated_rounds
-from launcher.views import Views
 from peer.learning.training import metrics
 
-ACTIVITIES = ("train", "communicate", "evaluate")
 
-
-def round_rows(
-    histories: Mapping[str, PeerHistory], views: Views, judged: Collection[str], headline: Headline
-) -> Iterator[Row]:
-    """A row for every round after which all its members among `judged` were evaluated, as in summary.json."""
-    by_peer = {id: history.rounds for id, history in histories.items() if id in judged}
-    for number, done in evaluated_rounds(by_peer, views):
+def round_rows(data: RunData) -> Iterator[Row]:
+    """A row for every round after which all its members that count were evaluated, as in summary.json."""
+    by_peer = {id: history.rounds for id, history in data.histories.items() if id in data.counted}
+    for number, done in evaluated_rounds(by_peer, data.views):
         yield {
             "round": number,
-            **spread([value for one in done if (value := headline.value(one)) is not None], headline),
+            **spread([value for one in done if (value := data.headline.value(one)) is not None], data.headline),
             "train_loss": mean(one.loss for one in done),
             "test_loss": mean(one.test_loss for one in done),
             "peers": len(done),
@@ -51,13 +47,13 @@ def spread(values: list[float], headline: Headline) -> Row:
     }
 
 
-def peer_round_rows(histories: Mapping[str, PeerHistory], headline: Headline) -> Iterator[Row]:
+def peer_round_rows(data: RunData) -> Iterator[Row]:
     """A row a peer and round. Seconds are of the round, bytes of all rounds so far.
 
     A figure of the task is in a column of its name, unless that is taken. stretch: counts up where rounds of a peer
     are missing, so that no line is drawn across them.
     """
-    for id, history in histories.items():
+    for id, history in data.histories.items():
         stretch, before = 0, 0
         for number, done in sorted(history.rounds.items()):
             stretch, before = stretch + (number > before + 1), number
@@ -67,7 +63,7 @@ def peer_round_rows(histories: Mapping[str, PeerHistory], headline: Headline) ->
                 "peer": id,
                 "round": number,
                 "stretch": stretch,
-                "value": headline.value(done) if done.evaluated else None,
+                "value": data.headline.value(done) if done.evaluated else None,
                 "train_loss": done.loss,
                 "test_loss": done.test_loss,
                 **{f"{name}_seconds": done.seconds.get(name, 0.0) for name in ACTIVITIES},

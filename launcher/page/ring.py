@@ -96,15 +96,12 @@ def mixes(data: RunData) -> dict[str, Mapping[str, float]]:
     held = {id: one.data[0].classes for id, one in data.histories.items() if one.data}
     names = list(dict.fromkeys(name for classes in held.values() for name in classes))
     every = ceil(len(names) / MAX_CLASSES) or 1
-    groups = {f"{one[0]} to {one[-1]}" if every > 1 else one[0]: one for one in _groups(names, every)}
+    groups = [names[at : at + every] for at in range(0, len(names), every)]
+    called = {f"{one[0]} to {one[-1]}" if every > 1 else one[0]: one for one in groups}
     return {
-        id: {group: sum(classes.get(name, 0.0) for name in members) for group, members in groups.items()}
+        id: {group: sum(classes.get(name, 0.0) for name in members) for group, members in called.items()}
         for id, classes in held.items()
     }
-
-
-def _groups(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
-    return (names[at : at + size] for at in range(0, len(names), size))
 
 
 def orders(data: RunData) -> Iterator[DrawnOrder]:

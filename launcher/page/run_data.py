@@ -92,10 +92,6 @@ class RunData:
         return (self.orders[0].cost_before, self.orders[-1].cost_after) if self.orders else (None, None)
 
     @property
-    def is_complete(self) -> bool:
-        return self.summary is not None and not self.summary.missing
-
-    @property
     def proof(self) -> Privacy | None:
         """The proof of privacy; None while nothing is proven."""
         if self.goes_on:

@@ -7,7 +7,7 @@ without the times in which no peer ran, as a run may pause for days.
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 
-from launcher.history import PeerHistory, TimelineEvent
+from launcher.history import ACTIVITIES, PeerHistory, TimelineEvent
 from launcher.page.charts import (
     ACTIVITY_COLOURS,
     EVENT_COLOURS,
@@ -20,9 +20,8 @@ from launcher.page.charts import (
     tip,
 )
 from launcher.page.document import ReportDocument, Row
-from launcher.page.learning_curves import ACTIVITIES
 from launcher.page.run_data import RunData
-from launcher.views import Views, describe_change
+from launcher.views import Views, change_in_words
 from peer.text import printable
 from peer.views.view import View
 
@@ -105,11 +104,7 @@ def _changes(histories: Mapping[str, PeerHistory], views: Views) -> Iterator[Tim
     for view in views.later:
         times = [one.views[view.number].time for one in histories.values() if view.number in one.views]
         if times:
-            said = describe_change(before, view) or "later rounds rolled back"
-            why = f" ({view.reason})" if view.reason else ""
-            yield TimelineEvent(
-                "change of view", min(times), f"view {view.number} from round {view.first}: {said}{why}"
-            )
+            yield TimelineEvent("change of view", min(times), change_in_words(before, view))
         before = view
 
 

@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, StrictInt, ValidationError
 
 from launcher.history import recorded_events
-from launcher.views import Views, sorted_views, view_of_event
+from launcher.views import Views, view_of_event
 from peer.errors import FailedError
 from peer.files import lines, open_plain
 from peer.spec.federation import Spec
@@ -104,7 +104,7 @@ def decided_views(spec: Spec, places: Mapping[str, Path], rounds: int) -> Views:
                     f"{other} and {id} tell of different views of number {view.number}: they are of two runs, or the "
                     "events of one of them are spoilt; leave one of them out"
                 )
-    return Views(spec.ids, rounds, sorted_views(view for _, view in found.values()))
+    return Views(spec.ids, rounds, tuple(view for _, (_, view) in sorted(found.items())))
 
 
 def _trusted_authorities(spec: Spec, places: Collection[Path]) -> list[str]:

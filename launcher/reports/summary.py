@@ -99,7 +99,7 @@ def summary_of(spec: Spec, there: PeerResults, spent: TimeSpent, missing: Mappin
     """The summary of the peers that have a result, one at least; missing: why those without one have none."""
     places, found, views = there
     per_peer = [found[id] for id in spec.ids if id in found]
-    headline = Headline.from_spec(spec)
+    headline, honest = Headline.from_spec(spec), [one for one in per_peer if one.id not in spec.behaviour]
     known = {id: places[id] for id in spec.ids if id in places}
     audited = audits(known)
     return Summary(
@@ -123,7 +123,7 @@ def summary_of(spec: Spec, there: PeerResults, spent: TimeSpent, missing: Mappin
             name: len({result.replicated.get(name) for result in per_peer}) == 1 for name in spec.protocol.replicated
         },
         behaviour=describe_behaviours(spec.behaviour),
-        honest_accuracy=honest_mean(per_peer, spec, headline) if spec.behaviour else None,
+        honest_accuracy=mean(map(headline.value, honest)) if spec.behaviour else None,
         missing=dict(missing),
         views=tuple(map(view_as_json, views.later)),
         exact=views.exact,
@@ -158,11 +158,6 @@ def expiring_certificates(places: Places) -> dict[str, float]:
         expiries = map(certificate_expiry, recorded_events(place, holding=b"expires"))
         *_, found[id] = (0.0, *filter(None, expiries))
     return {id: at for id, at in found.items() if 0 < at < time.time() + SOON_S}
-
-
-def honest_mean(results: Sequence[Result], spec: Spec, headline: Headline) -> float | None:
-    """The mean headline figure of the honest peers; None without any."""
-    return mean(headline.value(result) for result in results if result.id not in spec.behaviour)
 
 
 def figures(results: Sequence[Result], spec: Spec) -> dict[str, AcrossPeers]:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launcher.headline import Headline
-from launcher.history import expiry_words
+from launcher.history import ACTIVITIES, expiry_words
 from launcher.reports.privacy import HOLDS, violation_line
 from launcher.reports.summary_json import Privacy, Summary
 from launcher.reports.worth import worth_lines
@@ -60,9 +60,6 @@ def means_by_view(summary: Summary, headline: Headline, views: Views) -> list[st
             last = max(within)
             told.append(f"{number(known[last])} after round {last} with {plural(len(span.view.members), 'peer')}")
     return [f"mean {headline.words} of those who finished: {', '.join(told)}"] if len(told) > 1 else []
-
-
-ACTIVITIES = ("train", "communicate", "evaluate")
 
 
 def show(summary: Summary, spec: Spec, directory: Path, console: Console) -> None:

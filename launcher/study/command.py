@@ -1,15 +1,16 @@
 """`dfl-launch study`: every cell of a grid, and the tables and figures of all.
 
-What is looked at before anything is written or computed, the progress bar, the files of the results, and the command.
+What is looked at before anything is written or computed, the files of the results, and the command.
 """
 
+import argparse
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -70,34 +71,6 @@ def check_data(cells: Sequence[Cell]) -> None:
             raise InputError(f"{error} (in the cell {cell.name})") from None
 
 
-class ProgressBar:
-    """The bar, and what is said above it."""
-
-    def __init__(self, output: Output, total: int, kept: int) -> None:
-        columns = TextColumn("cells"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left:")
-        self._output = output
-        self._bar = Progress(*columns, TimeRemainingColumn(), console=output.console, redirect_stdout=False)
-        self._done, self._total = kept, total
-        self._task = self._bar.add_task("cells", total=total, completed=kept)
-
-    def tell(self, ended: CellOutcome) -> None:
-        self._done += 1
-        self._bar.advance(self._task)
-        if ended.failure:
-            self._output.say(printable(f"failed: {ended.cell.name}: {ended.failure}"))
-        elif not self._output.console.is_terminal:
-            self._output.say(printable(f"{self._done} of {self._total}: {ended.cell.name}"))
-
-    def __enter__(self) -> Self:
-        if self._output.console.is_terminal:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._output.console.is_terminal:
-            self._bar.stop()
-
-
 FIGURE_KINDS = ("rounds", "fairness", "bytes", "axis", "ring", "reputation")
 """The beginnings of figures' names."""
 
@@ -131,31 +104,19 @@ def _draw_figures(place: Path, charts: Mapping[str, tuple[str, Any]]) -> dict[st
     return drawn
 
 
-@dataclass(frozen=True)
-class StudyOptions:
-    """What the command line asks for."""
-
-    file: Path
-    out: Path | None = None
-    at_once: int | None = None
-    port: int = FIRST_PORT
-    dask: str | None = None
-    """The address of a scheduler."""
-
-
-def study(options: StudyOptions, output: Output) -> int:
+def study_command(arguments: argparse.Namespace, output: Output) -> int:
     """Compute what is missing and write the results; return the exit code. InputError before anything is created."""
-    check_packages("dask" if options.dask else "study")
-    if options.at_once is not None and options.at_once < 1:
-        raise InputError(f"--at-once {options.at_once}: give a number from 1 on")
-    settings, document = read_study(options.file)
-    directory = options.out or Path("studies") / settings.name
+    check_packages("dask" if arguments.dask else "study")
+    if arguments.at_once is not None and arguments.at_once < 1:
+        raise InputError(f"--at-once {arguments.at_once}: give a number from 1 on")
+    settings, document = read_study(arguments.file)
+    directory = arguments.out or Path("studies") / settings.name
     made = cells(settings, document, directory)
     check_directory(directory, settings.name)
     missing_cells = [cell for cell in made if not cell.finished]
     check_data(missing_cells)
-    with backend(options, missing_cells, output) as where, sole_use_of(directory):
-        write_atomically(directory / STUDY_FILE, options.file.read_bytes())
+    with backend(arguments, missing_cells, output) as where, sole_use_of(directory):
+        write_atomically(directory / STUDY_FILE, arguments.file.read_bytes())
         return run_cells(made, missing_cells, where, output)
 
 
@@ -168,19 +129,20 @@ class Backend:
 
 
 @contextmanager
-def backend(options: StudyOptions, cells: Sequence[Cell], output: Output) -> Iterator[Backend]:
-    check_port(cells, options.port)
-    if not options.dask or not cells:
-        at_once = options.at_once or max_parallel_cells(cells)
-        yield Backend(f"{at_once} at once", partial(compute_cells, cells, at_once, options.port))
+def backend(arguments: argparse.Namespace, cells: Sequence[Cell], output: Output) -> Iterator[Backend]:
+    port = FIRST_PORT if arguments.port is None else arguments.port
+    check_port(cells, port)
+    if not arguments.dask or not cells:
+        at_once = arguments.at_once or max_parallel_cells(cells)
+        yield Backend(f"{at_once} at once", partial(compute_cells, cells, at_once, port))
         return
     from launcher.study.dask_pool import DaskPool, DaskScheduler
 
-    with DaskScheduler.connected(options.dask) as cluster:
-        handed_out = DaskPool(cluster, options.port, output.say)
-        at_once = options.at_once or sum(cluster.look().values())
-        words = f"{at_once} at once by the Dask scheduler at {options.dask}"
-        yield Backend(words, partial(handed_out.computed, cells, options.at_once))
+    with DaskScheduler.connected(arguments.dask) as cluster:
+        handed_out = DaskPool(cluster, port, output.say)
+        at_once = arguments.at_once or sum(cluster.look().values())
+        words = f"{at_once} at once by the Dask scheduler at {arguments.dask}"
+        yield Backend(words, partial(handed_out.computed, cells, arguments.at_once))
 
 
 def run_cells(made: Sequence[Cell], missing: Sequence[Cell], where: Backend, output: Output) -> int:
@@ -188,12 +150,17 @@ def run_cells(made: Sequence[Cell], missing: Sequence[Cell], where: Backend, out
     directory = made[0].directory
     output.say(f"{plural(len(made), 'cell')}, {kept} of them finished already, {where.words}, in {directory}")
     with StopSignal.listening() as stopping:
-        everything = closing(where.computed(stopping))
-        with ProgressBar(output, len(made), kept) as shown, everything as computing:
-            for ended in computing:
-                shown.tell(ended)
+        columns = TextColumn("cells"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left:")
+        bar = Progress(*columns, TimeRemainingColumn(), console=output.console, redirect_stdout=False)
+        task, on_screen = bar.add_task("cells", total=len(made), completed=kept), output.console.is_terminal
+        with bar if on_screen else nullcontext(), closing(where.computed(stopping)) as computing:
+            for done, ended in enumerate(computing, kept + 1):
+                bar.advance(task)
                 if ended.failure:
                     failures[ended.cell.key] = ended.failure
+                    output.say(printable(f"failed: {ended.cell.name}: {ended.failure}"))
+                elif not on_screen:
+                    output.say(printable(f"{done} of {len(made)}: {ended.cell.name}"))
         if stopping.code:
             output.say("Stopped; the same command goes on. The finished cells are kept.")
             return stopping.code

@@ -14,13 +14,13 @@ from queue import Empty, SimpleQueue
 from typing import Any, Self
 from uuid import uuid4
 
+from launcher.engines.base import shipped
 from launcher.study.dask_worker import RESULT_FILES, CellAnswer, CellTask, code, compute, differing, who
 from launcher.study.grid import Cell
 from launcher.study.pool import CellOutcome, StopSignal, failure_reason
 from peer.errors import FailedError, InputError
 from peer.files import write_atomically
 from peer.plugins import describe_error
-from peer.spec.agreement import user_code
 from peer.text import one_line
 
 CONNECT_TIMEOUT_S, WORKER_TIMEOUT_S, ANSWER_TIMEOUT_S = 15.0, 30.0, 10.0
@@ -185,7 +185,7 @@ class DaskPool:
     def _submit(self, cell: Cell, workers: list[str]) -> None:
         cell.prepare()
         task: CellTask = {
-            "spec": _portable(cell),
+            "spec": shipped(cell.spec).dump(),
             "network": cell.network,
             "port": self.port,
             "code": self.cluster.code,
@@ -228,12 +228,6 @@ class DaskPool:
             if name in answer["files"]:
                 write_atomically(cell.place / name, answer["files"][name].encode())
         return CellOutcome(cell, "" if cell.finished else failure_reason(cell, answer["code"]))
-
-
-def _portable(cell: Cell) -> str:
-    """A cell's spec in portable form; a machine needs the directory of user code only if there is such code."""
-    named = user_code(cell.spec.model_dump(mode="json"))
-    return (cell.spec if named else cell.spec.model_copy(update={"code": None})).dump()
 
 
 def _error_reason(error: BaseException) -> str:

@@ -137,7 +137,8 @@ def axis_figures(rows: Sequence[Row], axes: Sequence[str]) -> dict[str, tuple[st
             continue
         for column, words in against.items():
             values = _axis_values(rows, axes, axis, column)
-            if _has_course({row["x"] for row in values}):
+            found = {row["x"] for row in values}
+            if len(found) >= MIN_VALUES and not any(isinstance(one, str) for one in found):
                 chart = faceted(values, _axis_lines(values, axis, words, counted=column != "mean"))
                 chart["spec"]["encoding"]["color"] = {**METHOD_COLOUR, "scale": {"domain": methods}}
                 made[file_name(f"axis-{axis}-{column}", made)] = f"{titled(words)} against {axis}", chart
@@ -158,10 +159,6 @@ def _axis_values(rows: Sequence[Row], axes: Sequence[str], axis: str, column: st
         for row in rows
         if row.get(column) is not None and (column == "mean" or row[column] > 0)
     ]
-
-
-def _has_course(found: set[Any]) -> bool:
-    return len(found) >= MIN_VALUES and not any(isinstance(one, str) for one in found)
 
 
 def _axis_lines(values: Sequence[Row], axis: str, words: str, counted: bool) -> Chart:

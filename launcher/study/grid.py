@@ -152,34 +152,24 @@ class Cell:
             write_atomically(file, content)
 
 
-@dataclass(frozen=True)
 class CellFiles(RunFiles):
     """The names in a cell's directory: a run's, and these."""
 
-    @property
-    def run(self) -> Path:
-        return self.path / "run"
-
-    @property
-    def rounds(self) -> Path:
-        return self.path / "rounds.json"
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.run = path / "run"
+        self.rounds = path / "rounds.json"
+        self.said = path / "log.txt"
 
     @property
     def finished(self) -> bool:
-        return self.has_rounds and summary_json.read(self.summary) is not None
-
-    @property
-    def has_rounds(self) -> bool:
-        """Whether they can be read; a power cut may have taken either file."""
+        """Whether rounds and summary can be read; a power cut may have taken either file."""
         try:
             found = json.loads(read_plain(self.rounds, MAX_RECORDS_BYTES))
-            return isinstance(found, dict) and found.keys() >= DETAIL_KEYS
         except (OSError, ValueError):
             return False
-
-    @property
-    def said(self) -> Path:
-        return self.path / "log.txt"
+        whole = isinstance(found, dict) and found.keys() >= DETAIL_KEYS
+        return whole and summary_json.read(self.summary) is not None
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,7 @@ def _marked(entries: Mapping[str, TableEntry], measure: Measure) -> dict[str, Ta
     choose = max if measure.better == "up" else min
     best = choose(known.values(), key=lambda entry: entry.mean)
     marks = {name: mark(entry, best) for name, entry in known.items()}
-    return {name: TableEntry(one.values, one.unknown, marks.get(name, "")) for name, one in entries.items()}
+    return {name: replace(one, mark=marks.get(name, "")) for name, one in entries.items()}
 
 
 def mark(entry: TableEntry, best: TableEntry) -> str:
@@ -254,25 +254,21 @@ def study_page(
     """pictures: by name, a title and an SVG."""
     style = files("launcher.page").joinpath("page.css").read_text(encoding="utf-8")
     parts = [HEAD, f"<title>{escape(name)}</title><style>{style}{STYLE}</style></head><body><header>"]
-    parts += [f"<h1>{escape(name)}</h1><p>{_how_many(rows)}</p><p class='muted'>{escape(LEGEND)}</p></header><main>"]
+    failures = [row for row in rows if row["failure"]]
+    how_many = f"{len(rows)} cells" + (f"; {len(failures)} failed, as told at the end" if failures else "")
+    parts += [f"<h1>{escape(name)}</h1><p>{how_many}</p><p class='muted'>{escape(LEGEND)}</p></header><main>"]
     parts += [_html_table(table) for table in tables]
     for title, svg in pictures.values():
         source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
         parts.append(f"<figure><h2>{escape(title)}</h2><img alt='{escape(title)}' src='{source}'></figure>")
-    failed = "\n".join(f"{row['command']}\n    {row['failure']}" for row in rows if row["failure"])
-    if failed:
+    if failures:
+        failed = "\n".join(f"{row['command']}\n    {row['failure']}" for row in failures)
         parts.append(f"<section><h2>Failed</h2><pre>{escape(failed)}</pre></section>")
     again = "\n".join(row["command"] for row in rows)
     parts.append(
         f"<section><details><summary>Each cell once more</summary><pre>{escape(again)}</pre></details></section>"
     )
     return "\n".join([*parts, "</main></body></html>\n"])
-
-
-def _how_many(rows: Sequence[Row]) -> str:
-    failed = [row for row in rows if row["failure"]]
-    said = f"{len(rows)} cells"
-    return said if not failed else f"{said}; {len(failed)} failed, as told at the end"
 
 
 def _html_table(table: MeasureTable) -> str:

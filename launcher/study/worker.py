@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -41,17 +41,15 @@ PORTS = 1 << 16
 def free_ports(first: int, each: int) -> Iterator[int]:
     """The first of `each` ports in a row, from `first` on, that are free for the block: no process of this machine
     listens there, and no other cell has them. FailedError where there are none."""
-    with ExitStack() as held:
-        yield _free_block(held, first, each)
-
-
-def _free_block(held: ExitStack, first: int, each: int) -> int:
     for port in range(first, PORTS - each + 1, each):
-        with suppress(OSError), ExitStack() as tried:
-            for one in range(port, port + each):
-                _reserve(tried, one)
-            held.enter_context(tried.pop_all())
-            return port
+        with ExitStack() as held:
+            try:
+                for one in range(port, port + each):
+                    _reserve(held, one)
+            except OSError:
+                continue
+            yield port
+            return
     raise FailedError(f"no {each} ports in a row are free from {first} on; give another --port")
 
 
@@ -112,7 +110,7 @@ def compute(files: CellFiles, network: Network, port: int) -> None:
         with free_ports(port, len(spec.ids)) as found:
             summary = as_real_peers(with_ports(spec, found), files)
     data = RunData.read(spec, {id: files.run / id for id in spec.ids}, summary)
-    rows = [*round_rows(data.histories, data.views, data.counted, data.headline)]
+    rows = [*round_rows(data)]
     kept = {
         "commit": commit(),
         "weight_divergence": weight_divergence(files.run, spec.ids),

@@ -158,9 +158,10 @@ class RunDirectory:
         for place in reversed(self._made):
             with suppress(OSError):  # something else has been put there
                 place.rmdir() if place.is_dir() else place.unlink()
-        self.release()
+        self.close()
 
-    def release(self) -> None:
+    def close(self) -> None:
+        """Let another launcher in."""
         for descriptor in (self._lock, self.peers_lock):
             if descriptor >= 0:
                 os.close(descriptor)

@@ -79,7 +79,7 @@ def test_of_a_run_others_see_the_spec_and_the_summary(tmp_path: Path, spec: Spec
         directory = RunDirectory(tmp_path / "run")
         directory.claim()
         directory.write(spec, configs(spec, directory))
-        directory.release()
+        directory.close()
     finally:
         os.umask(former)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "run").iterdir()}

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from launcher.commands.check import ResourceEstimate, heading
 from launcher.plan import plan
-from launcher.reports.resource_estimate import ResourceEstimate, heading
 from peer.errors import InputError
 from peer.learning.data.samples import InMemory
 from peer.learning.model.layout import Split

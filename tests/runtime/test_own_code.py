@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from launcher.engines.base import shipped
 from launcher.engines.docker import code_files, in_containers
 from launcher.engines.kubernetes_objects import CODE, ClusterLayout
-from launcher.engines.ssh import shipped
 from peer.spec.agreement import user_code
 from peer.spec.loading import load_spec
 

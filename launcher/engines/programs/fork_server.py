@@ -13,7 +13,7 @@ It exchanges JSON lines on the control socket (`ForkServer` in `launcher.engines
 
     {"do": "keep"}                                  the descriptor sent with it stays open, in children too
     {"do": "call", "function": "peer.preloaded:rehearse", "argument": "peer0.yaml"}     here, not in a child
-    {"do": "start", "number": 1, "argv": [...], "log": "...", "cwd": null, "env": {}}
+    {"do": "start", "number": 1, "argv": [...], "log": "...", "env": {}}
     {"do": "signal", "pid": 123, "signal": 15}      ignored once it has ended: the pid may be reused
 
 and notices, as things happen (code -9 after SIGKILL):
@@ -41,7 +41,6 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NoReturn
 
@@ -50,59 +49,6 @@ from peer.process import STOPS, one_thread, signals_deferred
 Entry = Callable[[list[str]], int | None]
 
 SIGNALS = frozenset({*STOPS, signal.SIGCHLD})
-
-
-@dataclass(frozen=True)
-class Descriptors:
-    """What a child inherits open: its log, the lifeline that it reads, and what is the fork server's own."""
-
-    log: int
-    lifeline: int
-    foreign: tuple[int, ...]
-
-
-def run_child(order: dict[str, Any], entry: Entry, inherited: Descriptors, grace: float) -> NoReturn:
-    """Run `entry(argv)` as a process of its own and exit with its code.
-
-    grace: seconds that it has to end by itself when the launcher has ended.
-
-    If it raises, the traceback goes to the log and the code is 1. Leaves by `os._exit`: the interpreter's
-    clean-up belongs to the fork server, whose copy this is.
-    """
-    code = 1
-    try:
-        prepare_child(order, inherited)
-        threading.Thread(
-            target=end_with_launcher, args=(inherited.lifeline, grace), name="lifeline", daemon=True
-        ).start()
-        code = int(entry(list(order["argv"])) or 0)
-    finally:
-        code = exit_code(sys.exception(), code)
-        with suppress(OSError):  # a full disk must not change the exit code
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
-
-
-def prepare_child(order: dict[str, Any], inherited: Descriptors) -> None:
-    """Own session (a terminal's Ctrl-C is the launcher's to handle), default signals, output into the log."""
-    os.setsid()
-    signal.set_wakeup_fd(-1)
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    for descriptor in inherited.foreign:
-        os.close(descriptor)
-    for descriptor in (1, 2):
-        os.dup2(inherited.log, descriptor)
-    os.close(inherited.log)
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
-    os.environ.update(order.get("env") or {})
-    if order.get("cwd"):
-        os.chdir(order["cwd"])
-    sys.argv = ["dfl-peer", *order["argv"]]
 
 
 def end_with_launcher(lifeline: int, grace: float) -> None:
@@ -129,7 +75,10 @@ def exit_code(error: BaseException | None, code: int) -> int:
 
 
 class ForkServerProcess:
-    """Executes the launcher's orders; knows its children by their process ids."""
+    """Executes the launcher's orders; knows its children by their process ids.
+
+    grace: seconds that a child has to end by itself when the launcher has ended.
+    """
 
     def __init__(self, control: socket.socket, lifeline: int, entry: Entry, grace: float):
         self.control, self.lifeline, self.entry, self.grace = control, lifeline, entry, grace
@@ -202,12 +151,50 @@ class ForkServerProcess:
             with signals_deferred(SIGNALS):
                 pid = os.fork()
                 if pid == 0:
-                    # With the control socket open in a child, the launcher would never see this server end.
-                    foreign = (self.control.fileno(), self.wakeup, self.wakeup_write)
-                    run_child(order, self.entry, Descriptors(log, self.lifeline, foreign), self.grace)
+                    self.run_child(order, log)
         finally:
             os.close(log)
         return pid
+
+    def run_child(self, order: dict[str, Any], log: int) -> NoReturn:
+        """Run `entry(argv)` as the process of its own that this copy of the server is, and exit with its code.
+
+        If it raises, the traceback goes to the log and the code is 1. Leaves by `os._exit`: the interpreter's
+        clean-up belongs to the fork server.
+        """
+        code = 1
+        try:
+            self.prepare_child(order, log)
+            watched = self.lifeline, self.grace
+            threading.Thread(target=end_with_launcher, args=watched, name="lifeline", daemon=True).start()
+            code = int(self.entry(list(order["argv"])) or 0)
+        finally:
+            code = exit_code(sys.exception(), code)
+            with suppress(OSError):  # a full disk must not change the exit code
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+
+    def prepare_child(self, order: dict[str, Any], log: int) -> None:
+        """Own session (a terminal's Ctrl-C is the launcher's to handle), default signals, output into the log."""
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        # With the control socket open in a child, the launcher would never see this server end.
+        for descriptor in (self.control.fileno(), self.wakeup, self.wakeup_write):
+            os.close(descriptor)
+        for descriptor in (1, 2):
+            os.dup2(log, descriptor)
+        os.close(log)
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(  # type: ignore[union-attr]
+                encoding="utf-8", errors="backslashreplace", line_buffering=True
+            )
+        os.environ.update(order.get("env") or {})
+        sys.argv = ["dfl-peer", *order["argv"]]
 
     def reap(self) -> None:
         try:

@@ -46,7 +46,7 @@ def run_peer(directory: Path, id: str, restarts: int) -> int:
             code = peer.wait()
         if code == 0 or stops:
             break
-        from launcher.engines.programs.slurm_restarts import PeerRestarts
+        from launcher.engines.programs.slurm_job import PeerRestarts
         from launcher.run_files import RunFiles
         from peer.process import exit_words
 

@@ -139,7 +139,7 @@ def test_a_directory_that_another_launcher_took_away_is_not_claimed(
     monkeypatch.setattr(run_directory, "lock", removed_meanwhile)
     with pytest.raises(InputError, match="another dfl-launch"):
         late.claim()
-    late.release()
+    late.close()
 
 
 def test_a_display_that_breaks_leaves_no_peer_running(
@@ -217,22 +217,22 @@ def test_two_launchers_in_one_directory(run: Run, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="another dfl-launch"):
             run()
     finally:
-        other.release()
+        other.close()
 
 
 def test_peers_of_an_earlier_launch_are_awaited(tmp_path: Path) -> None:
     first = RunDirectory(tmp_path / "out")
     first.claim()
     kept = os.dup(first.peers_lock)  # as a peer would that outlives its launcher
-    first.release()
+    first.close()
     second = RunDirectory(tmp_path / "out", patience=0.1)
     with pytest.raises(InputError, match="still run"):
         second.claim()
-    second.release()
+    second.close()
     os.close(kept)
     third = RunDirectory(tmp_path / "out")
     third.claim()
-    third.release()
+    third.close()
 
 
 @pytest.mark.parametrize("place", ["file", "file/below", "foreign"])

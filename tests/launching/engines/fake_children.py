@@ -15,7 +15,7 @@ def main(argv: list[str]) -> int | None:
         case ["leave", text]:
             sys.exit(text)
         case ["say"]:
-            print("on stdout", os.getcwd(), os.environ.get("COLOUR"))
+            print("on stdout", os.environ.get("COLOUR"))
             print("on stderr", sys.argv, file=sys.stderr)
             return None
         case ["sleep"]:

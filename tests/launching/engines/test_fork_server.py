@@ -58,14 +58,14 @@ async def test_system_exit_with_a_message(server: ForkServer, tmp_path: Path) ->
     assert await run(server, tmp_path, "leave", "no such luck") == (1, "no such luck\n")
 
 
-async def test_output_is_appended_in_the_given_place(server: ForkServer, tmp_path: Path) -> None:
+async def test_output_is_appended_and_the_environment_is_the_given_one(server: ForkServer, tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     log.write_text("before\n")
-    process = await server.start(["say"], log, cwd=tmp_path, env={"COLOUR": "mauve"})
+    process = await server.start(["say"], log, env={"COLOUR": "mauve"})
     assert await process.wait() == 0
     assert log.read_text().splitlines() == [
         "before",
-        f"on stdout {tmp_path} mauve",
+        "on stdout mauve",
         "on stderr ['dfl-peer', 'say']",
     ]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.engines.ssh_connection import why_denied
 from launcher.engines.ssh_hosts import Host
-from launcher.engines.ssh_keys import why_denied
 
 pytest.importorskip("asyncssh")
 pytestmark = pytest.mark.skipif(not shutil.which("ssh-agent"), reason="ssh-agent is not installed")

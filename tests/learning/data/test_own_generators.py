@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset, Subset
 
+from launcher.commands.check import ResourceEstimate, heading
 from launcher.plan import plan
-from launcher.reports.resource_estimate import ResourceEstimate, heading
 from peer.learning.data.batch_loader import BatchLoader
 from peer.learning.data.batch_reader import BatchReader, BatchRequest, DataPart
 from peer.learning.randomness import draw_from, generators_in, sample_streams
