@@ -2,7 +2,7 @@
 
 Run: python -m benchmarks.gpu [--device cuda:1]. Images are 3 × 32 × 32, batches of 128, SGD with momentum. The loops
 run in this process, in turns with the trainer, each until the GPU has nothing left to do. The trainer gives the same
-bits each time; `unrepeatable` is the trainer without that, as the loops are:
+bits each time; `not determin.` is the trainer without that, as the loops are:
 
 - `tensors`: shuffled batches by index from tensors on the GPU, torch's fused SGD, no value read before the end;
 - `DataLoader`: over a TensorDataset on the CPU, its batches pinned, `loss.item()` after each step.
@@ -56,15 +56,15 @@ def images(samples: int) -> InMemory:
     return InMemory(torch.rand(samples, *SHAPE, generator=generator), torch.arange(samples) % CLASSES)
 
 
-def timed(device: torch.device, epoch: Callable[[], object], repeatable: bool) -> Turn:
-    """Until all is computed that the epoch asks for; `repeatable`: by algorithms that give the same bits again."""
+def timed(device: torch.device, epoch: Callable[[], object], deterministic: bool) -> Turn:
+    """Until all is computed that the epoch asks for; `deterministic`: by algorithms that give the same bits again."""
 
     def wait() -> None:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
     def turn() -> Cost:
-        torch.use_deterministic_algorithms(repeatable, warn_only=True)
+        torch.use_deterministic_algorithms(deterministic)
         wait()
         wall, cpu = time.perf_counter(), time.process_time()
         epoch()
@@ -119,10 +119,10 @@ def contestants(device: torch.device, samples: int, batch: int) -> dict[str, Tur
         return trainer.train(phase, next(numbers))
 
     return {
-        "trainer": timed(device, trained, repeatable=True),
-        "unrepeatable": timed(device, trained, repeatable=False),
-        "tensors": timed(device, plain_loop(device, by_index, told=False), repeatable=False),
-        "DataLoader": timed(device, plain_loop(device, copied, told=True), repeatable=False),
+        "trainer": timed(device, trained, deterministic=True),
+        "not determin.": timed(device, trained, deterministic=False),
+        "tensors": timed(device, plain_loop(device, by_index, told=False), deterministic=False),
+        "DataLoader": timed(device, plain_loop(device, copied, told=True), deterministic=False),
     }
 
 
@@ -172,7 +172,7 @@ def main() -> None:
     asked = parser.parse_args()
     try:
         device = choose_device(asked.device)
-        prepare_device(device, None)
+        prepare_device(device, None, deterministic=True)
     except InputError:
         print(f"There is no `{asked.device}` here, so nothing was measured; --device cpu tries it all on a CPU.")
         return
@@ -183,7 +183,7 @@ def main() -> None:
     for name, taken in costs.items():
         cost, times = median(taken), ratio(costs["trainer"], taken)
         print(
-            f"  {name:12} {cost.wall:7.3f} s wall {cost.cpu:7.3f} s CPU   the trainer takes {times.wall:.2f} × its wall"
+            f"  {name:13} {cost.wall:7.3f} s wall {cost.cpu:7.3f} s CPU   the trainer takes {times.wall:.2f} × its wall"
         )
     print(f"  four peers train on {sorted(four)[len(four) // 2]:.2f} × the samples a second of one, on the same device")
 

@@ -116,7 +116,7 @@ def _at_once(path: Path) -> str:
 
 def _run(path: Path, quiet: bool) -> int:
     said = _at_once(path) if not quiet and sys.stderr.isatty() else ""
-    from peer.learning.device import memory_errors
+    from peer.learning.device import device_errors
     from peer.runtime.peer_process import operator_log, run_peer
     from peer.runtime.resources import whole_cores
     from peer.runtime.setup import prepare
@@ -124,7 +124,7 @@ def _run(path: Path, quiet: bool) -> int:
     from peer.spec.loading import load_peer
     from peer.telemetry.telemetry import Telemetry
 
-    with memory_errors():
+    with device_errors():
         config, spec = load_peer(path)
         operator = None if quiet else operator_log(path, config, spec)
         telemetry = Telemetry(operator.on_event) if operator else Telemetry()

@@ -1,6 +1,7 @@
 """The device that holds a model and its samples, and tensors on their way to and from it.
 
-A GPU without room for them is reported as one error with a hint. Copies between a GPU and the CPU are waited
+A GPU computes the same bits again, or says what it cannot compute so; one without room is reported as one error with a
+hint. Copies between a GPU and the CPU are waited
 for only by the code that reads them. Such a copy needs pinned memory on the CPU: torch keeps a block of it, and one
 of the GPU's, from being used again before the copies from and to it are over.
 """
@@ -19,6 +20,10 @@ from peer.errors import FailedError, InputError
 OUT_OF_MEMORY_MESSAGES = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "MPS backend out of memory")
 """What torch's RuntimeErrors say of a GPU without room where it has no OutOfMemoryError for it: before the first tensor
 lies there, say, when others have taken all."""
+
+
+NOT_DETERMINISTIC = "does not have a deterministic implementation"
+"""What torch's RuntimeErrors say behind the name of an operation that has none."""
 
 
 def choose_device(name: str) -> torch.device:
@@ -43,29 +48,37 @@ def in_turn(name: str, number: int) -> str:
     return f"cuda:{number % gpus}" if gpus > 1 else name
 
 
-def prepare_device(device: torch.device, memory: float | None) -> None:
-    """Let this process compute the same bits again on a GPU, as a peer must that was killed, and let it keep no more
-    than that share of the GPU's memory, beside what CUDA itself takes.
+def prepare_device(device: torch.device, memory: float | None, deterministic: bool) -> None:
+    """Let this process keep no more than that share of a GPU's memory, beside what CUDA itself takes, and, if
+    `deterministic`, compute the same bits there again, as a peer must that was killed.
 
-    Call it before anything is computed there. Where torch has no such form of an operation, it warns and goes on.
+    Call it before anything is computed there. An operation of which torch has no such form raises (`device_errors`).
     """
     if device.type != "cuda":
         return
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it once; without it torch refuses
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    # Nothing here reads such memory, and filling it takes time.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it once; without it torch refuses
+        torch.use_deterministic_algorithms(True)
+        # Nothing here reads such memory, and filling it takes time.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if memory is not None:
         torch.cuda.set_per_process_memory_fraction(memory, device)
 
 
 @contextmanager
-def memory_errors() -> Iterator[None]:
-    """Report a GPU that runs out of memory inside the block as a FailedError with a hint."""
+def device_errors() -> Iterator[None]:
+    """Report a GPU without room inside the block as a FailedError with a hint, and so an operation that would give
+    other bits each time."""
     try:
         yield
     except RuntimeError as error:
         text = str(error)
+        if NOT_DETERMINISTIC in text:
+            raise FailedError(
+                f"on a GPU {text.partition(NOT_DETERMINISTIC)[0].strip()} gives other bits each time, so a killed peer "
+                "could not repeat its round; use another operation, or write `training: {deterministic: false}`, which "
+                "gives up the same bits"
+            ) from error
         known = isinstance(error, torch.cuda.OutOfMemoryError)
         if not known and not any(one in text for one in OUT_OF_MEMORY_MESSAGES):
             raise
@@ -90,7 +103,7 @@ def memory_for(device: torch.device) -> Empty:
     pinned = device.type not in BLOCKING_DEVICES
 
     def empty(size: int, dtype: torch.dtype) -> Tensor:
-        with memory_errors():
+        with device_errors():
             return torch.empty(size, dtype=dtype, pin_memory=pinned)
 
     return empty

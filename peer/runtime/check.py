@@ -11,7 +11,7 @@ import torch
 
 from peer.errors import FailedError, InputError
 from peer.learning.data.shard import Shard
-from peer.learning.device import choose_device, memory_errors, prepare_device
+from peer.learning.device import choose_device, device_errors, prepare_device
 from peer.learning.model.model import Model
 from peer.network.operator_client import StatusClient
 from peer.network.transport.addresses import TCP_CHECK_TIMEOUT_S, why_taken
@@ -104,8 +104,8 @@ class PeerCheck:
     def _device(self) -> str:
         device = choose_device(self.config.device)
         try:
-            with memory_errors():
-                prepare_device(device, self.config.gpu_memory)
+            with device_errors():
+                prepare_device(device, self.config.gpu_memory, self.spec.training.deterministic)
                 torch.zeros(1, device=device)
         except RuntimeError as error:
             raise InputError(f"device `{device}` does not work: {str(error).splitlines()[0]}") from error
@@ -127,7 +127,7 @@ class PeerCheck:
     def _model(self) -> str:
         if self.shard is None:
             raise SkippedCheckError("cannot be looked at before the data is right")
-        with memory_errors():
+        with device_errors():
             self.model = fitting_model(self.config, self.spec, self.shard, self.device)
         return ", ".join([self.spec.model.name, f"{self.model.sizes['model']:,} values", *self.model.remarks])
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from peer.errors import DivergedError, FailedError, InputError
 from peer.files import write_failure
-from peer.learning.device import memory_errors
+from peer.learning.device import device_errors
 from peer.plugins import UserCodeError
 from peer.runtime.checkpoints import Checkpointer, Checkpoints
 from peer.runtime.connection import MakeTransport, open_network
@@ -71,7 +71,7 @@ class Runtime:
         """
         await self.network.listen()
         try:
-            with memory_errors():
+            with device_errors():
                 async with self.network.running():
                     over = await self._run_locked()
             if over:

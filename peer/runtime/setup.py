@@ -74,7 +74,7 @@ class Setup:
 def prepare(config: PeerConfig, spec: Spec, common: SharedData | None = None) -> Setup:
     """Load the data and build the model; InputError if they do not fit together. Creates no files."""
     device = choose_device(config.device)
-    prepare_device(device, config.gpu_memory)
+    prepare_device(device, config.gpu_memory, spec.training.deterministic)
     check_directory(config, spec)
     resources = fixed_resources(config, spec)
     recorded = recorded_views(config, spec)

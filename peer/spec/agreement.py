@@ -19,6 +19,7 @@ ADDED: Mapping[str, Any] = {
     "task.judged_by": ["accuracy"],
     "task.class_weights": None,
     "training.loop": None,
+    "training.deterministic": True,
     "data.group": None,
     "data.impute": None,
 }

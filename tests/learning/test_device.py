@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from peer.errors import FailedError, InputError
-from peer.learning.device import choose_device, in_turn, memory_errors, prepare_device
+from peer.learning.device import choose_device, device_errors, in_turn, prepare_device
 
 
 @pytest.mark.parametrize(("gpus", "chosen"), [(0, "cpu"), (2, "cuda:0")])
@@ -47,11 +47,12 @@ def test_a_gpu_repeats_its_bits_and_keeps_to_its_share(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     try:
-        prepare_device(torch.device("cpu"), 1)
+        prepare_device(torch.device("cpu"), 1, True)
         assert not torch.are_deterministic_algorithms_enabled()
-        prepare_device(torch.device("cuda:1"), None)
+        prepare_device(torch.device("cuda:1"), None, False)
         assert not told
-        prepare_device(torch.device("cuda:1"), 0.25)
+        assert not torch.are_deterministic_algorithms_enabled()
+        prepare_device(torch.device("cuda:1"), 0.25, True)
         assert told == [(0.25, torch.device("cuda:1"))]
         assert torch.are_deterministic_algorithms_enabled()
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
@@ -60,9 +61,19 @@ def test_a_gpu_repeats_its_bits_and_keeps_to_its_share(monkeypatch: pytest.Monke
 
 
 def test_only_a_full_gpu_is_told_as_one() -> None:
-    with pytest.raises(RuntimeError, match="illegal memory access"), memory_errors():
+    with pytest.raises(RuntimeError, match="illegal memory access"), device_errors():
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
-    with pytest.raises(FailedError, match=r"full \(MPS backend out of memory \(MPS allocated: 5 GB"), memory_errors():
+    with pytest.raises(FailedError, match=r"full \(MPS backend out of memory \(MPS allocated: 5 GB"), device_errors():
         raise RuntimeError(
             "MPS backend out of memory (MPS allocated: 5 GB, max allowed: 6 GB). Tried to allocate 2 GB."
         )
+
+
+def test_what_would_give_other_bits_each_time_is_told_with_the_way_out() -> None:
+    said = (
+        "adaptive_avg_pool2d_backward_cuda does not have a deterministic implementation, but you set "
+        "'torch.use_deterministic_algorithms(True)'. You can turn off determinism just for this operation"
+    )
+    told = r"GPU adaptive_avg_pool2d_backward_cuda gives .*deterministic: false"
+    with pytest.raises(FailedError, match=told), device_errors():
+        raise RuntimeError(said)

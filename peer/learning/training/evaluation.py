@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from peer.learning.data.samples import Samples
-from peer.learning.device import memory_errors
+from peer.learning.device import device_errors
 from peer.learning.model.model import Model
 from peer.learning.randomness import derive, draw_from, generators_in, global_stream, sample_streams
 from peer.learning.tasks import Task
@@ -93,7 +93,7 @@ def measure(model: Model, samples: Samples, batch: int | None = None) -> Evaluat
     with torch.inference_mode(), _repeating(task, model.device):
         for some in samples.in_order(batch or task.evaluation_batch):
             outputs = task.inferred(model.forward, some.inputs)
-            with user_code_errors(task.name), memory_errors():
+            with user_code_errors(task.name), device_errors():
                 rows.append(task.tally(outputs, some.targets))
                 loss += task.loss(outputs, some.targets).double() * len(some.positions)
     tallied = torch.cat(rows).double().cpu().numpy()

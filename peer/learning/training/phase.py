@@ -15,7 +15,7 @@ from torch import Tensor
 
 from peer.errors import InputError
 from peer.learning.data.samples import Batch
-from peer.learning.device import memory_errors
+from peer.learning.device import device_errors
 from peer.learning.model.layout import ModelPart
 from peer.learning.tasks import Task, loss_problem
 from peer.learning.training.optimiser import AnyOptimiser, Optimiser
@@ -83,7 +83,7 @@ class Phase:
         Raises ValueError if the phase's own loss gives something else, UserCodeError if a custom task fails.
         """
         if self.loss is None:
-            with user_code_errors(task.name), memory_errors():
+            with user_code_errors(task.name), device_errors():
                 return task.loss(outputs, batch.targets)
         found = self.loss(outputs, batch.targets, batch.positions)
         if why := loss_problem(found):
@@ -148,6 +148,8 @@ class Training(Settings):
     """Batches per step, by their mean gradient."""
     precision: Precision = "float32"
     """Precision of training; model, messages and evaluation stay float32."""
+    deterministic: bool = True
+    """Compute [on GPUs](running.md#threads-containers-and-gpus) by algorithms that give the same bits each time."""
     patience: Annotated[int, Field(ge=1)] | None = None
     """Ends a phase after so many epochs without a lower `hold_back` loss."""
     budget: Budget | None = None
@@ -155,11 +157,12 @@ class Training(Settings):
     step: Annotated[OwnFunction, BeforeValidator(_name_as_block)] | None = None
     """Replaces forward pass and loss."""
     loop: Annotated[OwnFunction, BeforeValidator(_name_as_block)] | None = None
-    """Replaces all of each phase's training; excludes the other keys of this block."""
+    """Replaces all of each phase's training; excludes the other keys of this block but `deterministic`."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.loop and (others := [key for key in self._changed(type(self).model_fields) if key != "loop"]):
+        beside = type(self).model_fields.keys() - {"loop", "deterministic"}
+        if self.loop and (others := sorted(self._changed(beside))):
             raise ValueError(f"`loop` trains by itself; leave out `{others[0]}`, or `loop`")
         if self.budget and self.patience:
             raise ValueError("`budget` takes the place of the epochs that `patience` ends; leave out one of them")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from peer.learning.data.samples import Batch
-from peer.learning.device import memory_errors
+from peer.learning.device import device_errors
 from peer.learning.model.layout import GradientWriter, spread
 from peer.learning.model.model import Model
 from peer.learning.named_tensors import NamedTensors
@@ -117,7 +117,7 @@ class TrainingStep:
         """
         function = self.phase.step
         assert function is not None
-        with user_code_errors(reference(function)), memory_errors():
+        with user_code_errors(reference(function)), device_errors():
             loss: Tensor = function(self, batch)
             if why := loss_problem(loss):
                 raise ValueError(f"it must return its loss, {why}")

@@ -20,7 +20,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from peer.errors import InputError
 from peer.learning.data.samples import Batch, Samples
-from peer.learning.device import memory_errors
+from peer.learning.device import device_errors
 from peer.learning.model.layout import ModelPart, rebind
 from peer.learning.model.model import Model
 from peer.learning.named_tensors import NamedTensors
@@ -182,7 +182,7 @@ class TrainingLoop:
         name, resting, before = reference(function), self._resting(), self._model.vector.clone()
         structure = _structure(self.model)
         try:
-            with user_code_errors(name), memory_errors(), torch.enable_grad(), self._prepared():
+            with user_code_errors(name), device_errors(), torch.enable_grad(), self._prepared():
                 returned = _taken(function(self))
                 for number, optimiser in enumerate(self._kept):
                     self._store(number, optimiser)

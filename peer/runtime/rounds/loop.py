@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from peer.files import LineFile
-from peer.learning.device import memory_errors
+from peer.learning.device import device_errors
 from peer.plugins import user_code_errors
 from peer.runtime.checkpoints import Checkpointer
 from peer.runtime.rounds.admission import admit_columns, first_rows, settle_columns, sync_admitted
@@ -38,7 +38,7 @@ class Rounds:
         """Play round 0, in which the protocol settles what must be known before training."""
         participant, peer = self._participant, self._participant.face
         participant.begin(0)
-        with user_code_errors(self._protocol.name), memory_errors():
+        with user_code_errors(self._protocol.name), device_errors():
             await settle_columns(participant)
             first_rows(self._protocol, participant.state, len(peer.members))
             await self._protocol.start(peer, self._spec.init)
@@ -52,7 +52,7 @@ class Rounds:
         shared = peer.extractor if name == "extractor" else peer.model
         trace = Trace(self._setup.out, number, name, shared) if self._spec.trace else None
         participant.begin(number, trace)
-        with user_code_errors(self._protocol.name), memory_errors():
+        with user_code_errors(self._protocol.name), device_errors():
             if number == self._setup.view.first:
                 await self._begin_view(number)
             await self._protocol.round(peer)

@@ -21,7 +21,7 @@ import torch
 
 from peer.errors import DivergedError, FailedError
 from peer.learning.data.drift import stage_of
-from peer.learning.device import memory_errors
+from peer.learning.device import device_errors
 from peer.learning.export import load_if_intact, save_model
 from peer.learning.tasks import Task
 from peer.learning.training.evaluation import Evaluation, evaluate, measure
@@ -414,7 +414,7 @@ class Finish:
         lifecycle.become("ready")
         lifecycle.become("training")
         try:
-            with lifecycle.timed("train"), memory_errors():
+            with lifecycle.timed("train"), device_errors():
                 learner.trainer = learner.new_trainer(self._spec.training.without_phases)
                 await learner.compute(learner.trainer.train, phase, self._last + 1)
         except DivergedError:
