@@ -85,6 +85,7 @@ def test_gaps_are_filled_where_the_rules_allow_them(tmp_path: Path) -> None:
     z = (filled - torch.tensor([40.0, 7e7, 0.2])) / torch.tensor([12.5, 0.1, 0.4])
     wanted = loaded.forward(z).argmax(1)
     assert torch.equal(loaded.predict(frame), wanted)
+    assert torch.equal(loaded.predict(frame.assign(age=pandas.Series([50, pandas.NA], dtype=object))), wanted)
     rows = np.array([[50, 7e7], [np.nan, 7e7 + 8]])
     assert torch.equal(loaded.predict(rows), wanted)
     assert torch.equal(loaded.predict(rows[1]), wanted[1])

@@ -109,7 +109,7 @@ def test_what_is_missing_is_said_and_what_leaves(federation: Build, commands: Co
     checked = commands.run(["-m", "launcher.cli", "check", spec])
     missing = pandas.read_csv(tmp_path / "peer2.csv").isna().sum()
     counts = f"{missing['age']} in `age` (mean), 90 in `crp` (median), {missing['smokes']} in `smokes` (category)"
-    assert f"read: of 90 values, these are missing and imputed: {counts} (peer2)\n" in checked.stdout
+    assert f"read: of 90 rows, these lack a value, which is imputed: {counts} (peer2)\n" in checked.stdout
     assert "leaves the peer: model, column imputation\n" in checked.stdout
     run = commands.run(["-m", "launcher.cli", "run", spec, "--out", out])
     assert run.returncode == 0, run.stdout

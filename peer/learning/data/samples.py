@@ -127,9 +127,14 @@ class Names:
         return torch.cat([x, x[..., self._flagged].isnan().to(x.dtype)], -1)
 
     def placed(self, values: Tensor) -> Tensor | None:
-        """One value for each column that may lack some, as (columns,) with NaN for the others; None if none may."""
+        """One value for each column that may lack some, as (columns,) with NaN for the others; None if none may.
+
+        FailedError unless all are finite: other peers contribute to them.
+        """
         if not self.rules:
             return None
+        if not bool(values.isfinite().all()):
+            raise FailedError(USELESS.format("values for missing ones"))
         found = torch.full((len(self.columns),), torch.nan)
         found[self.places] = values
         return found
@@ -303,10 +308,9 @@ def imputation_of(found: Tensor, names: Names) -> Standardisation:
                 f"column `{name}` has no value in any training sample, so there is nothing to impute by; name the "
                 "other columns in `columns`"
             )
-    values, possible = (totals / shares).float(), (shares > 0) & (shares < 1.001)  # after rounding
-    if not bool((values.isfinite() & possible).all()):
-        raise FailedError(USELESS.format("values for missing ones"))
-    return Standardisation(torch.zeros(len(names.columns)), torch.ones(len(names.columns)), names.placed(values))
+    possible = (shares > 0) & (shares < 1.001)  # after rounding
+    values = names.placed(torch.where(possible, totals / shares, torch.nan).float())
+    return Standardisation(torch.zeros(len(names.columns)), torch.ones(len(names.columns)), values)
 
 
 def first_pass(samples: Samples) -> Tensor:

@@ -223,6 +223,14 @@ def check_public(common: Dataset, own: Dataset) -> None:
             f"peer's own, {own.shape} of {own.classes}; make them alike, or set `validation: 0` in the federation's "
             "`data`"
         )
+    numbered = tuple(map(str, range(own.classes)))
+    for what in ("columns", "classes"):
+        theirs, here = getattr(common.names, what), getattr(own.names, what)
+        if theirs != here and () not in (theirs, here) and numbered not in (theirs, here):
+            raise InputError(
+                f"the federation's validation samples have the {what} {', '.join(theirs)}, and the peer's own data "
+                f"{', '.join(here)}; bring them into one order, or set `validation: 0` in the federation's `data`"
+            )
 
 
 def _paper_parts(partition: Partition, seed: int, dataset: Dataset, ids: Sequence[str]) -> list[Indices] | None:

@@ -134,7 +134,7 @@ def _columns_in_order(table: Any, columns: Sequence[str]) -> Any:
 
 def _column_numbers(column: Any, name: Any) -> np.ndarray[Any, np.dtype[Any]]:
     try:
-        return np.asarray(column, dtype=np.float64)
+        return np.asarray(column.to_numpy(np.float64, na_value=np.nan))
     except (ValueError, TypeError) as error:
         raise InputError(f"column `{name}` holds something other than numbers ({error}); convert it") from error
 

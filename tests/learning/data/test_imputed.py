@@ -51,6 +51,13 @@ def test_the_values_are_those_of_all_peers_that_have_some() -> None:
     assert np.allclose(imputation(samples(whole).x), wanted.to_numpy(np.float32), rtol=1e-5)
 
 
+@pytest.mark.parametrize("lie", LIES)
+def test_one_that_is_admitted_believes_no_value_that_is_none(lie: float) -> None:
+    told = torch.cat([torch.zeros(5), torch.ones(5), torch.tensor([1, lie, 2])])
+    with pytest.raises(FailedError, match="values for missing ones, as found with the other peers, are of no use"):
+        Standardisation.from_vector(told, NAMES)
+
+
 def test_one_peers_median_is_the_median() -> None:
     alone = frame(300, 1)
     imputed = imputation_of(typical_values(samples(alone), NAMES), NAMES).imputed
@@ -104,7 +111,7 @@ def test_gaps_stay_until_they_are_filled(tmp_path: Path) -> None:
     assert dataset.names == Names(
         ("row", "n", "flag", "d"), ("a", "b"), dict.fromkeys(("row", "n", "flag", "d"), "mean")
     )
-    told = "of 4 values, these are missing and imputed: 1 in `n` (mean), 1 in `flag` (mean), 3 in `d` (mean)"
+    told = "of 4 rows, these lack a value, which is imputed: 1 in `n` (mean), 1 in `flag` (mean), 3 in `d` (mean)"
     assert dataset.remarks == (told,)
     for few in (*dataset.few(), everything(dataset)[0].first(9)):
         assert not next(few.in_order(9)).inputs.isnan().any(), "a dry pass has no gaps"

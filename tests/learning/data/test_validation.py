@@ -121,6 +121,29 @@ def test_a_peer_with_its_own_data_has_the_federations(tmp_path: Path) -> None:
     assert own_shard(own, source("digits")).validation is None
 
 
+def test_columns_and_classes_in_another_order_are_refused(tmp_path: Path) -> None:
+    """The shapes are alike, and each value would stand under another's name."""
+    rows = "\n".join(f"{n},{n + 50},{'ill' if n % 2 else 'well'}" for n in range(200))
+    common, swapped = tmp_path / "common.csv", tmp_path / "swapped.csv"
+    common.write_text(f"age,bmi,outcome\n{rows}\n")
+    swapped.write_text(f"bmi,age,outcome\n{rows}\n")
+    with pytest.raises(InputError, match="have the columns age, bmi, and the peer's own data bmi, age; bring them"):
+        own_shard(
+            source("csv", path=swapped, label="outcome"), source("csv", path=common, label="outcome", validation=0.3)
+        )
+    swapped.write_text(common.read_text().replace("ill", "zzz"))
+    with pytest.raises(InputError, match="have the classes ill, well, and the peer's own data well, zzz; bring them"):
+        own_shard(
+            source("csv", path=swapped, label="outcome"), source("csv", path=common, label="outcome", validation=0.3)
+        )
+    numbered = tmp_path / "numbered.csv"
+    numbered.write_text(common.read_text().replace("ill", "0").replace("well", "1"))
+    shard = own_shard(
+        source("csv", path=numbered, label="outcome"), source("csv", path=common, label="outcome", validation=0.3)
+    )
+    assert shard.validation is not None
+
+
 def test_a_peer_with_its_own_data_needs_the_federations_only_for_validation(tmp_path: Path) -> None:
     own, absent = source("npz", path=archive(tmp_path)), tmp_path / "absent.npz"
     assert own_shard(own, source("npz", path=absent)).validation is None

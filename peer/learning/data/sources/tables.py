@@ -368,4 +368,4 @@ def _gaps(features: "pandas.DataFrame", imputed: Mapping[str, Rule]) -> list[str
     """How many values are missing in which columns, and what they become, in one sentence if there are any."""
     counts = dict(zip(map(str, features.columns), features.isna().sum().tolist(), strict=True))
     told = ", ".join(f"{count} in `{name}` ({imputed[name]})" for name, count in counts.items() if count)
-    return [f"of {len(features)} values, these are missing and imputed: {told}"] if told else []
+    return [f"of {len(features)} rows, these lack a value, which is imputed: {told}"] if told else []
