@@ -228,6 +228,10 @@ def test_a_gpu_that_cannot_be_used(site: Site, monkeypatch: pytest.MonkeyPatch, 
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    # What the check would set for the whole process.
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda _: None)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     monkeypatch.setattr(torch, "zeros", zeros)
     site.config["device"] = "cuda:0"
     code, found = site.check()
