@@ -1,9 +1,9 @@
 """The device that holds a model and its samples, and tensors on their way to and from it.
 
 A GPU computes the same bits again, or says what it cannot compute so; one without room is reported as one error with a
-hint. Copies between a GPU and the CPU are waited
-for only by the code that reads them. Such a copy needs pinned memory on the CPU: torch keeps a block of it, and one
-of the GPU's, from being used again before the copies from and to it are over.
+hint. Copies between a GPU and the CPU are waited for only by the code that reads them. Such a copy needs pinned memory
+on the CPU: torch keeps a block of it, and one of the GPU's, from being used again before the copies from and to it are
+over.
 """
 
 import os
@@ -20,8 +20,6 @@ from peer.errors import FailedError, InputError
 OUT_OF_MEMORY_MESSAGES = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "MPS backend out of memory")
 """What torch's RuntimeErrors say of a GPU without room where it has no OutOfMemoryError for it: before the first tensor
 lies there, say, when others have taken all."""
-
-
 NOT_DETERMINISTIC = "does not have a deterministic implementation"
 """What torch's RuntimeErrors say behind the name of an operation that has none."""
 
@@ -56,9 +54,9 @@ def prepare_device(device: torch.device, memory: float | None, deterministic: bo
     """
     if device.type != "cuda":
         return
+    torch.use_deterministic_algorithms(deterministic)  # of a process that runs one federation after another, too
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it once; without it torch refuses
-        torch.use_deterministic_algorithms(True)
         # Nothing here reads such memory, and filling it takes time.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if memory is not None:

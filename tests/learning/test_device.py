@@ -56,6 +56,8 @@ def test_a_gpu_repeats_its_bits_and_keeps_to_its_share(monkeypatch: pytest.Monke
         assert told == [(0.25, torch.device("cuda:1"))]
         assert torch.are_deterministic_algorithms_enabled()
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+        prepare_device(torch.device("cuda:1"), None, False)
+        assert not torch.are_deterministic_algorithms_enabled(), "the next federation of the process"
     finally:
         torch.use_deterministic_algorithms(False)
 

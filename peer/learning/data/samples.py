@@ -124,7 +124,7 @@ class Names:
 
     def with_flags(self, x: Tensor) -> Tensor:
         """Add to (..., raw columns) the columns that tell where values are missing, NaN."""
-        return torch.cat([x, x[..., self._flagged].isnan().to(x.dtype)], -1)
+        return torch.cat([x, x[..., self._flagged].isnan().to(x.dtype)], -1) if self._flagged else x
 
     def placed(self, values: Tensor) -> Tensor | None:
         """One value for each column that may lack some, as (columns,) with NaN for the others; None if none may.

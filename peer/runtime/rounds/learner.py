@@ -125,8 +125,7 @@ class Learner:
         # A peer states the labels that it trains on, right or wrong.
         mix = class_mix(shard.train, shard.classes) if shard.task.has_classes else shard.proportions
         self.proportions = torch.from_numpy(mix)
-        self._setup.shard = shard = shard.to(self.model.device)
-        self.validation = shard.validation
+        self._setup.shard = shard.to(self.model.device)
 
     def data_summary(self, round: int) -> DataSummary:
         """The event that says what this peer trains on from that round on."""

@@ -158,7 +158,7 @@ class LocalPeer(CheckedPeer):
     proportions = _of_participant("learner.proportions")
     data = _of_participant("learner.trainer.samples")
     task = _of_participant("learner.model.task")
-    validation = _of_participant("learner.validation")
+    validation = _of_participant("learner.shard.validation")
     model = _of_participant("learner.model.vector")
     extractor = _of_participant("learner.model.extractor")
     head = _of_participant("learner.model.head")

@@ -364,6 +364,7 @@ def test_16_bits_are_refused() -> None:
     [({"optimiser": "AdamW"}, "optimiser"), ({"accumulate": 2}, "accumulate"), ({"step": "a:b"}, "step")],
 )
 def test_it_excludes_the_other_keys(beside: dict[str, Any], named: str) -> None:
+    Training.model_validate({"loop": "a:b", "deterministic": False})  # it says how to compute, not how to train
     with pytest.raises(ValidationError, match=f"`loop` trains by itself; leave out `{named}`"):
         Training.model_validate({"loop": "my_loops:fit", **beside})
     written = Training.model_validate({"loop": {"name": "my_loops:fit", "warmup": 10}}).model_dump(mode="json")
