@@ -24,7 +24,7 @@ from launcher.command_spec import resolved
 from launcher.engines.preflight import check_resources
 from launcher.output import Output
 from launcher.plan import Plan, plan
-from launcher.table import fitting, quantity
+from launcher.table import fitting, named, quantity
 from peer.errors import InputError
 from peer.learning.training.phase import PROTOCOL_DEFAULTS
 from peer.plugins import describe_error
@@ -44,7 +44,7 @@ from peer.telemetry.events import UNREPEATABLE, Misbehaving
 from peer.text import plural, printable
 
 MAX_PEERS_SHOWN = 16
-"""Peers whose traffic is counted and shown; the others of a larger federation are like them."""
+"""Peers whose traffic is counted and shown, or that are named; the others of a larger federation are like them."""
 
 
 def check_command(arguments: argparse.Namespace, output: Output) -> int:
@@ -217,8 +217,6 @@ AUGMENTED = (
     "{data} changes its samples at random, those of `hold_back` too; give such changes as `transforms`, which only "
     "training uses"
 )
-MAX_NAMED_PEERS = 16
-"""Peers with data of their own that are named."""
 SPLIT = ("extractor", "head")
 
 
@@ -248,13 +246,11 @@ def heading(needs: ResourceEstimate) -> list[str]:
 
 def of_whom(made: Plan) -> str:
     """Say which data set is split, and how, and which peers have their own data."""
-    data, own = (
-        made.spec.data,
-        ", ".join(made.own[:MAX_NAMED_PEERS]) + (", ..." if len(made.own) > MAX_NAMED_PEERS else ""),
-    )
+    data = made.spec.data
     if len(made.own) == len(made.spec.ids):
         return "each peer has its own"
-    return f"{data.name}, split {data.partition.kind}" + (f" (but {own} with data of their own)" if own else "")
+    own = f" (but {named(made.own, MAX_PEERS_SHOWN)} with data of their own)" if made.own else ""
+    return f"{data.name}, split {data.partition.kind}{own}"
 
 
 def remarks(made: Plan) -> list[str]:
@@ -263,11 +259,10 @@ def remarks(made: Plan) -> list[str]:
     for id, dataset in made.datasets.items():
         for remark in dataset.remarks:
             said.setdefault(remark, []).append(id)
-    whose = {
-        remark: f" ({', '.join(ids[:MAX_NAMED_PEERS])})" * (len(ids) < len(made.datasets))
+    return [
+        f"read: {remark}" + (f" ({named(ids, MAX_PEERS_SHOWN)})" if len(ids) < len(made.datasets) else "")
         for remark, ids in said.items()
-    }
-    return [f"read: {remark}{by}" for remark, by in whose.items()]
+    ]
 
 
 def sent_in_words(spec: Spec) -> str:
