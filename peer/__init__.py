@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from peer.learning.training.optimiser import SGD, Adam, Optimiser
     from peer.learning.training.phase import Phase
     from peer.learning.training.scheduler import Scheduler
+    from peer.plugins import Preset
     from peer.protocols.base import Peer, Protocol, Received
     from peer.protocols.declarations import Record, Share
     from peer.runtime.in_process import federate
@@ -20,6 +21,7 @@ __all__ = [
     "Optimiser",
     "Peer",
     "Phase",
+    "Preset",
     "Protocol",
     "Received",
     "Record",
@@ -39,6 +41,7 @@ _ELSEWHERE = {
     "Task": "peer.learning.tasks",
     "Optimiser": "peer.learning.training.optimiser",
     "Phase": "peer.learning.training.phase",
+    "Preset": "peer.plugins",
     "Scheduler": "peer.learning.training.scheduler",
 }
 

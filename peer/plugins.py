@@ -3,6 +3,8 @@
 An object is imported by name, and the error says what is missing. Whether a class of the user's fits the class that it
 stands on is seen before any of it is called. What such code raises later comes out as a `UserCodeError` that names the
 innermost line of the user's own.
+
+Installed packages give such code short names by entry points: `dfl.tasks`, `dfl.models`, `dfl.data`, `dfl.protocols`.
 """
 
 import inspect
@@ -10,10 +12,12 @@ import sys
 import sysconfig
 import traceback
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from inspect import getattr_static, isfunction, signature
 from pathlib import Path
 from types import ModuleType
@@ -27,6 +31,28 @@ from peer.settings import Settings
 OURS = (Path(__file__).parent, Path(__file__).parents[1] / "launcher")
 _INSTALLED = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), *map(str, OURS))
 """The directories of code that is not the user's."""
+
+
+class Preset(Settings):
+    """What stands for several blocks of a federation's file: `task: {NAME: {...}}`, by an entry point of `dfl.tasks`.
+
+    A subclass's fields are what is written there; `task: {NAME: value}` gives its first field alone.
+    """
+
+    @abstractmethod
+    def blocks(self, folder: Path) -> Mapping[str, Any]:
+        """The blocks as in federation.yaml, plain JSON: `task` at least, and `model`, `data`, `training`. What the file
+        itself says in them counts more. InputError for what cannot be used.
+
+        folder: of the file, from which paths are taken.
+        """
+
+
+@cache
+def installed(kind: str) -> Mapping[str, EntryPoint]:
+    """What installed packages bring of that kind (`tasks`, `models`, `data`, `protocols`), by name; the value of each
+    is a `module:Name`. Asked for only where a name is no built-in one: it takes 0.1 s."""
+    return {one.name: one for one in entry_points(group=f"dfl.{kind}")}
 
 
 def load_object(reference: str, base: type = object) -> Any:

@@ -7,7 +7,7 @@ torch: the launcher compares specs without it.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -15,6 +15,10 @@ CHANGEABLE = ("finetune", "rewinds", "on_loss", "absence", "patience")
 """Keys that may change in a run, by a restart of all peers: nothing that was computed depends on them."""
 NOT_COMPARED = ("format", "code", "recording", "metrics", "tensorboard", "tracker", "keep")
 """Keys of a spec in which peers may differ."""
+PLACES = ("path", "root")
+"""Keys that say where something lies on one machine."""
+OWN = (("task",), ("model", "options"), ("data", "options"), ("training", "loop"))
+"""The blocks whose keys a user's own code may choose, and where it may take those."""
 ADDED: Mapping[str, Any] = {
     "task.judged_by": ["accuracy"],
     "task.class_weights": None,
@@ -25,6 +29,9 @@ ADDED: Mapping[str, Any] = {
 }
 """Keys that were added since release 0.1.0, such as `training.clip`, with the value that means what was done before.
 With that value they are left out, so that peers of both releases agree, and a run goes on after an upgrade."""
+
+
+Change = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -43,14 +50,16 @@ class Agreement:
         during a run and look different from another network, and a peer's own data are private to it. Whether the data
         go together (inputs, classes, columns) is compared in the handshake, by what they are.
         """
-        elsewhere = ("root", "path", "download", "workers")
-        data = {key: value for key, value in content["data"].items() if key not in elsewhere}
-        # What a file of weights comes to is compared by digest.
-        model = {key: value for key, value in content["model"].items() if key != "weights"}
         kept = {key: value for key, value in content.items() if key not in NOT_COMPARED and value is not None}
+        for place in (*OWN, ("data",)):
+            kept = with_block(kept, place, _without_places)
+        data = {key: value for key, value in kept["data"].items() if key not in ("download", "workers")}
+        # What a file of weights comes to is compared by digest.
+        model = {key: value for key, value in kept["model"].items() if key != "weights"}
         kept |= {"data": data, "model": model, "ring": [member["id"] for member in content["ring"]]}
         for key, value in ADDED.items():
-            kept = _without(kept, key.split("."), value)
+            *block, name = key.split(".")
+            kept = with_block(kept, block, _without(name, value))
         return cls(kept)
 
     @property
@@ -69,12 +78,24 @@ class Agreement:
         return lasting_digest(self.digests)
 
 
-def _without(content: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
-    """A block without the key at that path if it has that value."""
+def _without_places(block: Mapping[str, Any]) -> dict[str, Any]:
+    """A block without what says where something lies."""
+    return {key: value for key, value in block.items() if key not in PLACES}
+
+
+def with_block(content: Mapping[str, Any], path: Sequence[str], change: Change) -> dict[str, Any]:
+    """The content with the block at that path changed, if there is one."""
+    if not path:
+        return change(content)
     key, *below = path
-    if below and isinstance(content.get(key), Mapping):
-        return {**content, key: _without(content[key], below, value)}
-    return {name: one for name, one in content.items() if below or name != key or one != value}
+    if not isinstance(content.get(key), Mapping):
+        return {**content}
+    return {**content, key: with_block(content[key], below, change)}
+
+
+def _without(key: str, value: Any) -> Change:
+    """Take a key out of a block if it has that value."""
+    return lambda block: {name: one for name, one in block.items() if name != key or one != value}
 
 
 def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:

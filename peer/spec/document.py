@@ -7,7 +7,7 @@ the nearest known key; which keys are known, and in which block, is looked up in
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from io import StringIO
 from pathlib import Path
@@ -82,6 +82,16 @@ class Document:
         if not parts:
             return file
         return f"{file} with {parts}" if line or not keys else parts  # a block that is not in the file is theirs
+
+    def below(self, location: Location) -> "Document":
+        """The part at `location`, for settings that know only their own keys."""
+        content: Any = self.content
+        tree: Any = self.tree
+        for step in location:
+            content = content[step]
+            tree = tree.get(step, {}) if isinstance(tree, Mapping) else {}
+        options = {at[len(location) :]: said for at, said in self.options.items() if at[: len(location)] == location}
+        return replace(self, content=content, tree=tree, options=options)
 
     def _keys(self, location: Location) -> Location:
         """`location` without a union's tags, which stand nowhere."""

@@ -1,11 +1,11 @@
 """From the two files and the command line to settings: errors name file, line and what to do.
 
-In this order: the command line's changes are put into the plain content; short forms (`protocol: fibfl`, `--peers N`)
-become whole blocks; the user's modules are made importable, if any are named; the classes that the blocks' names choose
-validate the whole; and paths are taken from the folder of the file.
+In this order: the command line's changes are put into the plain content; short forms (`protocol: fibfl`, `--peers N`,
+`task: {monai: FOLDER}`) become whole blocks; the user's modules are made importable, if any are named; the classes that
+the blocks' names choose validate the whole; and paths are taken from the folder of the file.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ from peer.learning.data.sources import SOURCES, source_type
 from peer.learning.model.settings import ModelSettings
 from peer.learning.model.zoo import MODELS
 from peer.learning.tasks import TASKS, task_class
-from peer.plugins import import_from
+from peer.plugins import Preset, import_from, installed, load_object
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.settings import Settings, of_peer
-from peer.spec.agreement import user_code
+from peer.spec.agreement import OWN, PLACES, user_code, with_block
 from peer.spec.blocks import MAX_PORT
 from peer.spec.document import Document, Location, put, refuse_nul_in, scalar, validate
 from peer.spec.federation import MAX_PEERS, Spec
@@ -26,6 +26,9 @@ from peer.spec.peer import TLS, PeerConfig, check_plaintext, peer_data
 
 FIRST_PORT = 7700
 """Below 32768, so that no outgoing connection takes a dead peer's port."""
+
+KINDS = {"protocol": "protocols", "model": "models", "task": "tasks", "data": "data"}
+"""What installed packages bring, by the block that names it."""
 
 KEYS_FOR_ALL_PEERS = ("partition", "validation", "drift", "standardize", "impute")
 """Keys of the federation's `data` that are about all peers together, so that data of a peer's own have none of them."""
@@ -80,6 +83,7 @@ def resolve(
     if isinstance(content.get("recording"), str):
         content["recording"] = str((path.parent / content["recording"]).resolve())
     document = _move_clip_gradient(content, document)
+    _fill_from_preset(content, document)
     content["protocol"] = _component(content.get("protocol"), ("protocol",), [*PROTOCOLS], document)
     content["data"] = _component(content.get("data", "digits"), ("data",), [*SOURCES], document)
     model = content.get("model", {})
@@ -87,6 +91,7 @@ def resolve(
     content["model"] = _component(named, ("model",), [*MODELS], document)
     content["task"] = _component(content.get("task", "classification"), ("task",), [*TASKS], document)
     content["ring"], own = _with_own_data(content["ring"], content["data"], document)
+    content.update(_placed(content, path.parent.resolve()))
     if isinstance(content["code"], str) and user_code(content):
         # Only then: beside a spec without code of its own a file called pandas.py must not be taken for the library.
         import_from(Path(content["code"]))
@@ -97,6 +102,55 @@ def resolve(
         **{place: source_type(name) for place, name in own.items()},
     }
     return _relative_to(path.parent.resolve(), validate(Spec, content, document, components))
+
+
+def _fill_from_preset(content: dict[str, Any], document: Document) -> None:
+    """Put the blocks that `task: {NAME: ...}` stands for into the content, below what it says itself."""
+    block = content.get("task")
+    if not isinstance(block, dict) or "name" in block or len(block) != 1:
+        return
+    ((name, given),) = block.items()
+    if name not in installed("tasks"):
+        raise InputError(
+            f"{document.where(('task', name))}: `task` wants a `name`, or one of what is installed; "
+            f"{suggest(name, [*TASKS, *installed('tasks')])}"
+        )
+    kind = load_object(installed("tasks")[name].value)
+    if not issubclass(kind, Preset):
+        raise InputError(f"{document.where(('task', name))}: write `task: {name}`, or `task: {{name: {name}, ...}}`")
+    if not isinstance(given, dict):
+        given = {next(iter(kind.model_fields)): given}
+    made = validate(kind, given, document.below(("task", name)), {}).blocks(document.path.parent.resolve())
+    content.update({key: _over(value, content.get(key) if key != "task" else None) for key, value in made.items()})
+
+
+def _placed(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The content with `path` and `root` of a user's own blocks taken from the folder, as those of `data` are."""
+
+    def from_folder(block: Mapping[str, Any]) -> dict[str, Any]:
+        texts = {key: block[key] for key in PLACES if isinstance(block.get(key), str)}
+        return {**block, **{key: str(folder / Path(text).expanduser()) for key, text in texts.items()}}
+
+    for place in OWN:
+        content = with_block(content, place, from_folder)
+    ring = content.get("ring")
+    if isinstance(ring, list):
+        content = {
+            **content,
+            "ring": [
+                with_block(one, ("data", "options"), from_folder) if isinstance(one, dict) else one for one in ring
+            ],
+        }
+    return dict(content)
+
+
+def _over(made: Any, own: Any) -> Any:
+    """A block that a preset makes, with what the file says in it; the file's alone where it names another."""
+    if own is None:
+        return made
+    if not isinstance(made, dict) or not isinstance(own, dict) or own.get("name", made.get("name")) != made.get("name"):
+        return own
+    return made | {key: _over(made.get(key), value) for key, value in own.items()}
 
 
 def _move_clip_gradient(content: dict[str, Any], document: Document) -> Document:
@@ -159,6 +213,7 @@ def read_peer(path: Path) -> tuple[PeerConfig, Spec]:
     components: dict[Location, type[Settings]] = {}
     if content.get("data") is not None:
         content["data"] = _component(content["data"], ("data",), [*SOURCES], document)
+        content = _placed(content, base)
         components["data",] = source_type(content["data"]["name"])
     config = validate(PeerConfig, content, document, components)
     tls = config.tls and TLS.model_construct(
@@ -187,9 +242,13 @@ def _component(raw: Any, place: Location, known: Sequence[str], document: Docume
     if not isinstance(content, dict) or not isinstance(content.get("name"), str):
         raise InputError(f"{document.where(place)}: `{key}` wants a `name`; known: {', '.join(sorted(known))}")
     name = content["name"]
-    if name not in known and ":" not in name:
-        raise InputError(f"{document.where((*place, 'name'))}: unknown {key} `{name}`; {suggest(name, known)}")
-    return content
+    if name in known or ":" in name:
+        return content
+    brought = installed(KINDS[str(key)])
+    if name not in brought:
+        where = document.where((*place, "name"))
+        raise InputError(f"{where}: unknown {key} `{name}`; {suggest(name, [*known, *brought])}")
+    return content | {"name": brought[name].value}
 
 
 def _ring(ring: Any, peers: int, port: int) -> Any:

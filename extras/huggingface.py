@@ -1,0 +1,1 @@
+"""Train a Hugging Face model: `task: {huggingface: {model: FOLDER, ...}}`."""

@@ -1,0 +1,1 @@
+"""Train a MONAI bundle as it is: `task: {monai: FOLDER}`."""
