@@ -4,9 +4,9 @@
 """
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, field_serializer, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_serializer, model_validator
 
 from peer.learning.model.settings import ModelSettings
 from peer.learning.tasks import Classification, Task
@@ -20,6 +20,7 @@ from peer.spec.blocks import (
     AnyProtocol,
     AnySource,
     AnyTask,
+    FinalEvaluation,
     FineTune,
     Float32,
     Id,
@@ -51,13 +52,17 @@ def _readable(format: int) -> int:
     return format
 
 
+def _block_if_true(given: Any) -> Any:
+    return {True: {}, False: None}[given] if isinstance(given, bool) else given
+
+
 def _test_of(task: Task) -> Test | None:
     return "matched" if task.has_classes and task.headline.name == "accuracy" else None
 
 
 class Spec(Settings):
     """What all peers agree on. Handshakes compare it, except addresses, `code`, `recording`, `metrics`, `tensorboard`,
-    `tracker`, `keep`, and where data and weights lie."""
+    `tracker`, `keep`, `final_evaluation`, and where data and weights lie."""
 
     format: Annotated[int, Field(ge=1), AfterValidator(_readable)] = SPEC.writes
     """Number of this file's [format](upgrading.md#formats)."""
@@ -92,6 +97,9 @@ class Spec(Settings):
     """End all peers once the `hold_back` figures stop improving."""
     finetune: FineTune | None = None
     """Local training after the last round."""
+    final_evaluation: Annotated[FinalEvaluation | None, BeforeValidator(_block_if_true)] = None
+    """[Intervals, figures of each class](running.md#how-sure-a-figure-is) and, if wanted, predictions, at the end:
+    `true`, or a block."""
     test: Test | None = Field(default_factory=lambda earlier: _test_of(earlier["task"]))
     """[The accuracy](protocols.md#the-test-split-of-the-papers) quoted in summaries, for tasks judged by accuracy."""
     on_loss: Literal["wait", "stop", "bypass"] = "wait"
