@@ -111,9 +111,9 @@ def test_summary_and_report_tell_of_it_and_of_none_where_none_was_asked(
     low, high = peer["final"]["intervals"]["auroc"]
     assert f"peer0: auroc {peer['figures']['auroc']:.4f} ({low:.4f} to {high:.4f})" in said
     assert main(["report", str(run), "--out", str(tmp_path / "page.html"), "--csv"]) == 0
-    rows = [*csv.DictReader((tmp_path / "page" / "confusion.csv").open())]
+    rows = [*csv.DictReader((tmp_path / "page" / "confusion.csv").read_text().splitlines())]
     assert sum(int(row["samples"]) for row in rows) == 2 * len(table(run / "peer0" / "predictions.csv")["sample"])
-    told = [*csv.DictReader((tmp_path / "page" / "final.csv").open())]
+    told = [*csv.DictReader((tmp_path / "page" / "final.csv").read_text().splitlines())]
     assert {row["figure"] for row in told if not row["class"]} == {"auroc", "sensitivity", "accuracy"}
     (tmp_path / "f.yaml").write_text(SPEC)
     federate(tmp_path / "f.yaml", tmp_path / "plain", peers=2, overrides=["final_evaluation=false"])
