@@ -13,7 +13,7 @@ from peer.learning.tasks import Classification, Task
 from peer.learning.training.phase import Phase, Training
 from peer.protocols.base import Init
 from peer.protocols.declarations import Declarations, Record
-from peer.settings import Settings
+from peer.settings import Settings, Wanted
 from peer.spec.agreement import Agreement, user_code
 from peer.spec.blocks import (
     AnyBehaviour,
@@ -90,9 +90,12 @@ class Spec(Settings):
     """Simulated adversaries by id."""
     evaluate_every: Annotated[int, Field(ge=1)] | None = None
     """Evaluate every so many rounds, and after the last. Default: 1."""
-    hold_back: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Share of each peer's training samples reserved for `validation` figures. The best round's model is kept as
-    `model.best.safetensors`."""
+    hold_back: Annotated[
+        Annotated[float, Field(gt=0, lt=1)] | Literal["given"] | None,
+        Wanted("a share between 0 and 1, such as 0.1, or `given` for validation samples that come with the data"),
+    ] = None
+    """Share of each peer's training samples reserved for `validation` figures, or `given`: those that
+    [come with the data](running.md#data-of-your-own). The best round's model is kept as `model.best.safetensors`."""
     stop_early: StopEarly | None = None
     """End all peers once the `hold_back` figures stop improving."""
     finetune: FineTune | None = None
