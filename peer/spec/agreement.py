@@ -22,7 +22,9 @@ OWN = (("task",), ("model", "options"), ("data", "options"), ("training", "loop"
 ADDED: Mapping[str, Any] = {
     "task.judged_by": ["accuracy"],
     "task.class_weights": None,
+    "task.focal": None,
     "training.loop": None,
+    "training.sampler": None,
     "training.deterministic": True,
     "data.group": None,
     "data.impute": None,
