@@ -13,6 +13,7 @@ import csv
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -25,7 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -36,8 +37,10 @@ from peer.learning.tasks import Classification, LanguageModel
 from peer.learning.vision import torchvision
 from peer.plugins import Preset
 from peer.settings import Settings, names_peers
-from peer.telemetry.results import MODEL
+from peer.spec.recordings import RUN
+from peer.telemetry.results import MODEL, RESULT
 
+SUMMARY = "summary.json"
 OVER = -1
 """Stands in the place of a token where a text is over."""
 IGNORED = -100
@@ -89,8 +92,8 @@ class HuggingFace(Preset):
     """The column of the classes."""
     labels: tuple[str | int, ...] = ()
     """Their names in order; by default those in `train`, sorted."""
-    max_length: int = Field(default=128, ge=2)
-    """Tokens after which a text is cut off."""
+    max_length: int | None = Field(default=None, ge=2)
+    """Tokens after which a text is cut off; by default 128, or as many as the model takes."""
     adapter: Literal["lora"] | Lora | None = None
     """None: all weights are trained."""
     judged_by: tuple[str, ...] = ()
@@ -103,7 +106,7 @@ class HuggingFace(Preset):
         network: dict[str, Any] = {"path": str(here), "digests": digests, "labels": labels}
         if self.adapter:
             network["adapter"] = (Lora() if self.adapter == "lora" else self.adapter).model_dump(mode="json")
-        texts = {"path": str(here), "digests": {"tokenizer": digests["tokenizer"]}, "max_length": self.max_length}
+        texts = {"path": str(here), "digests": {"tokenizer": digests["tokenizer"]}, "max_length": self._length(here)}
         texts |= {"text": self.text, "label": self.label, "labels": labels, "test": self._test(folder, train)}
         data: dict[str, Any] = {"name": f"{__name__}:read", "root": str(train), "options": texts}
         return {
@@ -112,6 +115,13 @@ class HuggingFace(Preset):
             "data": data | ({"classes": len(labels)} if labels else {}),
         }
 
+    def _length(self, here: Path) -> int:
+        config = _config(here)
+        most = next((config[key] for key in ("max_position_embeddings", "n_positions") if key in config), None)
+        if most is not None and self.max_length is not None and self.max_length > most:
+            raise InputError(f"`max_length` of `huggingface` is {self.max_length}, and {here} takes {most} tokens")
+        return self.max_length or min(128, most or 128)
+
     def _task(self, here: Path) -> dict[str, Any]:
         judged = {"judged_by": [*self.judged_by], "class_weights": [*self.class_weights]}
         given = {key: value for key, value in judged.items() if value}
@@ -119,11 +129,9 @@ class HuggingFace(Preset):
             return {"name": f"{__name__}:Classes", **given}
         if unfit := [*given, *(["labels"] if self.labels else [])]:
             raise InputError(f"`{unfit[0]}` of `huggingface` is for classes; name their column in `label`")
-        config = _json(here / "config.json")
-        known = {**config, **config.get("text_config", {})}
-        if not isinstance(known.get("vocab_size"), int):
+        if "vocab_size" not in (config := _config(here)):
             raise InputError(f"{here / 'config.json'}: has no `vocab_size`, so it is of no language model")
-        return {"name": f"{__name__}:NextToken", "vocabulary": known["vocab_size"]}
+        return {"name": f"{__name__}:NextToken", "vocabulary": config["vocab_size"]}
 
     def _found_labels(self, train: Path) -> list[str]:
         if not self.label:
@@ -251,16 +259,18 @@ def _of_datasets(folder: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 class Network(nn.Module):
     """A model of `transformers` whose logits alone are wanted, with its tensors under the names that it gives them.
 
-    rebuilds_frozen: whether `network` makes again all that it has frozen, from the model's folder.
+    fresh: the layers that the model's folder has no weights for.
     """
 
-    def __init__(self, inner: Any, pad: int, rebuilds_frozen: bool) -> None:
+    def __init__(self, inner: Any, pad: int, fresh: Sequence[str]) -> None:
         super().__init__()
         for name, child in inner.named_children():
             self.add_module(name, child)
         for name, parameter in inner.named_parameters(recurse=False):
             self.register_parameter(name, parameter)
-        self._inner, self._pad, self.rebuilds_frozen = (inner,), pad, rebuilds_frozen
+        self._inner, self._pad, self.fresh = (inner,), pad, fresh
+        read = [name for name, _ in inner.named_parameters() if ".lora_" not in name and not _within(name, fresh)]
+        self.rebuilt_names = frozenset(read)
         self._quick = {"use_cache": False} if "use_cache" in signature(inner.forward).parameters else {}
 
     @property
@@ -304,58 +314,58 @@ def network(
     if labels:
         config.id2label = dict(enumerate(labels))
         config.label2id = {label: number for number, label in enumerate(labels)}
-    lacking = {""}
-    if "weights" in digests:
-        made, told = kind.from_pretrained(
-            here,
-            config=config,
-            local_files_only=True,
-            dtype=torch.float32,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-        )
-        lacking = {*told["missing_keys"], *(key for key, *_ in told["mismatched_keys"])}
-    else:
-        made = kind.from_config(config, dtype=torch.float32)
-    if adapter:
-        _adapt(made, Lora.model_validate(adapter), here)
-    frozen = {name.replace(".base_layer.", ".") for name, one in made.named_parameters() if not one.requires_grad}
-    return Network(made, pad, rebuilds_frozen=bool(frozen) and lacking.isdisjoint({"", *frozen}))
-
-
-def _adapt(inner: Any, lora: Lora, here: Path) -> None:
-    """Add adapters, which alone ask for gradients, with the head of a classifier."""
-    peft, heads = _peft(), _heads(inner)
-    try:
-        peft.inject_adapter_in_model(_lora_config(inner, lora), inner)
-    except ValueError as error:
-        layers = {name.rpartition(".")[2] for name, layer in inner.named_modules() if isinstance(layer, nn.Linear)}
-        raise InputError(
-            f"{here}: PEFT cannot adapt it ({error}); name some of its layers, such as adapter: "
-            f"{{target_modules: [{', '.join(sorted(layers - {*heads}))}]}}"
-        ) from error
-    for name in heads:
-        inner.get_submodule(name).requires_grad_(True)
-
-
-def _lora_config(inner: Any, lora: Lora) -> Any:
-    heads = _heads(inner)
-    return _peft().LoraConfig(
-        task_type="SEQ_CLS" if heads else "CAUSAL_LM",
-        r=lora.r,
-        lora_alpha=lora.alpha,
-        lora_dropout=lora.dropout,
-        target_modules=[*lora.target_modules] or None,
+    if "weights" not in digests:
+        return Network(kind.from_config(config, dtype=torch.float32), pad, [""])
+    made, told = kind.from_pretrained(
+        here,
+        config=config,
+        local_files_only=True,
+        dtype=torch.float32,
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
     )
+    lacking = [*told["missing_keys"], *(key for key, *_ in told["mismatched_keys"])]
+    fresh = _heads(made) + sorted({name.rpartition(".")[0] for name in lacking if not _within(name, _heads(made))})
+    if len(lacking) > len([*made.parameters()]) / 2:
+        raise InputError(f"{here}: its weights are of another model: they lack {lacking[0]}, and more; copy them again")
+    if adapter:
+        _adapt(made, Lora.model_validate(adapter), fresh, here)
+    return Network(made, pad, fresh)
 
 
 def _heads(inner: Any) -> list[str]:
     """The layers on top of a classifier's base; none of a language model, whose last layer is the base's own."""
     if "SequenceClassification" not in type(inner).__name__:
         return []
-    return [
-        name for name, child in inner.named_children() if name != inner.base_model_prefix and [*child.parameters()]
-    ]
+    return [name for name, child in inner.named_children() if name != inner.base_model_prefix and [*child.parameters()]]
+
+
+def _within(name: str, layers: Sequence[str]) -> bool:
+    return any(not layer or f"{name}.".startswith(f"{layer}.") for layer in layers)
+
+
+def _adapt(inner: Any, lora: Lora, fresh: Sequence[str], here: Path) -> None:
+    """Add adapters, which alone ask for gradients, with the fresh layers."""
+    peft = _peft()
+    config = peft.LoraConfig(
+        task_type="SEQ_CLS" if _heads(inner) else "CAUSAL_LM",
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=[*lora.target_modules] or None,
+        exclude_modules=[*fresh] or None,
+    )
+    try:
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # what it changes by itself
+            peft.inject_adapter_in_model(config, inner)
+    except ValueError as error:
+        layers = {name.rpartition(".")[2] for name, layer in inner.named_modules() if not [*layer.children()]}
+        raise InputError(
+            f"{here}: PEFT cannot adapt it ({error}); name layers, such as "
+            f"adapter: {{target_modules: [NAME]}}; it has {', '.join(sorted(layers - {*fresh}))}"
+        ) from error
+    for name in fresh:
+        inner.get_submodule(name).requires_grad_(True)
 
 
 def _model_folder(path: Path) -> Path:
@@ -384,6 +394,12 @@ def _json(file: Path) -> dict[str, Any]:
     except ValueError as error:
         raise InputError(f"{file}: is no JSON ({error}); copy it again") from None
     return content if isinstance(content, dict) else {}
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    """What config.json says of a text model, also of one that is a part."""
+    content = _json(folder / "config.json")
+    return {**content, **content.get("text_config", {})}
 
 
 def _files(folder: Path, part: str) -> list[Path]:
@@ -453,18 +469,79 @@ def _imported(name: str) -> Any:
 def save_pretrained(peer_directory: Path, target: Path) -> None:
     """Write a peer's model as a folder that `from_pretrained` opens, or PEFT's where it has an adapter: with the
     tokenizer, and a card that tells how it came about."""
-    path, run = peer_directory / MODEL, _json(peer_directory / "run.json")
-    with safe_open(path, "pt") as file:
-        told = file.metadata()
-    if told["model"] != json.dumps(f"{__name__}:network"):
+    path, name, told = peer_directory / MODEL, f"{__name__}:network", _json(peer_directory / RUN)["spec"]
+    if told["model"]["name"] != name:
         raise InputError(f"{path}: is no model of `task: {{huggingface: ...}}`; choose another format")
-    model = load_model(path, user_model=f"{__name__}:network", user_task=json.loads(told["task"])["name"])
-    inner, options = model.module.inner, model.settings.options
+    model = load_model(path, user_model=name, user_task=told["task"]["name"])
+    inner, base = model.module.inner, model.settings.options["path"]
     tensors = state_dict(model)
     target.mkdir(parents=True, exist_ok=True)
-    if "adapter" in options:
-        config = _lora_config(inner, Lora.model_validate(options["adapter"]))
+    if "adapter" in model.settings.options:
+        config = inner.peft_config["default"]
+        config.base_model_name_or_path, config.modules_to_save = base, [*model.module.fresh] or None
+        config.inference_mode, config.exclude_modules = True, None
+        config.save_pretrained(target)
+        learnt = {entry.name: tensors[entry.name] for entry in model.entries("model")}
+        named = {f"base_model.model.{key.replace('.default.', '.')}": tensor for key, tensor in learnt.items()}
+        save_file(named, target / "adapter_model.safetensors", {"format": "pt"})
     else:
         inner.save_pretrained(target, state_dict=tensors)
-    _tokenizer(Path(options["path"])).save_pretrained(target)
-    (target / "README.md").write_text(_card(peer_directory, options), "utf-8")
+    _tokenizer(Path(base)).save_pretrained(target)
+    (target / "README.md").write_text(_card(peer_directory, told), "utf-8")
+
+
+def _card(peer_directory: Path, spec: Mapping[str, Any]) -> str:
+    """A model card, of the run's spec and results."""
+    result, options = _json(peer_directory / RESULT), spec["model"]["options"]
+    adapter, labels, base = options.get("adapter"), options["labels"], Path(options["path"])
+    kind = f"AutoModelFor{'SequenceClassification' if labels else 'CausalLM'}"
+    given = f'"{base.name}", num_labels={len(labels)}' if labels else f'"{base.name}"'
+    opened = f"{kind}.from_pretrained({given})" if adapter else f'{kind}.from_pretrained("THIS FOLDER")'
+    opened = f'PeftModel.from_pretrained({opened}, "THIS FOLDER")' if adapter else opened
+    facts = {
+        "federation": f"{spec['name']}, of {', '.join(member['id'] for member in spec['ring'])}",
+        "this model": f"that of {result['id']}, sha256:{result['model_sha256']}",
+        "protocol": json.dumps(spec["protocol"]),
+        "rounds": result["rounds"],
+        "training samples of this peer": result["samples"],
+        "base model": ", ".join(
+            [f"`{base.name}`", *(f"{part} sha256:{it}" for part, it in options["digests"].items())]
+        ),
+        "adapter": json.dumps(adapter) if adapter else "none: all weights were trained",
+        "classes": ", ".join(labels) or "none: it foretells the next token",
+        "versions": ", ".join(f"{name} {version(name)}" for name in ("dfl", "torch", "transformers", "peft")),
+    }
+    everyone = _json(peer_directory.parent / SUMMARY) if (peer_directory.parent / SUMMARY).is_file() else {}
+    figures = {
+        name: [f"{value:.4f}" if value is not None else "none", "", ""] for name, value in result["figures"].items()
+    }
+    for name, of_all in everyone.get("figures", {}).items():
+        figures[name][1:] = [f"{of_all[key]:.4f}" if of_all[key] is not None else "none" for key in ("mean", "worst")]
+    return "\n".join(
+        [
+            "---",
+            f"base_model: {base.name}",
+            f"library_name: {'peft' if adapter else 'transformers'}",
+            f"pipeline_tag: {'text-classification' if labels else 'text-generation'}",
+            "---",
+            "",
+            f"# {spec['name']}: `{base.name}`, fine-tuned by federated learning",
+            "",
+            "The texts have stayed with the peers, which exchanged weights.",
+            "",
+            "| | |",
+            "|---|---|",
+            *(f"| {name} | {value} |" for name, value in facts.items()),
+            "",
+            "| on test samples | this peer | mean of all | worst of all |",
+            "|---|---|---|---|",
+            *(f"| {name} | {' | '.join(values)} |" for name, values in figures.items()),
+            "",
+            "```python",
+            f"from transformers import {kind}" + ("\nfrom peft import PeftModel" if adapter else ""),
+            "",
+            f"model = {opened}",
+            "```",
+            "",
+        ]
+    )
