@@ -94,10 +94,9 @@ def load_model(path: str | Path, *, user_model: str | None = None, user_task: st
             f"{path} is of a model of several inputs, which load_model cannot open; build that model yourself and load "
             "the tensors with safetensors.torch.load_file"
         )
-    name, told = described.model, described.task.name
-    own = {"user_model": (name, user_model), "user_task": (told, user_task)}
-    needed = {key: theirs for key, (theirs, _) in own.items() if ":" in theirs}
-    if any(":" in theirs and theirs != ours for theirs, ours in own.values()):
+    name, needed = described.model, described.own_code
+    ours = {"user_model": user_model, "user_task": user_task}
+    if any(theirs != ours[key] for key, theirs in needed.items()):
         keys = ", ".join(f"{key}={theirs!r}" for key, theirs in needed.items())
         raise InputError(f"{path} needs your own code; if you trust it: load_model(path, {keys})")
     if ":" not in name:
@@ -144,6 +143,12 @@ def has_one_input(path: str | Path) -> bool:
     there."""
     with _opened(Path(path)) as file:
         return ModelFileHeader.from_file(file).one_shape is not None
+
+
+def own_code(path: str | Path) -> dict[str, str]:
+    """What `load_model` wants to be told of a file, `user_model` and `user_task`. InputError as there."""
+    with _opened(Path(path)) as file:
+        return ModelFileHeader.from_file(file).own_code
 
 
 class HeaderTask(BaseModel):
@@ -202,6 +207,12 @@ class ModelFileHeader(BaseModel):
     @property
     def names(self) -> Names:
         return Names(self.columns, self.class_names, {name: one.rule for name, one in self.imputed.items()})
+
+    @property
+    def own_code(self) -> dict[str, str]:
+        """The code of somebody's own that it names, by argument of `load_model`."""
+        named = {"user_model": self.model, "user_task": self.task.name}
+        return {key: name for key, name in named.items() if ":" in name}
 
     def as_tensors(self) -> Standardisation | None:
         """How inputs are imputed and standardised; None if they are not."""
