@@ -40,7 +40,6 @@ from peer.settings import Settings, names_peers
 from peer.spec.recordings import RUN
 from peer.telemetry.results import MODEL, RESULT
 
-SUMMARY = "summary.json"
 OVER = -1
 """Stands in the place of a token where a text is over."""
 IGNORED = -100
@@ -90,7 +89,7 @@ class HuggingFace(Preset):
     text: str = "text"
     label: str | None = None
     """The column of the classes."""
-    labels: tuple[str | int, ...] = ()
+    labels: tuple[str | bool | int, ...] = ()
     """Their names in order; by default those in `train`, sorted."""
     max_length: int | None = Field(default=None, ge=2)
     """Tokens after which a text is cut off; by default 128, or as many as the model takes."""
@@ -101,13 +100,19 @@ class HuggingFace(Preset):
 
     def blocks(self, folder: Path) -> Mapping[str, Any]:
         here, train = _model_folder(folder / Path(self.model).expanduser()), folder / Path(self.train).expanduser()
-        labels = [str(one) for one in self.labels] or self._found_labels(train)
-        digests = _digests(here)
+        labels = [*map(_label, self.labels)] or self._found_labels(train)
+        digests = {part: _digest(here, part) for part in PARTS if _files(here, part)}
+        if self.label and len({*labels}) < max(2, len(labels)):
+            raise InputError(f"the labels must be two or more, each once, not {', '.join(labels)}; see `labels`")
+        if self.adapter and "weights" not in digests:
+            raise InputError(
+                f"{here}: has no weights, and an `adapter` is for those of a model; leave it out, or add them"
+            )
         network: dict[str, Any] = {"path": str(here), "digests": digests, "labels": labels}
         if self.adapter:
             network["adapter"] = (Lora() if self.adapter == "lora" else self.adapter).model_dump(mode="json")
-        texts = {"path": str(here), "digests": {"tokenizer": digests["tokenizer"]}, "max_length": self._length(here)}
-        texts |= {"text": self.text, "label": self.label, "labels": labels, "test": self._test(folder, train)}
+        texts = {"path": str(here), "text": self.text, "label": self.label, "labels": labels}
+        texts |= {"max_length": self._length(here), "test": self._test(folder, train)}
         data: dict[str, Any] = {"name": f"{__name__}:read", "root": str(train), "options": texts}
         return {
             "task": self._task(here),
@@ -160,7 +165,6 @@ class HuggingFace(Preset):
 def read(
     root: Path,
     path: str,
-    digests: Mapping[str, str],
     text: str,
     label: str | None,
     labels: Sequence[str],
@@ -169,30 +173,27 @@ def read(
 ) -> tuple[NDArray[Any], ...]:
     """Tokens (n, max_length) and targets of a file of texts, and of its test file, if there is one: classes (n,), or
     without `label` the next token at each place (n, max_length)."""
-    _check(Path(path), digests)
-    tokenizer = _tokenizer(Path(path))
-    given: list[NDArray[Any]] = []
+    here, given, least = Path(path), list[NDArray[Any]](), 1 if label else 2
     for file in [root, *([root.parent / test] if test else [])]:
         rows = [*_rows(file, text, label)]
         if wrong := next((row for row in rows if label and row[2] not in labels), None):
             raise InputError(f"{wrong[0]}: `{label}` is `{wrong[2]}`; the classes are {', '.join(labels)}")
-        x = tokens(tokenizer, [row[1] for row in rows], max_length)
-        least = 1 if label else 2
-        if len(x) and (short := (x != OVER).sum(1) < least).any():
-            where = rows[int(short.argmax())][0]
-            raise InputError(f"{where}: `{text}` makes fewer than {least} tokens; leave it out")
+        if max_length > (most := _tokenizer(here).model_max_length):
+            raise InputError(f"`max_length` is {max_length}, and the tokenizer in {here} makes {most} tokens at most")
+        x = tokens(here, [row[1] for row in rows], max_length)
+        if (short := (x != OVER).sum(1) < least).any():
+            raise InputError(f"{rows[int(short.argmax())][0]}: `{text}` makes fewer than {least} tokens; leave it out")
         given += [x, np.array([labels.index(row[2]) for row in rows], np.int64) if label else _next(x)]
     return tuple(given)
 
 
-def tokens(tokenizer: Any, texts: Sequence[str], max_length: int) -> NDArray[np.int32]:
-    """Texts as the model takes them, (n, max_length). tokenizer: one of `transformers`, or the folder of one."""
-    if isinstance(tokenizer, str | Path):
-        tokenizer = _tokenizer(_model_folder(Path(tokenizer)))
+def tokens(folder: str | Path, texts: Sequence[str], max_length: int) -> NDArray[np.int32]:
+    """Texts as the model takes them, (n, max_length), by the tokenizer in a folder."""
+    tokenizer = _tokenizer(_model_folder(Path(folder)))
     ids = np.full((len(texts), max_length), OVER, np.int32)
-    found = tokenizer([*texts], truncation=True, max_length=max_length)["input_ids"] if len(texts) else []
-    for row, known in zip(ids, found, strict=True):
-        row[: len(known)] = known
+    if texts:
+        for row, known in zip(ids, tokenizer([*texts], truncation=True, max_length=max_length).input_ids, strict=True):
+            row[: len(known)] = known
     return ids
 
 
@@ -211,7 +212,11 @@ def _rows(file: Path, text: str, label: str | None) -> Iterator[tuple[str, str, 
                 raise InputError(f"{where}: `{column}` is empty; fill it in or leave it out")
         if not isinstance(row[text], str):
             raise InputError(f"{where}: `{text}` is no text but {row[text]!r}")
-        yield where, row[text], str(row[label]) if label else ""
+        yield where, row[text], _label(row[label]) if label else ""
+
+
+def _label(given: Any) -> str:
+    return str(given).lower() if isinstance(given, bool) else str(given)
 
 
 def _raw(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -356,7 +361,7 @@ def _adapt(inner: Any, lora: Lora, fresh: Sequence[str], here: Path) -> None:
         exclude_modules=[*fresh] or None,
     )
     try:
-        with warnings.catch_warnings(action="ignore", category=UserWarning):  # what it changes by itself
+        with warnings.catch_warnings(action="ignore"):  # of what it changes by itself
             peft.inject_adapter_in_model(config, inner)
     except ValueError as error:
         layers = {name.rpartition(".")[2] for name, layer in inner.named_modules() if not [*layer.children()]}
@@ -404,11 +409,6 @@ def _config(folder: Path) -> dict[str, Any]:
 
 def _files(folder: Path, part: str) -> list[Path]:
     return sorted({path for pattern in PARTS[part] for path in folder.glob(pattern) if path.is_file()})
-
-
-def _digests(folder: Path) -> dict[str, str]:
-    """The SHA-256 of each part of a model that is there."""
-    return {part: _digest(folder, part) for part in PARTS if _files(folder, part)}
 
 
 def _digest(folder: Path, part: str) -> str:
@@ -485,63 +485,69 @@ def save_pretrained(peer_directory: Path, target: Path) -> None:
         named = {f"base_model.model.{key.replace('.default.', '.')}": tensor for key, tensor in learnt.items()}
         save_file(named, target / "adapter_model.safetensors", {"format": "pt"})
     else:
-        inner.save_pretrained(target, state_dict=tensors)
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of its own
+            inner.save_pretrained(target, state_dict=tensors)
     _tokenizer(Path(base)).save_pretrained(target)
     (target / "README.md").write_text(_card(peer_directory, told), "utf-8")
 
 
+CARD = """---
+base_model: {base.name}
+library_name: {library}
+pipeline_tag: {purpose}
+---
+
+# {base.name}, fine-tuned by federated learning
+
+The texts have stayed with the peers, which exchanged weights.
+
+- federation: {spec[name]}, of {peers}; this is the model of {result[id]}, sha256:{result[model_sha256]}
+- protocol: `{protocol}`, {result[rounds]} rounds
+- training samples of this peer: {result[samples]}
+- base model: `{base.name}`, {digests}
+- adapter: `{adapter}`
+- classes: {classes}
+- versions: {versions}
+
+| on test samples | this peer | mean of all | worst of all |
+|---|---|---|---|
+{figures}
+
+```python
+{imports}from transformers import {kind}
+
+model = {kind}.from_pretrained("{opened}"{options}){adding}
+```
+"""
+
+
 def _card(peer_directory: Path, spec: Mapping[str, Any]) -> str:
     """A model card, of the run's spec and results."""
-    result, options = _json(peer_directory / RESULT), spec["model"]["options"]
-    adapter, labels, base = options.get("adapter"), options["labels"], Path(options["path"])
-    kind = f"AutoModelFor{'SequenceClassification' if labels else 'CausalLM'}"
-    given = f'"{base.name}", num_labels={len(labels)}' if labels else f'"{base.name}"'
-    opened = f"{kind}.from_pretrained({given})" if adapter else f'{kind}.from_pretrained("THIS FOLDER")'
-    opened = f'PeftModel.from_pretrained({opened}, "THIS FOLDER")' if adapter else opened
-    facts = {
-        "federation": f"{spec['name']}, of {', '.join(member['id'] for member in spec['ring'])}",
-        "this model": f"that of {result['id']}, sha256:{result['model_sha256']}",
-        "protocol": json.dumps(spec["protocol"]),
-        "rounds": result["rounds"],
-        "training samples of this peer": result["samples"],
-        "base model": ", ".join(
-            [f"`{base.name}`", *(f"{part} sha256:{it}" for part, it in options["digests"].items())]
-        ),
-        "adapter": json.dumps(adapter) if adapter else "none: all weights were trained",
-        "classes": ", ".join(labels) or "none: it foretells the next token",
-        "versions": ", ".join(f"{name} {version(name)}" for name in ("dfl", "torch", "transformers", "peft")),
-    }
-    everyone = _json(peer_directory.parent / SUMMARY) if (peer_directory.parent / SUMMARY).is_file() else {}
-    figures = {
-        name: [f"{value:.4f}" if value is not None else "none", "", ""] for name, value in result["figures"].items()
-    }
-    for name, of_all in everyone.get("figures", {}).items():
-        figures[name][1:] = [f"{of_all[key]:.4f}" if of_all[key] is not None else "none" for key in ("mean", "worst")]
-    return "\n".join(
-        [
-            "---",
-            f"base_model: {base.name}",
-            f"library_name: {'peft' if adapter else 'transformers'}",
-            f"pipeline_tag: {'text-classification' if labels else 'text-generation'}",
-            "---",
-            "",
-            f"# {spec['name']}: `{base.name}`, fine-tuned by federated learning",
-            "",
-            "The texts have stayed with the peers, which exchanged weights.",
-            "",
-            "| | |",
-            "|---|---|",
-            *(f"| {name} | {value} |" for name, value in facts.items()),
-            "",
-            "| on test samples | this peer | mean of all | worst of all |",
-            "|---|---|---|---|",
-            *(f"| {name} | {' | '.join(values)} |" for name, values in figures.items()),
-            "",
-            "```python",
-            f"from transformers import {kind}" + ("\nfrom peft import PeftModel" if adapter else ""),
-            "",
-            f"model = {opened}",
-            "```",
-            "",
-        ]
+    result, summary = _json(peer_directory / RESULT), peer_directory.parent / "summary.json"
+    everyone = _json(summary).get("figures", {}) if summary.is_file() else {}
+    options, here = spec["model"]["options"], "THIS FOLDER"
+    labels, adapter, base = options["labels"], options.get("adapter"), Path(options["path"])
+
+    def row(name: str, value: float | None) -> str:
+        numbers = [value, *(everyone.get(name, {}).get(key) for key in ("mean", "worst"))]
+        return f"| {name} | {' | '.join('none' if one is None else f'{one:.4f}' for one in numbers)} |"
+
+    return CARD.format(
+        base=base,
+        library="peft" if adapter else "transformers",
+        purpose="text-classification" if labels else "text-generation",
+        spec=spec,
+        peers=", ".join(member["id"] for member in spec["ring"]),
+        result=result,
+        protocol=json.dumps(spec["protocol"]),
+        digests=", ".join(f"{part} sha256:{digest}" for part, digest in options["digests"].items()),
+        adapter=json.dumps(adapter) if adapter else "none: all weights were trained",
+        classes=", ".join(labels) or "none: it foretells the next token",
+        versions=", ".join(f"{name} {version(name)}" for name in ("dfl", "torch", "transformers", "peft")),
+        figures="\n".join(row(name, value) for name, value in result["figures"].items()),
+        kind=f"AutoModelFor{'SequenceClassification' if labels else 'CausalLM'}",
+        imports="import peft\n" if adapter else "",
+        opened=base.name if adapter else here,
+        options=f", num_labels={len(labels)}" if labels and adapter else "",
+        adding=f'\nmodel = peft.PeftModel.from_pretrained(model, "{here}")' if adapter else "",
     )
