@@ -55,7 +55,7 @@ PARTS = {
 class Classes(Classification):
     """One class a text."""
 
-    name: str
+    name: str  # type: ignore[assignment]
     inputs: ClassVar[Literal["float32", "int64"]] = "int64"
     evaluation_batch: ClassVar[int] = 32
 
@@ -111,7 +111,7 @@ class HuggingFace(Preset):
         network: dict[str, Any] = {"path": str(here), "digests": digests, "labels": labels}
         if self.adapter:
             network["adapter"] = (Lora() if self.adapter == "lora" else self.adapter).model_dump(mode="json")
-        texts = {"path": str(here), "text": self.text, "label": self.label, "labels": labels}
+        texts: dict[str, Any] = {"path": str(here), "text": self.text, "label": self.label, "labels": labels}
         texts |= {"max_length": self._length(here), "test": self._test(folder, train)}
         data: dict[str, Any] = {"name": f"{__name__}:read", "root": str(train), "options": texts}
         return {
@@ -285,7 +285,7 @@ class Network(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Tokens (n, T) → logits (n, classes), or (n, T, vocabulary) of a language model."""
         there = x != OVER
-        traced = torch.jit.is_tracing() or torch.compiler.is_compiling()
+        traced = torch.jit.is_tracing() or torch.compiler.is_compiling()  # type: ignore[attr-defined, no-untyped-call]
         longest = x.shape[1] if traced else max(1, int(there.sum(1).max()))
         ids, mask = torch.where(there, x, self._pad)[:, :longest], there[:, :longest].long()
         self.inner.training = self.training
@@ -473,12 +473,12 @@ def save_pretrained(peer_directory: Path, target: Path) -> None:
     if told["model"]["name"] != name:
         raise InputError(f"{path}: is no model of `task: {{huggingface: ...}}`; choose another format")
     model = load_model(path, user_model=name, user_task=told["task"]["name"])
-    inner, base = model.module.inner, model.settings.options["path"]
-    tensors = state_dict(model)
+    assert isinstance(model.module, Network)
+    inner, tensors, options = model.module.inner, state_dict(model), told["model"]["options"]
     target.mkdir(parents=True, exist_ok=True)
-    if "adapter" in model.settings.options:
+    if "adapter" in options:
         config = inner.peft_config["default"]
-        config.base_model_name_or_path, config.modules_to_save = base, [*model.module.fresh] or None
+        config.base_model_name_or_path, config.modules_to_save = options["path"], [*model.module.fresh] or None
         config.inference_mode, config.exclude_modules = True, None
         config.save_pretrained(target)
         learnt = {entry.name: tensors[entry.name] for entry in model.entries("model")}
@@ -487,7 +487,7 @@ def save_pretrained(peer_directory: Path, target: Path) -> None:
     else:
         with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of its own
             inner.save_pretrained(target, state_dict=tensors)
-    _tokenizer(Path(base)).save_pretrained(target)
+    _tokenizer(Path(options["path"])).save_pretrained(target)
     (target / "README.md").write_text(_card(peer_directory, told), "utf-8")
 
 

@@ -54,7 +54,7 @@ def write_state_dict(path: Path, target: Path, trusted: bool) -> None:
 def write_torchscript(path: Path, target: Path, trusted: bool) -> None:
     module, example = _whole(path, trusted)
     with torch.no_grad():
-        torch.jit.trace(module, example, check_trace=False).save(target)
+        torch.jit.trace(module, example, check_trace=False).save(target)  # type: ignore[no-untyped-call]
 
 
 def write_onnx(path: Path, target: Path, trusted: bool) -> None:
