@@ -122,7 +122,9 @@ class HuggingFace(Preset):
 
     def _length(self, here: Path) -> int:
         config = _config(here)
-        most = next((config[key] for key in ("max_position_embeddings", "n_positions") if key in config), None)
+        most = next(
+            (config[key] for key in ("max_position_embeddings", "n_positions", "max_seq_len") if key in config), None
+        )
         if most is not None and self.max_length is not None and self.max_length > most:
             raise InputError(f"`max_length` of `huggingface` is {self.max_length}, and {here} takes {most} tokens")
         return self.max_length or min(128, most or 128)
@@ -245,11 +247,8 @@ def _raw(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _of_datasets(folder: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    _transformers()
-    try:
-        import datasets
-    except ImportError as error:
-        raise InputError(f"{folder}: is a folder, for which `datasets` is missing ({error}); install it") from error
+    library("transformers")  # and so without internet
+    datasets = optional("datasets", f"{folder}, which is a folder,", "datasets", "datasets")
     try:
         found = datasets.load_from_disk(str(folder))
     except (OSError, ValueError) as error:
@@ -304,10 +303,12 @@ def network(
     """The model in a folder, with its weights if it has some; a head for these labels, or a language model."""
     here = Path(path)
     _check(here, digests)
-    transformers, tokenizer = _transformers(), _tokenizer(here)
+    transformers, tokenizer = library("transformers"), _tokenizer(here)
     config = transformers.AutoConfig.from_pretrained(here, local_files_only=True)
     kind = transformers.AutoModelForSequenceClassification if labels else transformers.AutoModelForCausalLM
-    if type(config) not in kind._model_mapping:
+    masked = transformers.AutoModelForMaskedLM._model_mapping
+    both_ways = not labels and type(config) in masked and not getattr(config, "is_decoder", False)
+    if both_ways or type(config) not in kind._model_mapping:
         does = "classifies texts" if labels else "foretells the next token"
         raise InputError(f"{here}: transformers has no model of type `{config.model_type}` that {does}; take another")
     pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
@@ -351,7 +352,7 @@ def _within(name: str, layers: Sequence[str]) -> bool:
 
 def _adapt(inner: Any, lora: Lora, fresh: Sequence[str], here: Path) -> None:
     """Add adapters, which alone ask for gradients, with the fresh layers."""
-    peft = _peft()
+    peft = library("peft")
     config = peft.LoraConfig(
         task_type="SEQ_CLS" if _heads(inner) else "CAUSAL_LM",
         r=lora.r,
@@ -414,15 +415,9 @@ def _files(folder: Path, part: str) -> list[Path]:
 def _digest(folder: Path, part: str) -> str:
     whole = hashlib.sha256()
     for path in _files(folder, part):
-        at = path.stat()
-        whole.update(f"{path.name} {_file_digest(path, at.st_size, at.st_mtime_ns)}\n".encode())
+        with path.open("rb") as file:
+            whole.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
     return whole.hexdigest()
-
-
-@cache
-def _file_digest(path: Path, size: int, changed: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _check(folder: Path, digests: Mapping[str, str]) -> None:
@@ -439,42 +434,35 @@ def _check(folder: Path, digests: Mapping[str, str]) -> None:
 @cache
 def _tokenizer(folder: Path) -> Any:
     try:
-        return _transformers().AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return library("transformers").AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
         raise InputError(f"{folder}: its tokenizer cannot be read ({error}); save it again") from error
 
 
 @cache
-def _transformers() -> Any:
-    """The library, without internet and quiet; InputError where it is missing."""
+def library(name: str) -> Any:
+    """`transformers` or `peft`, without internet and quiet; InputError where it is missing."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # read when it is imported
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads would not survive a fork
     with suppress(InputError):
         torchvision()  # it imports torchvision, which plainly fails where it is built for another torch
-    found = _imported("transformers")
-    found.utils.logging.set_verbosity_error()
-    found.utils.logging.disable_progress_bar()
-    return found
-
-
-def _peft() -> Any:
-    _transformers()
-    return _imported("peft")
-
-
-def _imported(name: str) -> Any:
-    return optional(name, "`task: {huggingface: ...}`", name, "transformers")
+    found = {one: optional(one, "`task: {huggingface: ...}`", one, "transformers") for one in ("transformers", name)}
+    found["transformers"].utils.logging.set_verbosity_error()
+    found["transformers"].utils.logging.disable_progress_bar()
+    return found[name]
 
 
 def save_pretrained(peer_directory: Path, target: Path) -> None:
     """Write a peer's model as a folder that `from_pretrained` opens, or PEFT's where it has an adapter: with the
     tokenizer, and a card that tells how it came about."""
-    path, name, told = peer_directory / MODEL, f"{__name__}:network", _json(peer_directory / RUN)["spec"]
-    if told["model"]["name"] != name:
+    path, told = peer_directory / MODEL, _json(peer_directory / RUN)["spec"]
+    if told["model"]["name"] != f"{__name__}:network":
         raise InputError(f"{path}: is no model of `task: {{huggingface: ...}}`; choose another format")
-    model = load_model(path, user_model=name, user_task=told["task"]["name"])
+    options = told["model"]["options"]
+    task = f"{__name__}:{'Classes' if options['labels'] else 'NextToken'}"
+    model = load_model(path, user_model=f"{__name__}:network", user_task=task)
     assert isinstance(model.module, Network)
-    inner, tensors, options = model.module.inner, state_dict(model), told["model"]["options"]
+    inner, tensors = model.module.inner, state_dict(model)
     target.mkdir(parents=True, exist_ok=True)
     if "adapter" in options:
         config = inner.peft_config["default"]

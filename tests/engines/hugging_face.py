@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from extras.huggingface import _transformers
+from extras.huggingface import library
 
 WORDS = (
     "patient",
@@ -41,7 +41,7 @@ def write_notes(file: Path, count: int = 240, seed: int = 0) -> None:
 
 def write_models(folder: Path) -> None:
     """`bert` without a head, `blank` of the same kind without weights, and `gpt2`, whose tokenizer cannot pad."""
-    transformers = _transformers()
+    transformers = library("transformers")
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     def tokenizer(special: list[str], **named: str) -> object:

@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 import warnings
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -17,7 +19,7 @@ from real_peers import Build, SmallFederation, digests, until
 from safetensors.torch import load_file
 from torch import Tensor
 
-from extras.huggingface import _peft, _transformers, tokens
+from extras.huggingface import library, tokens
 from launcher.cli import main
 from peer import load_model
 
@@ -70,7 +72,7 @@ def answers(one: SmallFederation, task: str, base: Path) -> tuple[Tensor, Any]:
     """What peer0's model says to NOTES; and NOTES as the tokenizer pads them."""
     path = one.directory / "peer0" / "model.safetensors"
     model = load_model(path, user_model="extras.huggingface:network", user_task=f"extras.huggingface:{task}")
-    tokenizer = _transformers().AutoTokenizer.from_pretrained(one.directory / "exported")
+    tokenizer = library("transformers").AutoTokenizer.from_pretrained(one.directory / "exported")
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     x = torch.from_numpy(tokens(base, NOTES, model.shape[0]))
     assert len(model.predict(x)) == len(NOTES)
@@ -92,9 +94,9 @@ def test_adapters_of_a_classifier_train_alike_after_a_kill_and_peft_opens_them(f
         assert sum(tensor.numel() for tensor in kept.values()) < sum(tensor.numel() for tensor in base.values()) / 5
 
     target = exported(one)
-    opened = _transformers().AutoModelForSequenceClassification.from_pretrained(models / "bert", num_labels=2)
+    opened = library("transformers").AutoModelForSequenceClassification.from_pretrained(models / "bert", num_labels=2)
     with warnings.catch_warnings(action="ignore", category=FutureWarning):
-        opened = _peft().PeftModel.from_pretrained(opened, target).eval()
+        opened = library("peft").PeftModel.from_pretrained(opened, target).eval()
     ours, padded = answers(one, "Classes", models / "bert")
     with torch.no_grad():
         assert torch.equal(opened(**padded).logits, ours)
@@ -111,7 +113,7 @@ def test_adapters_of_a_classifier_train_alike_after_a_kill_and_peft_opens_them(f
 def test_a_language_model_trains_whole_and_from_pretrained_opens_it(federation: Build, models: Path) -> None:
     one = made(federation, models, "gpt2")
     assert 1 < one.run()["peer0"]["figures"]["perplexity"] < 20
-    opened = _transformers().AutoModelForCausalLM.from_pretrained(exported(one)).eval()
+    opened = library("transformers").AutoModelForCausalLM.from_pretrained(exported(one)).eval()
     ours, padded = answers(one, "NextToken", models / "gpt2")
     there = padded.attention_mask.bool()
     with torch.no_grad():
@@ -155,6 +157,29 @@ def test_weights_drawn_from_the_seed_and_files_of_each_peer(federation: Build, m
     results = one.run()
     assert [result["samples"] for result in results.values()] == [40, 40]
     assert digests(results) == one.undisturbed()
+    model = load_model(
+        one.directory / "peer0" / "model.safetensors",
+        user_model="extras.huggingface:network",
+        user_task="extras.huggingface:Classes",
+    )
+    x = torch.from_numpy(tokens(models / "blank", NOTES, model.shape[0])).long()
+    with torch.no_grad():
+        wanted = model.forward(x)
+    for format, found in (("torchscript", opened_torchscript), ("onnx", opened_onnx)):
+        command = [sys.executable, "-m", "launcher.cli", "export", str(one.directory / "peer0"), "--code", "."]
+        target = str(one.directory / format)
+        subprocess.run([*command, "--to", target, "--format", format], check=True, capture_output=True)
+        torch.testing.assert_close(found(target, x), wanted)
+
+
+def opened_torchscript(path: str, x: Tensor) -> Tensor:
+    answer: Tensor = torch.jit.load(path)(x)  # type: ignore[no-untyped-call]
+    return answer.detach()
+
+
+def opened_onnx(path: str, x: Tensor) -> Tensor:
+    runtime = pytest.importorskip("onnxruntime")
+    return torch.from_numpy(runtime.InferenceSession(path).run(None, {"x": x.numpy()})[0])
 
 
 def test_check_of_a_folder_of_datasets(federation: Build, models: Path) -> None:
