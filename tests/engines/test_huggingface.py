@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 import warnings
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -22,6 +20,9 @@ from torch import Tensor
 from extras.huggingface import library, tokens
 from launcher.cli import main
 from peer import load_model
+from peer.learning.export import save_model
+from peer.learning.model.shape_check import Example
+from peer.learning.model.zoo import build
 
 if not find_spec("transformers") or not find_spec("peft"):
     pytest.skip("transformers: pip install -c constraints.txt 'dfl[transformers]'", allow_module_level=True)
@@ -157,18 +158,21 @@ def test_weights_drawn_from_the_seed_and_files_of_each_peer(federation: Build, m
     results = one.run()
     assert [result["samples"] for result in results.values()] == [40, 40]
     assert digests(results) == one.undisturbed()
-    model = load_model(
-        one.directory / "peer0" / "model.safetensors",
-        user_model="extras.huggingface:network",
-        user_task="extras.huggingface:Classes",
-    )
-    x = torch.from_numpy(tokens(models / "blank", NOTES, model.shape[0])).long()
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch about itself
+def test_other_formats_answer_as_the_model(federation: Build, models: Path) -> None:
+    one = made(federation, models, "blank", label="diagnosis")
+    shape = (one.spec.data.options["max_length"],)  # type: ignore[attr-defined]
+    model = build(one.spec.model, Example.zeros(shape, 2, one.spec.task), seed=1)
+    save_model(model, one.directory / "model.safetensors")
+    x = torch.from_numpy(tokens(models / "blank", NOTES, *shape)).long()
+    model.train(False)
     with torch.no_grad():
         wanted = model.forward(x)
     for format, found in (("torchscript", opened_torchscript), ("onnx", opened_onnx)):
-        command = [sys.executable, "-m", "launcher.cli", "export", str(one.directory / "peer0"), "--code", "."]
         target = str(one.directory / format)
-        subprocess.run([*command, "--to", target, "--format", format], check=True, capture_output=True)
+        assert main(["export", str(one.directory), "--code", ".", "--to", target, "--format", format]) == 0
         torch.testing.assert_close(found(target, x), wanted)
 
 
