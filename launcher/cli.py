@@ -145,6 +145,8 @@ def parser() -> argparse.ArgumentParser:
 
     add = command("protocols", "commands.protocols", "list the protocols")
     add("--json", action="store_true", help="as JSON, with every parameter")
+    add = command("tasks", "commands.protocols", "list the tasks, and what installed packages bring")
+    add("--json", action="store_true", help="as JSON")
 
     add = command("new", "commands.new", "write the first version of custom code, with its test")
     add("kind", choices=KINDS, help="what it is to be")

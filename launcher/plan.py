@@ -19,6 +19,7 @@ from peer.learning.data.shard import (
     load_common,
     open_own,
     own_data_errors,
+    split_off,
     split_samples,
     target_mix,
 )
@@ -81,7 +82,7 @@ class Plan:
     @property
     def augmented(self) -> list[str]:
         """The names of data sets of which samples are held back as they are trained on: changed at random."""
-        held = self.datasets.values() if self.spec.hold_back else ()
+        held = self.datasets.values() if isinstance(self.spec.hold_back, float) else ()
         return [*dict.fromkeys(one.stream.reading.name for one in held if one.stream and one.stream.augments)]
 
     def dry_run_input(self, id: str) -> DryRunInput:
@@ -147,9 +148,8 @@ def as_here(training: Training) -> Training:
 
 def _trained(spec: Spec, id: str, shard: Indices, dataset: Dataset) -> Indices:
     """What a peer trains on of its samples; InputError if it would hold back all of them."""
-    if spec.hold_back is None:
-        return shard
-    return HoldBack(spec.hold_back, spec.data.seed, id).split(shard, dataset.groups)[0]
+    hold_back = None if spec.hold_back is None else HoldBack(spec.hold_back, spec.data.seed, id)
+    return split_off(hold_back, shard, dataset)[0]
 
 
 def check_alike(datasets: Mapping[str, Dataset]) -> None:

@@ -85,7 +85,11 @@ def _spec() -> Iterator[str]:
     for wire in (Float32, Bfloat16, TopK):
         yield f"`{get_args(wire.model_fields['kind'].annotation)[0]}`: {prose(wire)}\n"
         yield table(wire, leave_out=["kind"])
-    for chapter, block in (("ending early", blocks.StopEarly), ("fine-tuning", blocks.FineTune)):
+    for chapter, block in (
+        ("ending early", blocks.StopEarly),
+        ("fine-tuning", blocks.FineTune),
+        ("final evaluation", blocks.FinalEvaluation),
+    ):
         yield f"### {chapter}\n"
         yield f"{prose(block)}\n"
         yield table(block)

@@ -29,6 +29,7 @@ LINKED = (
 ELSEWHERE: Mapping[tuple[type[BaseModel], str], str] = {
     (Spec, "stop_early"): "ending-early",
     (Spec, "finetune"): "fine-tuning",
+    (Spec, "final_evaluation"): "final-evaluation",
     (Training, "step"): "step-and-loop",
     (Training, "loop"): "step-and-loop",
 }

@@ -1,15 +1,23 @@
-"""`dfl-launch protocols`: every protocol with its paper, what it sends where, and its parameters."""
+"""`dfl-launch protocols`: every protocol with its paper, what it sends where, and its parameters. `dfl-launch tasks`:
+every task, and what installed packages bring: their tasks, models, data and protocols."""
 
 import argparse
+import inspect
+import re
+from collections.abc import Iterator
 from typing import Any
 
 from rich.table import Table
 
 from launcher.output import Output
 from launcher.table import HEAD
+from peer.errors import InputError
+from peer.learning.tasks import TASKS
+from peer.plugins import installed, load_object
 from peer.protocols.base import Protocol
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.settings import field_docs
+from peer.text import printable
 
 NOTHING = "nothing"
 
@@ -21,6 +29,44 @@ def protocols_command(_arguments: argparse.Namespace, output: Output) -> int:
     else:
         output.console.print(table(entries))
     return 0
+
+
+def tasks_command(_arguments: argparse.Namespace, output: Output) -> int:
+    entries = [*known_tasks()]
+    if output.as_json:
+        output.document(entries)
+    else:
+        shown = Table(box=HEAD, pad_edge=False)
+        for heading in ("name", "kind", "from", "about"):
+            shown.add_column(heading)
+        for entry in entries:
+            shown.add_row(*map(printable, (entry["name"], entry["kind"], entry["from"], entry["about"])))
+        output.console.print(shown)
+    return 0
+
+
+BROUGHT = {"tasks": "task", "models": "model", "data": "data", "protocols": "protocol"}
+"""What packages bring, by the end of their entry points' group."""
+
+
+def known_tasks() -> Iterator[dict[str, str]]:
+    """{name, kind, from, about} of each built-in task, and of all that installed packages bring."""
+    for name, task in TASKS.items():
+        yield {"name": name, "kind": "task", "from": "dfl", "about": first_line(task)}
+    for group, kind in BROUGHT.items():
+        for name, entry in sorted(installed(group).items()):
+            package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "?"
+            try:
+                about = first_line(load_object(entry.value))
+            except InputError as error:
+                about = f"cannot be used: {error}"
+            yield {"name": name, "kind": kind, "from": package, "about": about}
+
+
+def first_line(described: object) -> str:
+    """What a docstring begins with, up to the first full stop, colon or semicolon."""
+    paragraph = " ".join((inspect.getdoc(described) or "").partition("\n\n")[0].split())
+    return re.split(r"[.;:](?: |$)", paragraph)[0]
 
 
 def describe(name: str, protocol: type[Protocol]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from launcher.headline import Headline
 from launcher.history import EventKind
 from launcher.page.charts import titled
 from launcher.page.document import Card, Definition, PrivacyWords, ReportDocument, Row, RunPart, State, Verdict
+from launcher.page.final_evaluation import confusion_rows, final_rows
 from launcher.page.learning_curves import peer_round_rows, round_rows
 from launcher.page.ring import edge_rows, line_rows, mixes, sector_rows
 from launcher.page.run_data import RunData
@@ -158,6 +159,8 @@ def _build(data: RunData, label: str) -> ReportDocument:
         "rounds": ({"protocol": data.spec.protocol.name, "seed": data.spec.seed, **row} for row in round_rows(data)),
         "peer_rounds": peer_round_rows(data),
         "peers": peer_rows(data),
+        "final": final_rows(data),
+        "confusion": confusion_rows(data),
         "seconds": activity_rows(data),
         "edges": edge_rows(data),
         "moments": event_rows(data.histories, data.views),

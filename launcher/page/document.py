@@ -28,7 +28,7 @@ Row = dict[str, Any]
 """Values of one line of a table by column: numbers, texts, None."""
 State = Literal["finished", "unfinished", "failed"]
 Verdict = Literal["kept", "broken", "open"]
-TABLES = ("rounds", "peer_rounds", "peers", "seconds", "edges", "moments", "ring", "neighbours")
+TABLES = ("rounds", "peer_rounds", "peers", "final", "confusion", "seconds", "edges", "moments", "ring", "neighbours")
 
 
 @dataclass(frozen=True)
@@ -139,15 +139,17 @@ def merge_documents(documents: Sequence[ReportDocument], title: str) -> ReportDo
     return ReportDocument(title, [run for one in documents for run in one.runs], tables)
 
 
-CSV_TABLES = ("rounds", "peer_rounds", "peers", "seconds", "edges", "moments")
+CSV_TABLES = ("rounds", "peer_rounds", "peers", "final", "confusion", "seconds", "edges", "moments")
 """The tables that are written as CSV; the others only say where something is drawn."""
-LEADING_COLUMNS = ("run", "protocol", "seed", "peer", "from", "to", "vector", "kind", "round")
+LEADING_COLUMNS = ("run", "protocol", "seed", "peer", "from", "to", "vector", "kind", "round", "figure", "class")
 """The columns that say what a row is about."""
 
 
 def as_csv(document: ReportDocument) -> dict[str, str]:
-    """The CSV text of each table, by name; unknown values are empty cells."""
-    return {name: _csv([_flat(row) for row in document.tables[name]]) for name in CSV_TABLES}
+    """The CSV text of each table, by name; unknown values are empty cells. Those of a closer look are left out where
+    there was none."""
+    there = [name for name in CSV_TABLES if document.tables[name] or name not in ("final", "confusion")]
+    return {name: _csv([_flat(row) for row in document.tables[name]]) for name in there}
 
 
 def _csv(rows: Sequence[Row]) -> str:

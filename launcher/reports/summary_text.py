@@ -101,6 +101,7 @@ def summary_lines(summary: Summary, spec: Spec) -> list[str]:
         f"{summary.name}: {summary.protocol}, {summary.peers} peers, {summary.rounds} rounds{early} "
         f"in {duration(summary.wall_seconds)}{restarts}",
         *quality(summary, Headline.from_spec(spec)),
+        *interval_lines(summary),
         *view_changes(summary, spec),
     ]
     said += adversary_lines(summary)
@@ -112,6 +113,21 @@ def summary_lines(summary: Summary, spec: Spec) -> list[str]:
         said.append(f"ring cost: {number(before)} before, {number(after)} after ordering")
     said += privacy_lines(summary.privacy)
     return said + caveats(summary)
+
+
+MAX_INTERVALS = 8
+
+
+def interval_lines(summary: Summary) -> list[str]:
+    """Each peer's figures with their 95 % intervals."""
+    told = []
+    for peer in summary.per_peer:
+        intervals = peer.final.intervals if peer.final else {}
+        known = [(name, *interval) for name, interval in intervals.items() if interval]
+        spans = [f"{name} {number(peer.figures.get(name))} ({number(a)} to {number(b)})" for name, a, b in known]
+        told += [f"  {peer.id}: {', '.join(spans)}"] if spans else []
+    more = [f"  and {len(told) - MAX_INTERVALS} more in summary.json"] if len(told) > MAX_INTERVALS else []
+    return ["95 % intervals on the test samples:", *told[:MAX_INTERVALS], *more] if told else []
 
 
 def adversary_lines(summary: Summary) -> list[str]:

@@ -259,6 +259,9 @@ class Classification(Task):
         | None
     ) = None
     """A weight per class in the loss: `[1, 20]` for a rare class 1."""
+    focal: Annotated[FiniteFloat, Field(gt=0, le=100)] | None = None
+    """γ of the focal loss (Lin et al. 2017, Eq. 4): a sample's cross entropy is weighed by (1 − p)^γ, p being the
+    probability of its class."""
 
     has_classes: ClassVar[bool] = True
     _output_noun: ClassVar[tuple[str, str]] = ("classes", "classes")
@@ -290,7 +293,13 @@ class Classification(Task):
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         weight = outputs.new_tensor(self.class_weights) if self.class_weights else None  # of the outputs' type
-        return functional.cross_entropy(outputs, targets, weight)
+        if self.focal is None:
+            return functional.cross_entropy(outputs, targets, weight)
+        each = functional.cross_entropy(outputs, targets, weight, reduction="none")
+        missed = 1 - outputs.softmax(1).gather(1, targets[:, None])[:, 0]
+        whole = len(targets) if weight is None else weight[targets].sum()
+        # From tiny values on: the power's gradient is infinite at 0 where γ is below 1.
+        return (missed.clamp(min=torch.finfo(outputs.dtype).tiny) ** self.focal * each).sum() / whole
 
     @property
     def figures(self) -> tuple[Figure, ...]:  # type: ignore[override]

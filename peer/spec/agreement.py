@@ -13,7 +13,7 @@ from typing import Any, Self
 
 CHANGEABLE = ("finetune", "rewinds", "on_loss", "absence", "patience")
 """Keys that may change in a run, by a restart of all peers: nothing that was computed depends on them."""
-NOT_COMPARED = ("format", "code", "recording", "metrics", "tensorboard", "tracker", "keep")
+NOT_COMPARED = ("format", "code", "recording", "metrics", "tensorboard", "tracker", "keep", "final_evaluation")
 """Keys of a spec in which peers may differ."""
 PLACES = ("path", "root")
 """Keys that say where something lies on one machine."""
@@ -22,7 +22,9 @@ OWN = (("task",), ("model", "options"), ("data", "options"), ("training", "loop"
 ADDED: Mapping[str, Any] = {
     "task.judged_by": ["accuracy"],
     "task.class_weights": None,
+    "task.focal": None,
     "training.loop": None,
+    "training.sampler": None,
     "training.deterministic": True,
     "data.group": None,
     "data.impute": None,

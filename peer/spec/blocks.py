@@ -224,6 +224,15 @@ class StopEarly(Settings):
     """Minimum improvement of the mean."""
 
 
+class FinalEvaluation(Settings):
+    """A closer look at each peer's last model on its test samples: intervals, and figures of each class."""
+
+    resamples: int = Field(default=1000, ge=100, le=100_000)
+    """Draws of the test samples, with replacement, that give each figure's 95 % interval."""
+    predictions: bool = False
+    """Write each test sample's target, answer and outputs to <id>/predictions.csv."""
+
+
 class Keep(Settings):
     """Checkpoints that each peer keeps, so that all can [go back](backups.md)."""
 

@@ -87,6 +87,8 @@ def _features(spec: "Spec") -> Iterator[str]:
         yield from _cannot(protocol, f"train with another {key}", reason, f"leave out `training.{key}`")
     if step := training.changes_gradient:
         yield from _cannot(protocol, f"train by `training.{step}`", protocol.why_steps_are_fixed(), "leave it out")
+    if training.sampler and not spec.task.has_classes:
+        yield f"`training.sampler` goes by classes, which the task `{spec.task.name}` has not; leave it out"
     if training.loop:
         yield from _cannot(protocol, "train by `training.loop`", protocol.why_training_is_fixed(), "leave it out")
     if data.names_peers and (data.validation or data.partition.kind != "iid"):

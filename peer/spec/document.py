@@ -42,6 +42,8 @@ class Document:
     options: dict[Location, str] = field(default_factory=dict, kw_only=True)
     """What else gave a value, by its keys: an option of the command line, or a line with a short form; of several for
     one key the last counts."""
+    line: int | None = field(default=None, kw_only=True)
+    """Where it begins, of a part of a file."""
 
     @classmethod
     def read(cls, path: Path) -> "Document":
@@ -69,7 +71,7 @@ class Document:
         if option := next(given, None):
             return option
         node: Any = self.tree
-        line: int | None = None
+        line = self.line
         for step in location:
             try:
                 position = node.lc.key(step) if hasattr(node, "keys") else node.lc.item(step)
@@ -87,11 +89,13 @@ class Document:
         """The part at `location`, for settings that know only their own keys."""
         content: Any = self.content
         tree: Any = self.tree
+        line = None
         for step in location:
             content = content[step]
-            tree = tree.get(step, {}) if isinstance(tree, Mapping) else {}
+            line = tree.lc.key(step)[0] + 1 if step in tree else None
+            tree = tree[step] if isinstance(tree.get(step), Mapping) else {}
         options = {at[len(location) :]: said for at, said in self.options.items() if at[: len(location)] == location}
-        return replace(self, content=content, tree=tree, options=options)
+        return replace(self, content=content, tree=tree, options=options, line=line)
 
     def _keys(self, location: Location) -> Location:
         """`location` without a union's tags, which stand nowhere."""

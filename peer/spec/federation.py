@@ -4,22 +4,23 @@
 """
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, field_serializer, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_serializer, model_validator
 
 from peer.learning.model.settings import ModelSettings
 from peer.learning.tasks import Classification, Task
 from peer.learning.training.phase import Phase, Training
 from peer.protocols.base import Init
 from peer.protocols.declarations import Declarations, Record
-from peer.settings import Settings
+from peer.settings import Settings, Wanted
 from peer.spec.agreement import Agreement, user_code
 from peer.spec.blocks import (
     AnyBehaviour,
     AnyProtocol,
     AnySource,
     AnyTask,
+    FinalEvaluation,
     FineTune,
     Float32,
     Id,
@@ -51,13 +52,17 @@ def _readable(format: int) -> int:
     return format
 
 
+def _block_if_true(given: Any) -> Any:
+    return {True: {}, False: None}[given] if isinstance(given, bool) else given
+
+
 def _test_of(task: Task) -> Test | None:
     return "matched" if task.has_classes and task.headline.name == "accuracy" else None
 
 
 class Spec(Settings):
     """What all peers agree on. Handshakes compare it, except addresses, `code`, `recording`, `metrics`, `tensorboard`,
-    `tracker`, `keep`, and where data and weights lie."""
+    `tracker`, `keep`, `final_evaluation`, and where data and weights lie."""
 
     format: Annotated[int, Field(ge=1), AfterValidator(_readable)] = SPEC.writes
     """Number of this file's [format](upgrading.md#formats)."""
@@ -85,13 +90,19 @@ class Spec(Settings):
     """Simulated adversaries by id."""
     evaluate_every: Annotated[int, Field(ge=1)] | None = None
     """Evaluate every so many rounds, and after the last. Default: 1."""
-    hold_back: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Share of each peer's training samples reserved for `validation` figures. The best round's model is kept as
-    `model.best.safetensors`."""
+    hold_back: Annotated[
+        Annotated[float, Field(gt=0, lt=1)] | Literal["given"] | None,
+        Wanted("a share between 0 and 1, such as 0.1, or `given` for validation samples that come with the data"),
+    ] = None
+    """Share of each peer's training samples reserved for `validation` figures, or `given`: those that
+    [come with the data](running.md#data-of-your-own). The best round's model is kept as `model.best.safetensors`."""
     stop_early: StopEarly | None = None
     """End all peers once the `hold_back` figures stop improving."""
     finetune: FineTune | None = None
     """Local training after the last round."""
+    final_evaluation: Annotated[FinalEvaluation | None, BeforeValidator(_block_if_true)] = None
+    """[Intervals, figures of each class](running.md#how-sure-a-figure-is) and, if wanted, predictions, at the end:
+    `true`, or a block."""
     test: Test | None = Field(default_factory=lambda earlier: _test_of(earlier["task"]))
     """[The accuracy](protocols.md#the-test-split-of-the-papers) quoted in summaries, for tasks judged by accuracy."""
     on_loss: Literal["wait", "stop", "bypass"] = "wait"

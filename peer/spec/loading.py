@@ -116,7 +116,7 @@ def _fill_from_preset(content: dict[str, Any], document: Document) -> None:
             f"{suggest(name, [*TASKS, *installed('tasks')])}"
         )
     kind = load_object(installed("tasks")[name].value)
-    if not issubclass(kind, Preset):
+    if not (isinstance(kind, type) and issubclass(kind, Preset)):
         raise InputError(f"{document.where(('task', name))}: write `task: {name}`, or `task: {{name: {name}, ...}}`")
     if not isinstance(given, dict):
         given = {next(iter(kind.model_fields)): given}
@@ -248,7 +248,11 @@ def _component(raw: Any, place: Location, known: Sequence[str], document: Docume
     if name not in brought:
         where = document.where((*place, "name"))
         raise InputError(f"{where}: unknown {key} `{name}`; {suggest(name, [*known, *brought])}")
-    return content | {"name": brought[name].value}
+    reference = brought[name].value
+    if key == "task" and isinstance(kind := load_object(reference), type) and issubclass(kind, Preset):
+        where = document.where(place)
+        raise InputError(f"{where}: `{name}` takes settings of its own; write `task: {{{name}: ...}}`")
+    return content | {"name": reference}
 
 
 def _ring(ring: Any, peers: int, port: int) -> Any:

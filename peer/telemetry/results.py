@@ -25,6 +25,8 @@ from peer.telemetry.events import Count, Event, Failed, FigureValue, Ratio, Rewo
 
 AUDIT, EVENTS, RESULT = "audit.jsonl", "events.jsonl", "result.json"
 MODEL, BEST_MODEL = "model.safetensors", "model.best.safetensors"
+PREDICTIONS = "predictions.csv"
+"""Of each test sample; not among WANTED: it stays where the peer ran."""
 WANTED = (AUDIT, MODEL, BEST_MODEL, RESULT)
 """A peer's files that are brought back from other machines, besides its events and traces."""
 
@@ -34,6 +36,8 @@ def traced(round: int) -> str:
     return f"trace/round-{round:04d}.safetensors"
 
 
+MAX_CLASSES = 20
+"""More classes are told neither one by one nor by which is taken for which."""
 Seconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 
@@ -61,6 +65,18 @@ class ModelFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FinalFigures:
+    """The closer look at the last model that `final_evaluation` asks for."""
+
+    intervals: dict[str, tuple[FiniteFloat, FiniteFloat] | None]
+    """The 95 % interval of each of the task's figures; None where it is not defined."""
+    classes: Annotated[dict[str, dict[str, FigureValue]], Field(max_length=MAX_CLASSES)] = field(default_factory=dict)
+    """Figures of each class against all others, by its name: of `classification` with at most 20 classes."""
+    confusion: Annotated[tuple[tuple[Count, ...], ...], Field(max_length=MAX_CLASSES)] = ()
+    """How many test samples of each class (rows) were taken for each class (columns)."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Figures:
     """What a peer came to. Accuracies in 0..1, `test_loss` the task's, `bytes_sent` handed to gRPC."""
 
@@ -84,11 +100,13 @@ class Figures:
     """Written if samples are held back."""
     before_finetuning: ModelFigures | None = None
     """What the model was worth after the last round; written if it was fine-tuned afterwards."""
+    final: FinalFigures | None = None
+    """Written with `final_evaluation`."""
 
     @property
     def unused(self) -> set[str]:
         """What is not written."""
-        return {name for name in ("validation", "best", "before_finetuning") if not getattr(self, name)}
+        return {name for name in ("validation", "best", "before_finetuning", "final") if not getattr(self, name)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,6 +42,8 @@ class Dataset:
     scale: float = 1.0
     validation: tuple[Inputs, Targets] | None = None
     """Inputs and targets that were set aside from the test set."""
+    held: tuple[Inputs, Targets] | None = None
+    """Inputs and targets that came for validation, to be held back; None if none did."""
     names: Names = field(default_factory=Names)
     task: Task = Classification()
     """What they were read for."""
@@ -87,6 +89,13 @@ class Dataset:
             return None
         inputs, targets = self.validation
         return self._take("validation", inputs, targets, np.arange(len(targets)))
+
+    def held_samples(self) -> Samples | None:
+        """All samples that came to be held back; None if none came."""
+        if self.held is None:
+            return None
+        inputs, targets = self.held
+        return self._take("held", inputs, targets, np.arange(len(targets)))
 
     def _take(self, part: str, inputs: Inputs, targets: Targets, indices: Indices) -> Samples:
         if self.stream:
@@ -187,14 +196,19 @@ def hold_out(samples: Labelled, share: float, seed: int, where: str) -> tuple[La
     return train, test
 
 
-def join_parts(train: Labelled, test: Labelled, where: str, classes: int | None = None) -> Dataset:
-    """Join a training and a test part; without `classes` there are as many as the targets say."""
-    for part, purpose in ((train, "training"), (test, "test")):
+def join_parts(
+    train: Labelled, test: Labelled, where: str, classes: int | None = None, held: Labelled | None = None
+) -> Dataset:
+    """Join a training and a test part, and what is to be held back; without `classes` there are as many as the targets
+    say."""
+    parts = {"training": train, "test": test} | ({"validation": held} if held else {})
+    for purpose, part in parts.items():
         if len(part.targets) == 0:
             raise InputError(f"{where}: there are no {purpose} samples")
-    if train.inputs.shape[1:] != test.inputs.shape[1:] or train.scale != test.scale:
-        raise InputError(f"{where}: training inputs {_describe(train)} and test inputs {_describe(test)} must be alike")
-    found = train.task.outputs((train.targets, test.targets), classes, where)
+        if train.inputs.shape[1:] != part.inputs.shape[1:] or train.scale != part.scale:
+            others = f"{purpose} inputs {_describe(part)}"
+            raise InputError(f"{where}: training inputs {_describe(train)} and {others} must be alike")
+    found = train.task.outputs([part.targets for part in parts.values()], classes, where)
     return Dataset(
         train.inputs,
         train.targets,
@@ -204,6 +218,7 @@ def join_parts(train: Labelled, test: Labelled, where: str, classes: int | None 
         scale=train.scale,
         task=train.task,
         groups=train.groups,
+        held=(held.inputs, held.targets) if held else None,
     )
 
 
@@ -273,6 +288,8 @@ def as_streamed(dataset: Dataset, reading: BatchReader, workers: int) -> Dataset
     }
     if dataset.validation:
         parts["validation"] = _part(*dataset.validation, dataset)
+    if dataset.held:
+        parts["held"] = _part(*dataset.held, dataset)
     stream = BatchLoader(replace(reading, parts=parts, task=dataset.task, scale=dataset.scale), workers)
     stream.check()
     return replace(dataset, stream=stream)

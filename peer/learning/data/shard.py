@@ -7,7 +7,7 @@ that are held back are a peer's own, not trained on: by them it finds out how go
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -28,8 +28,8 @@ from peer.plugins import user_code_errors
 class HoldBack:
     """A share of one peer's training samples, by a stream of `data.seed` and the peer that nothing else uses."""
 
-    share: float
-    """More than 0, less than 1; at least one sample is drawn."""
+    share: float | Literal["given"]
+    """More than 0, less than 1; at least one sample is drawn. `given`: those that came with the data."""
     seed: int
     peer: str
 
@@ -38,6 +38,7 @@ class HoldBack:
 
         groups: (n,), of all training samples: none is held back in part.
         """
+        assert self.share != "given"
         count, seed = max(1, round(self.share * len(indices))), derive(self.seed, self.peer, "hold back")
         if groups is None:
             held, rest = draw(len(indices), count, seed)
@@ -49,6 +50,22 @@ class HoldBack:
                 "smaller share or more samples"
             )
         return indices[rest], indices[held]
+
+
+def split_off(hold_back: HoldBack | None, indices: Indices, dataset: Dataset) -> tuple[Indices, Indices | None]:
+    """What of a peer's training samples is left to train on, and what is held back; None if that is none of them.
+
+    InputError where validation samples came with the data and are not asked for, or the other way round.
+    """
+    given = hold_back is not None and hold_back.share == "given"
+    if given and dataset.held is None:
+        raise InputError(
+            "`hold_back: given` wants data with validation samples: a function that returns (x_train, y_train, "
+            "x_validation, y_validation, x_test, y_test), or three torch data sets; or write a share, `hold_back: 0.1`"
+        )
+    if dataset.held is not None and not given:
+        raise InputError("the data come with validation samples; write `hold_back: given`, or leave them out")
+    return hold_back.split(indices, dataset.groups) if hold_back and not given else (indices, None)
 
 
 @dataclass(frozen=True)
@@ -72,7 +89,7 @@ class Shard:
     own: bool = False
     """Whether this is the peer's own data, of which no other peer has a part."""
     held_back: Samples | None = None
-    """Training samples of the peer that it does not train on; None unless `hold_back` sets some aside."""
+    """Samples of the peer that it does not train on and judges its model by; None without `hold_back`."""
 
     def to(self, device: torch.device) -> "Shard":
         """Return it with all of its samples on the device, without a copy of those that are there."""
@@ -281,7 +298,8 @@ def target_mix(dataset: Dataset, indices: Indices) -> NDArray[np.float64]:
 
 
 def _shard(dataset: Dataset, indices: Indices, stage: Stage, tests: TestSets, hold_back: HoldBack | None) -> Shard:
-    trained, held = hold_back.split(indices, dataset.groups) if hold_back else (indices, None)
+    trained, held = split_off(hold_back, indices, dataset)
+    apart = dataset.held_samples() if held is None else dataset.train(held)
     train = stage.apply(dataset.train(trained))
     return Shard(
         train=train,
@@ -291,5 +309,5 @@ def _shard(dataset: Dataset, indices: Indices, stage: Stage, tests: TestSets, ho
         validation=tests.validation,
         names=dataset.names,
         task=dataset.task,
-        held_back=None if held is None else stage.apply(dataset.train(held)),
+        held_back=apart and stage.apply(apart),
     )

@@ -1,6 +1,12 @@
-"""How good a model is: one forward pass over the test set, from which every figure is made."""
+"""How good a model is: one forward pass over the test set, from which every figure is made.
 
-from collections.abc import Iterator, Mapping, Sequence
+After the last round a peer may look closer: how much each figure depends on the choice of test samples, which classes
+are taken for which, and, for its own eyes, what the model says of each sample.
+"""
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +20,9 @@ from peer.learning.data.samples import Samples
 from peer.learning.device import device_errors
 from peer.learning.model.model import Model
 from peer.learning.randomness import derive, draw_from, generators_in, global_stream, sample_streams
-from peer.learning.tasks import Task
+from peer.learning.tasks import Classification, Task
 from peer.learning.training import metrics
+from peer.learning.training.metrics import Judged
 from peer.plugins import user_code_errors
 
 EVALUATION_BATCH = 256
@@ -35,8 +42,12 @@ class EvaluationPass:
 
     def results(self) -> dict[str, float]:
         """The task's figures."""
+        return self.resampled(slice(None))
+
+    def resampled(self, among: NDArray[np.int64] | slice) -> dict[str, float]:
+        """The task's figures on the samples at some positions, of which each may occur several times."""
         with user_code_errors(self.task.name):
-            return self.task.judge(self.rows)
+            return self.task.judge(self.rows[among])
 
     @property
     def score(self) -> float:
@@ -85,7 +96,11 @@ class Evaluation:
         return self.local if chosen is None else chosen
 
 
-def measure(model: Model, samples: Samples, batch: int | None = None) -> EvaluationPass:
+Seen = Callable[[Any, Tensor], None]
+"""Called with a batch's outputs and targets (n, ...)."""
+
+
+def measure(model: Model, samples: Samples, batch: int | None = None, seen: Seen | None = None) -> EvaluationPass:
     """One pass in evaluation mode over `samples`, not empty, on the model's device; batch: else as the task says."""
     model.train(False)
     task, rows = model.task, list[Tensor]()
@@ -96,6 +111,8 @@ def measure(model: Model, samples: Samples, batch: int | None = None) -> Evaluat
             with user_code_errors(task.name), device_errors():
                 rows.append(task.tally(outputs, some.targets))
                 loss += task.loss(outputs, some.targets).double() * len(some.positions)
+                if seen is not None:
+                    seen(outputs, some.targets)
     tallied = torch.cat(rows).double().cpu().numpy()
     targets = samples.labels.cpu().numpy() if task.has_classes else np.empty(0)
     return EvaluationPass(task, tallied, targets, model.classes, float(loss) / len(samples))
@@ -140,3 +157,73 @@ def evaluate(
         local=accuracy if own else None,
         balanced=metrics.balanced_accuracy(recall),
     )
+
+
+def intervals(measured: EvaluationPass, resamples: int, seed: int) -> dict[str, tuple[float, float] | None]:
+    """The 95 % interval of each figure by the percentile bootstrap over the samples (Efron, 1979); None for a figure
+    that is defined in less than half of the resamples."""
+    rng, n = np.random.default_rng(seed), len(measured.rows)
+    drawn = [measured.resampled(rng.integers(n, size=n)) for _ in range(resamples)]
+    found: dict[str, tuple[float, float] | None] = {}
+    for figure in measured.task.figures:
+        values = np.array([one.get(figure.name, np.nan) for one in drawn])
+        known = values[np.isfinite(values)]
+        low, high = np.percentile(known, [2.5, 97.5]).tolist() if 2 * len(known) > resamples else (np.nan, np.nan)
+        found[figure.name] = None if np.isnan(low) else (low, high)
+    return found
+
+
+CLASS_FIGURES = ("sensitivity", "specificity", "precision", "f1", "auroc", "average-precision")
+MAX_NUMBERS = 1000
+"""Of a sample: a larger target, answer or output is no column of a table."""
+
+
+class Predictions:
+    """What a model says of each sample, gathered by `measure`: targets, answers and outputs (n, k) by these names, of
+    classification the probabilities in place of outputs."""
+
+    def __init__(self, task: Task) -> None:
+        self._task, self._parts = task, dict[str, list[NDArray[Any]]]()
+
+    def __call__(self, outputs: Any, targets: Tensor) -> None:
+        answers = self._task.answers(outputs)
+        told = outputs.double().softmax(1) if isinstance(self._task, Classification) else outputs
+        for name, part in {"target": targets, "answer": answers, "output": told}.items():
+            if isinstance(part, Tensor) and len(part) == len(targets) and part[0].numel() <= MAX_NUMBERS:
+                self._parts.setdefault(name, []).append(
+                    part.flatten(1).cpu().numpy() if part.ndim > 1 else part[:, None].cpu().numpy()
+                )
+
+    @property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        return {name: np.concatenate(parts) for name, parts in self._parts.items()}
+
+    def confusion(self, classes: int) -> NDArray[np.int64]:
+        """How many samples of class i are taken for class j, (classes, classes)."""
+        known = self.columns
+        pairs = known["target"][:, 0] * classes + known["answer"][:, 0]
+        return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
+
+    def by_class(self, classes: int) -> dict[str, list[float]]:
+        """Each figure of classes, of each class against all others; NaN where it is not defined."""
+        known, numbers = self.columns, np.arange(classes)
+        judged = Judged(known["output"], known["target"] == numbers, known["answer"] == numbers)
+        return {name: judged.of_classes(name).tolist() for name in CLASS_FIGURES}
+
+    def table(self, measured: EvaluationPass, names: Sequence[str]) -> str:
+        """A line of CSV for each sample, in the order of the test set; a task without classes has its figures of that
+        sample alone, too. names: of the classes, if they have any."""
+        made = {"sample": np.arange(len(measured.rows))[:, None], **self.columns}
+        heads, columns = list[str](), list[Any]()
+        for name, values in made.items():
+            named = names if name == "output" and len(names) == values.shape[1] else range(values.shape[1])
+            heads += [name] if values.shape[1] == 1 else [f"{name} {one}" for one in named]
+            columns += values.T.tolist()
+        if not measured.task.has_classes:
+            alone = [measured.resampled(slice(at, at + 1)) for at in range(len(measured.rows))]
+            heads += [figure.name for figure in measured.task.figures]
+            columns += [[one[figure.name] for one in alone] for figure in measured.task.figures]
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerows([heads, *zip(*columns, strict=True)])
+        return text.getvalue()

@@ -144,6 +144,8 @@ class Training(Settings):
     """Maximum norm of the trained part's gradient. FIRMA advises 1 for fewer than 200 samples per peer."""
     clip_value: Limit | None = None
     """Maximum element of the gradient, applied first."""
+    sampler: Literal["balanced"] | None = None
+    """`balanced`: each epoch draws as many samples as there are, with replacement, each class equally often."""
     accumulate: Annotated[int, Field(ge=1, le=100_000)] = 1
     """Batches per step, by their mean gradient."""
     precision: Precision = "float32"

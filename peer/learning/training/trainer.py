@@ -108,6 +108,13 @@ class TrainingStopped(Exception):
     """Raised inside a phase after `Trainer.stop`; the model is in an intermediate state and no longer of use."""
 
 
+def _balanced(labels: Tensor, generator: torch.Generator) -> Tensor:
+    """As many positions as labels int64 (n,), drawn with replacement, each class with the same probability."""
+    upto = (1 / torch.bincount(labels).double())[labels].cumsum(0)
+    points = torch.rand(len(labels), generator=generator, dtype=torch.float64) * upto[-1]
+    return torch.searchsorted(upto, points, right=True).clamp_(max=len(labels) - 1)
+
+
 class Trainer:
     """Trains a model on a shard that lies as two tensors on the model's device, or is read batch by batch.
 
@@ -361,8 +368,10 @@ class Trainer:
         generator = torch_generator(self._seed, self._peer, round, f"order {number}")
         pairs = has_batch_norm(self.model, part)
         for _ in epochs:
-            order = torch.randperm(len(self.samples), generator=generator).to(self.samples.device)
-            for batch in cut_batches(order, size, pairs=pairs):
+            order = torch.randperm(len(self.samples), generator=generator)
+            if self.how.sampler == "balanced":
+                order = _balanced(self.samples.labels.cpu(), generator)
+            for batch in cut_batches(order.to(self.samples.device), size, pairs=pairs):
                 self._check_stop()
                 yield batch
 

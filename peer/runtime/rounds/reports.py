@@ -13,18 +13,20 @@ again finds that model and its result intact, and uses them as they are.
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import isfinite, isnan, nan
 from typing import Any, Literal
 
 import torch
 
 from peer.errors import DivergedError, FailedError
+from peer.files import write_atomically
 from peer.learning.data.drift import stage_of
 from peer.learning.device import device_errors
 from peer.learning.export import load_if_intact, save_model
-from peer.learning.tasks import Task
-from peer.learning.training.evaluation import Evaluation, evaluate, measure
+from peer.learning.randomness import derive
+from peer.learning.tasks import Classification, Task
+from peer.learning.training.evaluation import Evaluation, Predictions, evaluate, intervals, measure
 from peer.learning.training.phase import Phase
 from peer.network.wire.messages import Resources, StatusReply
 from peer.runtime.lifecycle import PhaseTimes
@@ -51,8 +53,11 @@ from peer.telemetry.events import (
 from peer.telemetry.results import (
     BEST_MODEL,
     EVENTS,
+    MAX_CLASSES,
     MODEL,
+    PREDICTIONS,
     Best,
+    FinalFigures,
     ModelFigures,
     Result,
     close_torn_lines,
@@ -379,9 +384,33 @@ class Finish:
         """Write the model as it is, and the result. before: the figures before fine-tuning."""
         model = self._participant.learner.model
         await in_thread(save_model, model, self._out / MODEL)
+        final = await self._participant.learner.compute(self._look_closer)
         digest = await asyncio.to_thread(model.sha256)
         past = await asyncio.to_thread(history, self._out)
-        await in_thread(write_result, self._out, self._result(found, before, digest, past))
+        result = replace(self._result(found, before, digest, past), final=final)
+        await in_thread(write_result, self._out, result)
+
+    def _look_closer(self) -> FinalFigures | None:
+        """What `final_evaluation` asks for; its predictions are on disk before the result tells of them."""
+        wanted, id = self._spec.final_evaluation, self._participant.face.id
+        if wanted is None:
+            return None
+        model, shard = self._participant.learner.model, self._participant.learner.shard
+        predictions = Predictions(shard.task)
+        measured = measure(model, shard.test, seen=predictions)
+        spans = intervals(measured, wanted.resamples, derive(self._spec.seed, id, "intervals"))
+        named = shard.names.classes
+        if wanted.predictions:
+            write_atomically(self._out / PREDICTIONS, predictions.table(measured, named).encode())
+        if not isinstance(shard.task, Classification) or model.classes > MAX_CLASSES:
+            return FinalFigures(intervals=spans)
+        names = named or [*map(str, range(model.classes))]
+        by_class = predictions.by_class(model.classes)
+        classes = {
+            one: {figure: bounded(values[at]) for figure, values in by_class.items()} for at, one in enumerate(names)
+        }
+        confusion = tuple(map(tuple, predictions.confusion(model.classes).tolist()))
+        return FinalFigures(intervals=spans, classes=classes, confusion=confusion)
 
     def _result(
         self, found: ModelFigures, before: ModelFigures | None, digest: str, past: tuple[RoundDone, ...]

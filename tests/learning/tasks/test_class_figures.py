@@ -146,11 +146,27 @@ def test_weights_of_classes_weigh_the_loss() -> None:
     assert float(loss) == pytest.approx(float((w * -np.log(p)).sum() / w.sum()), rel=1e-5)
 
 
+@pytest.mark.parametrize("weights", [None, (1.0, 20.0, 0.5)])
+@pytest.mark.parametrize("gamma", [0.5, 2.0])
+def test_the_focal_loss_weighs_what_is_missed(gamma: float, weights: tuple[float, ...] | None) -> None:
+    """Σ w_y·(1 − p_y)^γ·(−log p_y) / Σ w_y over the batch; and its gradient is finite where p_y rounds to 1."""
+    logits, labels = some(3, 5)
+    logits[0, labels[0]] = 200
+    logits.requires_grad_()
+    loss = Classification(class_weights=weights, focal=gamma).loss(logits, labels)
+    p = logits.detach().double().softmax(1).numpy()[np.arange(len(labels)), labels.numpy()]
+    w = np.array(weights or (1, 1, 1))[labels.numpy()]
+    assert loss.item() == pytest.approx(float((w * (1 - p) ** gamma * -np.log(p)).sum() / w.sum()), rel=1e-5)
+    loss.backward()
+    assert logits.grad is not None
+    assert bool(logits.grad.isfinite().all())
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_weights_are_of_the_type_of_what_the_model_gives(dtype: torch.dtype) -> None:
     """As with `model: {dtype: bfloat16}`."""
     logits, labels = some(2, 5)
-    task = Classification(class_weights=(1.0, 20.0))
+    task = Classification(class_weights=(1.0, 20.0), focal=2.0)
     assert task_problem(task, logits.to(dtype), labels) is None
     assert float(task.loss(logits.to(dtype), labels)) == pytest.approx(float(task.loss(logits, labels)), rel=0.05)
 

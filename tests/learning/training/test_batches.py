@@ -6,8 +6,9 @@ from small_models import batch_norm_model, model, recorded, run, samples
 from torch import Tensor
 from torch.nn import functional
 
+from peer.learning.data.samples import InMemory
 from peer.learning.training.optimiser import SGD
-from peer.learning.training.phase import Phase
+from peer.learning.training.phase import Phase, Training
 from peer.learning.training.trainer import Trainer, TrainingStopped
 
 
@@ -93,3 +94,15 @@ def test_stop_ends_a_loop_of_ones_own() -> None:
         next(batches)
     with pytest.raises(TrainingStopped):
         trainer.logits(trainer.model.vector, trainer.samples.x, False, 1)
+
+
+def test_a_balanced_sampler_draws_each_class_equally_often() -> None:
+    y = torch.tensor([0] * 900 + [1] * 90 + [3] * 10)
+    rare = InMemory(torch.arange(4000.0).reshape(1000, 4), y)
+    trainer = Trainer(model(), rare, 1, "peer0", Training(sampler="balanced"))
+    drawn = torch.cat(list(trainer.batches(100, 1, epochs=3)))
+    assert len(drawn) == 3000
+    assert torch.bincount(y[drawn]).tolist() == pytest.approx([1000, 1000, 0, 1000], abs=120)
+    assert set(range(990, 1000)) <= set(drawn.tolist())
+    again = Trainer(model(), rare, 1, "peer0", Training(sampler="balanced"))
+    assert torch.equal(torch.cat(list(again.batches(100, 1, epochs=3))), drawn)

@@ -11,7 +11,7 @@ from pydantic import Field, JsonValue
 
 from peer.errors import InputError
 from peer.learning.data.batch_reader import Collate, TorchDataset
-from peer.learning.data.dataset import Dataset, Labelled, hold_out, join_parts, labelled
+from peer.learning.data.dataset import Dataset, Groups, Labelled, hold_out, join_parts, labelled
 from peer.learning.data.samples import Names
 from peer.learning.data.sources.base import Source
 from peer.learning.tasks import Task
@@ -22,7 +22,9 @@ NAME = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
 
 class UserSource(Source):
     """`function(**options)` returns (x, y), or (x_train, y_train, x_test, y_test), as in an npz file; or a map-style
-    `torch.utils.data.Dataset`, or two (train, test), read when needed.
+    `torch.utils.data.Dataset`, or two (train, test), read when needed. With validation samples: six arrays or three
+    data sets, those in the middle. With groups, of which none is on both sides of `holdout` or `hold_back`: (x, y,
+    groups), or `groups` of the training data set, a value a sample.
 
     It runs in every peer and must return the same each time.
     """
@@ -46,26 +48,29 @@ class UserSource(Source):
             return self._one_by_one([TorchDataset(one, self.name, self._collate()) for one in given], task)
         if self.collate:
             raise InputError(f"{self.name} returned arrays, of which torch makes batches; leave out `collate`")
-        if not isinstance(returned, tuple | list) or len(returned) not in (2, 4):
+        if not isinstance(returned, tuple | list) or len(returned) not in (2, 3, 4, 6):
             several = isinstance(returned, tuple | list)
             raise InputError(
-                f"{self.name} must return (x, y) or (x_train, y_train, x_test, y_test), or one or two torch data sets, "
+                f"{self.name} must return (x, y) or (x_train, y_train, x_test, y_test), or one to 3 torch data sets, "
                 f"not {f'{len(returned)} values' if several else f'a {type(returned).__name__}'}"
             )
         try:
             arrays = [np.asarray(part) for part in returned]
         except ValueError as error:
             raise InputError(f"{self.name} returned rows of different lengths: {error}") from error
-        columns = [tuple(map(str, getattr(part, "columns", ()))) for part in returned[::2]]
+        groups = _groups(arrays.pop(), len(arrays[1]), self.name) if len(arrays) == 3 else None
+        columns = [tuple(map(str, getattr(part, "columns", ()))) for part in returned[: len(arrays) : 2]]
         if all(columns) and len(set(columns)) > 1:
-            told = " and ".join(", ".join(names) for names in columns)
+            told = " and ".join(", ".join(names) for names in dict.fromkeys(columns))
             raise InputError(f"{self.name} returned training and test samples with other columns: {told}")
-        train = labelled(arrays[0], arrays[1], self.name, task)
-        if len(arrays) == 4:
-            test = labelled(arrays[2], arrays[3], self.name, task, "x_test", "y_test")
-        else:
-            train, test = hold_out(train, self.holdout, self.seed, self.name)
-        return replace(join_parts(train, test, self.name, self.classes), names=Names(columns[0]))
+        purposes = ("", "_validation", "_test") if len(arrays) == 6 else ("", "_test")
+        parts = [
+            labelled(x, y, self.name, task, f"x{purpose}", f"y{purpose}")
+            for x, y, purpose in zip(arrays[::2], arrays[1::2], purposes, strict=False)
+        ]
+        parts[0] = replace(parts[0], groups=groups)
+        train, *held, test = parts if parts[1:] else hold_out(parts[0], self.holdout, self.seed, self.name)
+        return replace(join_parts(train, test, self.name, self.classes, *held), names=Names(columns[0]))
 
     def _one_by_one(self, given: list[TorchDataset], task: Task) -> Dataset:
         """The data set, of which nothing is read but classes, and a few targets of a task without."""
@@ -77,9 +82,13 @@ class UserSource(Source):
         found = [one.targets(task) for one in given]
         known = found if task.has_classes else [np.zeros(one.shape[0], np.int64) for one in given]
         parts = [Labelled(one, targets, task) for one, targets in zip(given, known, strict=True)]
-        train, test = parts if len(parts) == 2 else hold_out(parts[0], self.holdout, self.seed, self.name)
-        count = task.outputs((found[0], found[-1]), self.classes, self.name)
-        return Dataset(train.inputs, train.targets, test.inputs, test.targets, count, task=task)
+        if (groups := getattr(given[0].dataset, "groups", None)) is not None:
+            parts[0] = replace(parts[0], groups=_groups(groups, len(parts[0].targets), self.name))
+        train, *between, test = parts if parts[1:] else hold_out(parts[0], self.holdout, self.seed, self.name)
+        held = (between[0].inputs, between[0].targets) if between else None
+        count = task.outputs(found, self.classes, self.name)
+        tested = (test.inputs, test.targets)
+        return Dataset(train.inputs, train.targets, *tested, count, task=task, held=held, groups=train.groups)
 
     def _collate(self) -> Collate | None:
         return _function(self.collate) if self.collate else None
@@ -92,10 +101,18 @@ class UserSource(Source):
             return function(**arguments)
 
 
+def _groups(given: Any, samples: int, name: str) -> Groups:
+    """The groups as numbers (n,); InputError unless each sample has one."""
+    groups = np.asarray(given)
+    if groups.shape != (samples,):
+        raise InputError(f"{name}: `groups` must have a value for each of {samples} samples, not {groups.shape}")
+    return np.unique(groups, return_inverse=True)[1].astype(np.int64)
+
+
 def _torch_data_sets(returned: Any) -> tuple[Any, ...]:
-    """The one or two of them that a function returned; none if it returned something else."""
+    """The one to three of them that a function returned; none if it returned something else."""
     given = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
-    return given if len(given) in (1, 2) and all(isinstance(one, torch.utils.data.Dataset) for one in given) else ()
+    return given if len(given) in (1, 2, 3) and all(isinstance(one, torch.utils.data.Dataset) for one in given) else ()
 
 
 def _function(name: str) -> Callable[..., Any]:
