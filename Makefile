@@ -44,7 +44,7 @@ $(INSTALLED): $(PACKAGES) pyproject.toml
 # Needs uv. Versions stay as they are where pyproject.toml allows it; UPGRADE=--upgrade takes the newest.
 lock:
 	printf 'pip\nsetuptools\n' | $(LOCK) - -o requirements/pip.txt
-	$(LOCK) pyproject.toml --extra test --extra encrypted --extra ssh --extra gpu --extra adapters --extra frameworks --extra browser --extra dask --extra docs --no-emit-package setuptools -o constraints.txt
+	$(LOCK) pyproject.toml --extra test --extra encrypted --extra ssh --extra gpu --extra adapters --extra frameworks --extra datasets --extra onnx --extra browser --extra dask --extra docs --no-emit-package setuptools -o constraints.txt
 
 demo: setup
 	$(VENV)/bin/dfl-launch run examples/demo.yaml --fresh
@@ -58,7 +58,7 @@ test-long: setup
 
 # What needs packages that most do not have.
 test-engines: setup
-	$(PY) -m $(PIP_INSTALL) -c constraints.txt 'dfl[adapters,browser,dask,docs,encrypted,frameworks,ssh]'
+	$(PY) -m $(PIP_INSTALL) -c constraints.txt 'dfl[adapters,browser,dask,datasets,docs,encrypted,frameworks,onnx,ssh]'
 	$(PY) -m pytest tests/engines
 
 check: setup

@@ -110,6 +110,13 @@ def parser() -> argparse.ArgumentParser:
     add("--certs", type=Path, metavar="DIR", help="copy the certificates that `certs` made there")
     add("--egress", choices=["peers", "any"], help="where peers may connect to (default: any if they download data)")
 
+    add = command("export", "commands.artifacts", "write a peer's model as other programs take it")
+    add("peer", type=Path, metavar="DIR", help="a peer's directory, such as runs/demo/peer0")
+    add("--to", type=Path, required=True, metavar="TARGET", help="a new file or directory")
+    formats = "state-dict (default), torchscript, onnx, or what packages bring, such as pretrained"
+    add("--format", default="state-dict", metavar="NAME", help=formats)
+    add("--code", type=Path, metavar="DIR", help="import a custom model or task from there")
+
     add = command("compare", "commands.compare", "compare a run with local-only training")
     add("run", type=Path, metavar="DIR", help="a finished run")
     add("alone", type=Path, metavar="SOLO", help="a finished run of `solo` by the same peers")

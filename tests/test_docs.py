@@ -106,6 +106,8 @@ def anchors(page: Path) -> set[str]:
 def test_yaml_is_accepted(page: Path, tmp_path: Path) -> None:
     """A block with `federation:` is a peer's file, of the page's first federation with that id; others are a spec."""
     federation = ""
+    if page.name == "huggingface.md":
+        write_what_it_names(tmp_path)
     for text in blocks(page, "yaml"):
         file = tmp_path / "file.yaml"
         if text.startswith("hosts:"):
@@ -127,6 +129,15 @@ def test_yaml_is_accepted(page: Path, tmp_path: Path) -> None:
         (tmp_path / "federation.yaml").write_text(federation or ring, encoding="utf-8")
         file.write_text(text, encoding="utf-8")
         load_peer(file)
+
+
+def write_what_it_names(folder: Path) -> None:
+    """A model's folder, as far as it is looked into without the library, and two notes."""
+    (folder / "models" / "bert").mkdir(parents=True)
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (folder / "models" / "bert" / name).write_text("{}")
+    notes = ({"note": "a rash", "diagnosis": "skin"}, {"note": "a cough", "diagnosis": "lung"})
+    (folder / "notes.jsonl").write_text("\n".join(map(json.dumps, notes)))
 
 
 @each_page

@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
@@ -32,7 +32,7 @@ from peer.learning.model.settings import ModelSettings
 from peer.learning.model.shape_check import Example
 from peer.learning.model.weights import open_weights, tensor_file_errors
 from peer.learning.model.zoo import build, make_split
-from peer.learning.named_tensors import content_sha256
+from peer.learning.named_tensors import content_sha256, named_sha256
 from peer.learning.tasks import Task, task_class
 
 Shape = tuple[PositiveInt, ...]
@@ -45,6 +45,7 @@ def save_model(model: Model, path: str | Path) -> None:
     and, where they are needed, further `settings`; `head` lists the head's tensors where their names do not tell;
     `columns` and `class_names` what data with names call them; `standard` the `means` and `deviations` by which inputs
     were standardised; `imputed`, of columns that may lack values, the `value` for those and the `rule` that found it.
+    Frozen tensors that the model's maker makes again are left out; `omitted` is their SHA-256.
     """
     described = {"model": model.name, "shape": model.shape, "classes": model.classes}
     described["task"] = {"name": model.task.name} | model.task.model_dump(mode="json", exclude_defaults=True)
@@ -60,8 +61,10 @@ def save_model(model: Model, path: str | Path) -> None:
         if model.standard.imputed is not None:
             found = zip(model.names.rules.items(), model.standard.imputed[model.names.places].tolist(), strict=True)
             described["imputed"] = {name: {"rule": rule, "value": value} for (name, rule), value in found}
+    if omitted := model.rebuilt:
+        described["omitted"] = named_sha256(omitted)
     metadata = {key: json.dumps(value) for key, value in described.items()}
-    _write(Path(path), safetensors.torch.save(state_dict(model), metadata))
+    _write(Path(path), safetensors.torch.save(_copies(model.state(), without=omitted), metadata))
 
 
 def state_dict(model: Model) -> dict[str, Tensor]:
@@ -69,7 +72,12 @@ def state_dict(model: Model) -> dict[str, Tensor]:
 
     One tensor that a module has twice stands under the first of its names.
     """
-    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state().items()}
+    return _copies(model.state())
+
+
+def _copies(tensors: Mapping[str, Tensor], without: Collection[str] = ()) -> dict[str, Tensor]:
+    kept = {name: tensor for name, tensor in tensors.items() if name not in without}
+    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in kept.items()}
 
 
 def load_model(path: str | Path, *, user_model: str | None = None, user_task: str | None = None) -> Model:
@@ -86,17 +94,22 @@ def load_model(path: str | Path, *, user_model: str | None = None, user_task: st
             f"{path} is of a model of several inputs, which load_model cannot open; build that model yourself and load "
             "the tensors with safetensors.torch.load_file"
         )
-    name, told = described.model, described.task.name
-    own = {"user_model": (name, user_model), "user_task": (told, user_task)}
-    needed = {key: theirs for key, (theirs, _) in own.items() if ":" in theirs}
-    if any(":" in theirs and theirs != ours for theirs, ours in own.values()):
+    name, needed = described.model, described.own_code
+    ours = {"user_model": user_model, "user_task": user_task}
+    if any(theirs != ours[key] for key, theirs in needed.items()):
         keys = ", ".join(f"{key}={theirs!r}" for key, theirs in needed.items())
         raise InputError(f"{path} needs your own code; if you trust it: load_model(path, {keys})")
     if ":" not in name:
         _refuse_another(path, described, shape, tensors)
     example = Example.zeros(shape, described.classes, _task(path, described.task))
     model = build(described.as_settings(path), example, seed=0)
-    model.load(tensors)
+    omitted = model.rebuilt if described.omitted else {}
+    if described.omitted and (found := named_sha256(omitted)) != described.omitted:
+        raise InputError(
+            f"{path} goes with frozen weights sha256:{described.omitted}, and {name} makes sha256:{found}; give it the "
+            "files of which it made them before"
+        )
+    model.load({**omitted, **tensors})
     model.train(False)
     model.names = described.names
     model.standard = described.as_tensors()
@@ -107,7 +120,7 @@ def load_if_intact(model: Model, path: Path, sha256: str) -> bool:
     """Whether the file has weights with that checksum (`model_sha256` of a result): then `model` takes them over."""
     try:
         with open_weights(path) as stored:
-            tensors = {name: one.read() for name, one in stored.items()}
+            tensors = {**model.rebuilt, **{name: one.read() for name, one in stored.items()}}
         if content_sha256(tensors) != sha256:
             return False
         model.load(tensors)
@@ -130,6 +143,12 @@ def has_one_input(path: str | Path) -> bool:
     there."""
     with _opened(Path(path)) as file:
         return ModelFileHeader.from_file(file).one_shape is not None
+
+
+def own_code(path: str | Path) -> dict[str, str]:
+    """What `load_model` wants to be told of a file, `user_model` and `user_task`. InputError as there."""
+    with _opened(Path(path)) as file:
+        return ModelFileHeader.from_file(file).own_code
 
 
 class HeaderTask(BaseModel):
@@ -165,6 +184,7 @@ class ModelFileHeader(BaseModel):
     class_names: Json[tuple[str, ...]] = ()
     standard: Json[HeaderStandardisation] | None = None
     imputed: Json[dict[str, HeaderImputation]] = Field(default_factory=dict)
+    omitted: Json[str] = ""
 
     @model_validator(mode="after")
     def _of_one_size(self) -> Self:
@@ -187,6 +207,12 @@ class ModelFileHeader(BaseModel):
     @property
     def names(self) -> Names:
         return Names(self.columns, self.class_names, {name: one.rule for name, one in self.imputed.items()})
+
+    @property
+    def own_code(self) -> dict[str, str]:
+        """The code of somebody's own that it names, by argument of `load_model`."""
+        named = {"user_model": self.model, "user_task": self.task.name}
+        return {key: name for key, name in named.items() if ":" in name}
 
     def as_tensors(self) -> Standardisation | None:
         """How inputs are imputed and standardised; None if they are not."""

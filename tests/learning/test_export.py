@@ -14,12 +14,34 @@ from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save_file
 
 from peer.errors import FailedError, InputError
-from peer.learning.export import export_state_dict, has_one_input, load_model, save_model, state_dict
+from peer.learning.export import export_state_dict, has_one_input, load_if_intact, load_model, save_model, state_dict
 from peer.learning.model.layout import Patterned
 from peer.learning.model.model import Model
+from peer.learning.model.settings import ModelSettings
 from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
 from peer.learning.tasks import Classification
+
+READING = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    rebuilt_names = ("base.weight",)
+
+    def __init__(self, shape, classes, path):
+        super().__init__()
+        self.base, self.head = nn.Linear(shape[0], 5), nn.Linear(5, classes)
+        self.base.requires_grad_(False).weight.copy_(torch.load(path))
+
+    def forward(self, x):
+        return self.head(self.base(x))
+
+
+def net(shape, classes, path):
+    return Net(shape, classes, path)
+"""
 
 
 def test_a_saved_model_predicts_the_same_after_three_lines(tmp_path: Path) -> None:
@@ -61,6 +83,28 @@ def test_batch_norm_counters_are_saved(tmp_path: Path) -> None:
     model.counters["extractor.bn1.num_batches_tracked"] += 7
     save_model(model, tmp_path / "m")
     assert load_model(tmp_path / "m").sha256() == model.sha256()
+
+
+def test_what_a_maker_reads_again_is_left_out_and_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "reading.py").write_text(READING)
+    monkeypatch.syspath_prepend(tmp_path)
+    torch.save(torch.ones(5, 4), tmp_path / "base.pt")
+    settings = ModelSettings(name="reading:net", head=("head.*",), options={"path": str(tmp_path / "base.pt")})
+    trained = build(settings, Example.zeros((4,), 3), seed=5)
+    save_model(trained, tmp_path / "m")
+    assert load_file(tmp_path / "m").keys() == {"head.weight", "head.bias", "base.bias"}
+
+    model = load_model(tmp_path / "m", user_model="reading:net")
+    assert (model.sha256(), model.frozen["base.weight"].sum()) == (trained.sha256(), 20)
+    again = build(settings, Example.zeros((4,), 3), seed=6)
+    assert load_if_intact(again, tmp_path / "m", trained.sha256())
+    begun = build(settings.model_copy(update={"weights": tmp_path / "m"}), Example.zeros((4,), 3), seed=7)
+    assert begun.sha256() == trained.sha256()
+
+    torch.save(torch.zeros(5, 4), tmp_path / "base.pt")
+    with pytest.raises(InputError, match=r"goes with frozen weights sha256:.* give it the files"):
+        load_model(tmp_path / "m", user_model="reading:net")
+    assert not load_if_intact(build(settings, Example.zeros((4,), 3), seed=6), tmp_path / "m", trained.sha256())
 
 
 def test_a_plain_state_dict_loads_into_the_plain_modules(tmp_path: Path) -> None:

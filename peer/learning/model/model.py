@@ -231,6 +231,13 @@ class Model:
         return {part: self.part(part).stop - self.part(part).start for part in PARTS}
 
     @property
+    def rebuilt(self) -> Mapping[str, Tensor]:
+        """What is frozen and its maker makes again from what it has read, as `rebuilt_names` of the module say: no file
+        need hold it."""
+        names = getattr(self.module, "rebuilt_names", ())
+        return {name: tensor for name, tensor in self.frozen.items() if name in names}
+
+    @property
     def remarks(self) -> tuple[str, ...]:
         """What is to be said of it beside its sizes: how much of it is frozen, and what it has from a file."""
         held = sum(tensor.numel() for tensor in self.frozen.values())

@@ -127,7 +127,7 @@ def _check_all(model: Model, path: Path, stored: Mapping[str, StoredTensor], wan
     """InputError unless the file has every tensor of the model in its shape, and no other."""
     own = model.state()
     hint = "give the weights of this model, or write `partial: true` beside `weights`"
-    if missing := sorted(own.keys() - {*wanted.values()}):
+    if missing := sorted(own.keys() - {*wanted.values()} - model.rebuilt.keys()):
         raise InputError(f"{path} lacks {_some_names(missing)} of model {model.name}; {hint}")
     if unknown := sorted(stored.keys() - wanted.keys()):
         raise InputError(f"{path} has {_some_names(unknown)}, which model {model.name} has not; {hint}")

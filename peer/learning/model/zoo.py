@@ -252,7 +252,10 @@ def build(
     if made.frozen and stream != "shared":
         made.copy_from(_drawn(settings, example, derive(seed, "init", "shared"), device, gradient).frozen)
     if settings.weights:
+        rebuilt = named_sha256(made.rebuilt)
         made.loaded = load_weights(made, settings.weights, partial=settings.partial)
+        if named_sha256(made.rebuilt) != rebuilt:
+            made.module.rebuilt_names = ()  # type: ignore[assignment]
     if made.frozen:
         made.facts = (f"frozen weights sha256:{made.frozen_sha256}",)
     if settings.weights and stream == "shared":
