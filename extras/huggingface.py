@@ -20,7 +20,7 @@ from functools import cache
 from importlib.metadata import version
 from inspect import signature
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -95,8 +95,11 @@ class HuggingFace(Preset):
     """Tokens after which a text is cut off; by default 128, or as many as the model takes."""
     adapter: Literal["lora"] | Lora | None = None
     """None: all weights are trained."""
+    group: str | None = None
+    """The column of what is held out as a whole, such as a patient."""
     judged_by: tuple[str, ...] = ()
     class_weights: tuple[float, ...] = ()
+    focal: float | None = None
 
     def blocks(self, folder: Path) -> Mapping[str, Any]:
         here, train = _model_folder(folder / Path(self.model).expanduser()), folder / Path(self.train).expanduser()
@@ -112,7 +115,7 @@ class HuggingFace(Preset):
         if self.adapter:
             network["adapter"] = (Lora() if self.adapter == "lora" else self.adapter).model_dump(mode="json")
         texts: dict[str, Any] = {"path": str(here), "text": self.text, "label": self.label, "labels": labels}
-        texts |= {"max_length": self._length(here), "test": self._test(folder, train)}
+        texts |= {"max_length": self._length(here), "test": self._test(folder, train), "group": self.group}
         data: dict[str, Any] = {"name": f"{__name__}:read", "root": str(train), "options": texts}
         return {
             "task": self._task(here),
@@ -130,8 +133,8 @@ class HuggingFace(Preset):
         return self.max_length or min(128, most or 128)
 
     def _task(self, here: Path) -> dict[str, Any]:
-        judged = {"judged_by": [*self.judged_by], "class_weights": [*self.class_weights]}
-        given = {key: value for key, value in judged.items() if value}
+        judged = {"judged_by": [*self.judged_by], "class_weights": [*self.class_weights], "focal": self.focal}
+        given = {key: value for key, value in judged.items() if value not in ([], None)}
         if self.label:
             return {"name": f"{__name__}:Classes", **given}
         if unfit := [*given, *(["labels"] if self.labels else [])]:
@@ -148,13 +151,17 @@ class HuggingFace(Preset):
                 "`labels` of `huggingface` is missing: each peer has a file of its own, and all must number the "
                 "classes alike; list them, such as labels: [benign, malignant]"
             )
-        found = {label for _, _, label in _rows(train, self.text, self.label)}
+        found = {row.label for row in _rows(train, self.text, self.label)}
         return sorted(found, key=lambda one: (0, int(one), one) if one.isdecimal() else (1, 0, one))
 
     def _test(self, folder: Path, train: Path) -> str | None:
         """Where the test file lies, seen from the folder of the training file: each peer may have its own."""
         if self.test is None:
             return None
+        if self.group:
+            raise InputError(
+                "`group` of `huggingface` says what is held out together; leave it out, as there is a `test`"
+            )
         found = os.path.relpath(folder / Path(self.test).expanduser(), train.parent)
         if names_peers(Path(found)):
             raise InputError(
@@ -171,22 +178,24 @@ def read(
     label: str | None,
     labels: Sequence[str],
     max_length: int,
-    test: str | None,
+    test: str | None = None,
+    group: str | None = None,
 ) -> tuple[NDArray[Any], ...]:
     """Tokens (n, max_length) and targets of a file of texts, and of its test file, if there is one: classes (n,), or
-    without `label` the next token at each place (n, max_length)."""
+    without `label` the next token at each place (n, max_length). With `group` that column, too, (n,)."""
     here, given, least = Path(path), list[NDArray[Any]](), 1 if label else 2
     for file in [root, *([root.parent / test] if test else [])]:
-        rows = [*_rows(file, text, label)]
-        if wrong := next((row for row in rows if label and row[2] not in labels), None):
-            raise InputError(f"{wrong[0]}: `{label}` is `{wrong[2]}`; the classes are {', '.join(labels)}")
+        rows = [*_rows(file, text, label, group)]
+        if wrong := next((row for row in rows if label and row.label not in labels), None):
+            raise InputError(f"{wrong.where}: `{label}` is `{wrong.label}`; the classes are {', '.join(labels)}")
         if max_length > (most := _tokenizer(here).model_max_length):
             raise InputError(f"`max_length` is {max_length}, and the tokenizer in {here} makes {most} tokens at most")
-        x = tokens(here, [row[1] for row in rows], max_length)
+        x = tokens(here, [row.text for row in rows], max_length)
         if (short := (x != OVER).sum(1) < least).any():
-            raise InputError(f"{rows[int(short.argmax())][0]}: `{text}` makes fewer than {least} tokens; leave it out")
-        given += [x, np.array([labels.index(row[2]) for row in rows], np.int64) if label else _next(x)]
-    return tuple(given)
+            where = rows[int(short.argmax())].where
+            raise InputError(f"{where}: `{text}` makes fewer than {least} tokens; leave it out")
+        given += [x, np.array([labels.index(row.label) for row in rows], np.int64) if label else _next(x)]
+    return (*given, np.array([row.group for row in rows])) if group else tuple(given)
 
 
 def tokens(folder: str | Path, texts: Sequence[str], max_length: int) -> NDArray[np.int32]:
@@ -204,17 +213,24 @@ def _next(x: NDArray[Any]) -> NDArray[np.int64]:
     return np.where(after == OVER, IGNORED, after)
 
 
-def _rows(file: Path, text: str, label: str | None) -> Iterator[tuple[str, str, str]]:
-    """Where each row stands, its text and its label; InputError for one that lacks either."""
+class Row(NamedTuple):
+    where: str
+    text: str
+    label: str
+    group: str
+
+
+def _rows(file: Path, text: str, label: str | None, group: str | None = None) -> Iterator[Row]:
+    """Each row of a file; InputError for one that lacks something."""
     for where, row in _raw(file):
-        for column in (text, *([label] if label else [])):
+        for column in filter(None, (text, label, group)):
             if column not in row:
                 raise InputError(f"{where}: has no column `{column}`, but {', '.join(map(str, row))}")
             if row[column] is None or not str(row[column]).strip():
                 raise InputError(f"{where}: `{column}` is empty; fill it in or leave it out")
         if not isinstance(row[text], str):
             raise InputError(f"{where}: `{text}` is no text but {row[text]!r}")
-        yield where, row[text], _label(row[label]) if label else ""
+        yield Row(where, row[text], _label(row[label]) if label else "", str(row[group]) if group else "")
 
 
 def _label(given: Any) -> str:

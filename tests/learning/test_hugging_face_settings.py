@@ -73,6 +73,7 @@ def test_each_peer_has_its_own_files(folder: Path) -> None:
         ({"text": "txt"}, r"notes.jsonl, line 1: has no column `txt`, but note, of"),
         ({"train": "none.csv"}, r"none.csv: No such file or directory; `train` and `test` are JSON lines"),
         ({"max_length": 65}, "`max_length` of `huggingface` is 65, and .* takes 64 tokens"),
+        ({"group": "of", "test": "t.csv"}, "`group` of `huggingface` says what is held out together"),
         ({"adapter": "lora"}, "has no weights, and an `adapter` is for those of a model"),
         ({"labels": ["a", "a"]}, "two or more, each once, not a, a"),
         ({"label": None, "judged_by": ["f1"]}, "`judged_by` of `huggingface` is for classes; name their column"),
@@ -97,7 +98,7 @@ def test_what_is_refused(given: dict[str, Any], told: str, folder: Path) -> None
 def test_a_row_that_cannot_be_used_is_named(lines: str, told: str, folder: Path) -> None:
     (folder / "notes.jsonl").write_text(lines)
     with pytest.raises(InputError, match=told):
-        read(folder / "notes.jsonl", str(folder / "bert"), "note", "of", ["lung", "skin"], 8, None)
+        read(folder / "notes.jsonl", str(folder / "bert"), "note", "of", ["lung", "skin"], 8)
 
 
 def test_a_folder_without_a_tokenizer(folder: Path) -> None:
