@@ -281,7 +281,7 @@ def lines(file: BinaryIO, longest: int = MAX_LINE_BYTES) -> Iterator[bytes]:
 
 PEER_FILES = (
     *("audit.jsonl", "events.jsonl", "log.txt", "log.txt.1", "model.safetensors", "model.best.safetensors"),
-    *("result.json", "checkpoint", "complete", "journal", "pid", "run.json", "trace"),
+    *("predictions.csv", "result.json", "checkpoint", "complete", "journal", "pid", "run.json", "trace"),
 )
 """Names of what a peer writes; anything else in its directory is left as it is."""
 

@@ -24,7 +24,8 @@ def final_rows(data: RunData) -> Iterator[Row]:
 
 
 def confusion_rows(data: RunData) -> Iterator[Row]:
-    """How many test samples of a class all peers together take for a class; share: of the class's own."""
+    """How many test samples of a class peers take for a class, added up over the peers, which may have the same
+    samples; share: of the class's own."""
     told = [peer.final for peer in data.summary.per_peer if peer.final] if data.summary else []
     named = [one for one in told if one.classes and len(one.classes) == len(one.confusion)]
     for true in dict.fromkeys(name for one in named for name in one.classes):
@@ -90,7 +91,8 @@ def confusion_figure(document: ReportDocument) -> ReportFigure:
     return ReportFigure(
         "confusion",
         "Which class is taken for which",
-        "Test samples of the class at the left that are taken for the class at the bottom, of all peers together.",
+        "How often a peer's last model takes a test sample of the class at the left for the class at the bottom, added "
+        "up over the peers, which may be tested on the same samples.",
         ("confusion",),
         {
             "data": {"name": "confusion"},

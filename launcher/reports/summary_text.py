@@ -116,14 +116,15 @@ def summary_lines(summary: Summary, spec: Spec) -> list[str]:
 
 
 MAX_INTERVALS = 8
+"""Peers, and figures of each, that are told."""
 
 
 def interval_lines(summary: Summary) -> list[str]:
-    """Each peer's figures with their 95 % intervals."""
+    """The peers' first figures with their 95 % intervals."""
     told = []
     for peer in summary.per_peer:
         intervals = peer.final.intervals if peer.final else {}
-        known = [(name, *interval) for name, interval in intervals.items() if interval]
+        known = [(name, *interval) for name, interval in [*intervals.items()][:MAX_INTERVALS] if interval]
         spans = [f"{name} {number(peer.figures.get(name))} ({number(a)} to {number(b)})" for name, a, b in known]
         told += [f"  {peer.id}: {', '.join(spans)}"] if spans else []
     more = [f"  and {len(told) - MAX_INTERVALS} more in summary.json"] if len(told) > MAX_INTERVALS else []

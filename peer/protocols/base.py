@@ -412,6 +412,10 @@ class Protocol(Settings):
         loss of its own, say."""
         return self.why_optimiser_is_fixed() or self.why_steps_are_fixed()
 
+    def why_loss_is_fixed(self) -> str | None:
+        """Why classes cannot be weighed by `focal`, `class_weights` or `training.sampler`; None if they can."""
+        return None
+
     def why_figures_stay(self) -> str | None:
         """Why peers must not tell each other how good their models are; None if they may."""
         return None

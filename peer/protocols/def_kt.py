@@ -45,6 +45,9 @@ class DefKT(Protocol):
     def why_optimiser_is_fixed(self) -> str:
         return "the two models of a pair learn from each other in the same steps of SGD"
 
+    def why_loss_is_fixed(self) -> str:
+        return "two models learn from each other by cross entropy and divergence"
+
     def why_steps_are_fixed(self) -> str:
         return "each batch is a step of two models, and only one of them would be trained so"
 

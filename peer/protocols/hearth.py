@@ -61,6 +61,9 @@ class Hearth(MeanExtractor):
     def why_training_is_fixed(self) -> str:
         return "it trains on a loss of its own, by the local label prior"
 
+    def why_loss_is_fixed(self) -> str:
+        return "its own loss corrects the local label prior already"
+
     async def start(self, peer: Peer, init: Init) -> None:
         output_bias(peer)
         await common_start(peer, init, "extractor")

@@ -67,7 +67,8 @@ def load_shard(config: PeerConfig, spec: Spec, round: int, common: SharedData | 
                 some and some.changed(labels=flip_labels(some.labels, rate, shard.classes, spec.seed, config.id))
                 for some in (shard.train, shard.held_back)
             )
-            return replace(shard, train=train or shard.train, held_back=held)
+            given = spec.hold_back == "given"  # not of its training samples
+            return replace(shard, train=train or shard.train, held_back=shard.held_back if given else held)
     return shard
 
 

@@ -17,7 +17,7 @@ NOT_COMPARED = ("format", "code", "recording", "metrics", "tensorboard", "tracke
 """Keys of a spec in which peers may differ."""
 PLACES = ("path", "root")
 """Keys that say where something lies on one machine."""
-OWN = (("task",), ("model", "options"), ("data", "options"), ("training", "loop"))
+OWN = (("task",), ("model", "options"), ("data", "options"), ("training", "loop"), ("training", "step"))
 """The blocks whose keys a user's own code may choose, and where it may take those."""
 ADDED: Mapping[str, Any] = {
     "task.judged_by": ["accuracy"],

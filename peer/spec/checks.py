@@ -87,6 +87,9 @@ def _features(spec: "Spec") -> Iterator[str]:
         yield from _cannot(protocol, f"train with another {key}", reason, f"leave out `training.{key}`")
     if step := training.changes_gradient:
         yield from _cannot(protocol, f"train by `training.{step}`", protocol.why_steps_are_fixed(), "leave it out")
+    weighed = [f"task.{key}" for key in ("focal", "class_weights") if getattr(spec.task, key, None)]
+    if weighed := [*weighed, *(["training.sampler"] if training.sampler else [])]:
+        yield from _cannot(protocol, f"weigh classes by `{weighed[0]}`", protocol.why_loss_is_fixed(), "leave it out")
     if training.sampler and not spec.task.has_classes:
         yield f"`training.sampler` goes by classes, which the task `{spec.task.name}` has not; leave it out"
     if training.loop:

@@ -100,7 +100,11 @@ class Spec(Settings):
     """End all peers once the `hold_back` figures stop improving."""
     finetune: FineTune | None = None
     """Local training after the last round."""
-    final_evaluation: Annotated[FinalEvaluation | None, BeforeValidator(_block_if_true)] = None
+    final_evaluation: Annotated[
+        FinalEvaluation | None,
+        BeforeValidator(_block_if_true),
+        Wanted("`true`, or a block such as {resamples: 1000, predictions: true}"),
+    ] = None
     """[Intervals, figures of each class](running.md#how-sure-a-figure-is) and, if wanted, predictions, at the end:
     `true`, or a block."""
     test: Test | None = Field(default_factory=lambda earlier: _test_of(earlier["task"]))

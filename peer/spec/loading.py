@@ -15,7 +15,7 @@ from peer.learning.data.sources import SOURCES, source_type
 from peer.learning.model.settings import ModelSettings
 from peer.learning.model.zoo import MODELS
 from peer.learning.tasks import TASKS, task_class
-from peer.plugins import Preset, import_from, installed, load_object
+from peer.plugins import Preset, import_from, installed, load_object, user_input_errors
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.settings import Settings, of_peer
 from peer.spec.agreement import OWN, PLACES, user_code, with_block
@@ -30,6 +30,8 @@ FIRST_PORT = 7700
 KINDS = {"protocol": "protocols", "model": "models", "task": "tasks", "data": "data"}
 """What installed packages bring, by the block that names it."""
 
+MADE_BY_PRESETS = {"task", "model", "data", "training"}
+"""The blocks for which a preset may stand: what is trained, and not with whom or how safely."""
 KEYS_FOR_ALL_PEERS = ("partition", "validation", "drift", "standardize", "impute")
 """Keys of the federation's `data` that are about all peers together, so that data of a peer's own have none of them."""
 
@@ -107,20 +109,28 @@ def resolve(
 def _fill_from_preset(content: dict[str, Any], document: Document) -> None:
     """Put the blocks that `task: {NAME: ...}` stands for into the content, below what it says itself."""
     block = content.get("task")
-    if not isinstance(block, dict) or "name" in block or len(block) != 1:
+    if not isinstance(block, dict) or "name" in block or not block:
         return
-    ((name, given),) = block.items()
-    if name not in installed("tasks"):
-        raise InputError(
-            f"{document.where(('task', name))}: `task` wants a `name`, or one of what is installed; "
-            f"{suggest(name, [*TASKS, *installed('tasks')])}"
-        )
-    kind = load_object(installed("tasks")[name].value)
+    name, given = next(iter(block.items()))
+    where, brought = document.where(("task", name)), installed("tasks")
+    if name not in brought:
+        known = suggest(name, [*TASKS, *brought])
+        raise InputError(f"{where}: `task` wants a `name`, or one of what is installed; {known}")
+    if len(block) > 1:
+        raise InputError(f"{where}: `task` takes `{name}` alone; leave out `{[*block][1]}`, or write it into `{name}`")
+    kind = load_object(brought[name].value, Preset)
     if not (isinstance(kind, type) and issubclass(kind, Preset)):
-        raise InputError(f"{document.where(('task', name))}: write `task: {name}`, or `task: {{name: {name}, ...}}`")
+        raise InputError(f"{where}: write `task: {name}`, or `task: {{name: {name}, ...}}`")
+    if given is None:
+        raise InputError(f"{where}: `{name}` is empty; write its settings there")
     if not isinstance(given, dict):
-        given = {next(iter(kind.model_fields)): given}
-    made = validate(kind, given, document.below(("task", name)), {}).blocks(document.path.parent.resolve())
+        given = dict.fromkeys([*kind.model_fields][:1], given)
+    preset, folder = validate(kind, given, document.below(("task", name)), {}), document.path.parent.resolve()
+    with user_input_errors(f"{where}: `{name}` fails"):
+        made = {**preset.blocks(folder)}
+    if wrong := (made.keys() - MADE_BY_PRESETS) or ({"task"} - made.keys()):
+        does = "makes" if wrong & made.keys() else "does not make"
+        raise InputError(f"{where}: `{name}` {does} `{min(wrong)}`, against the rules of presets; tell who wrote it")
     content.update({key: _over(value, content.get(key) if key != "task" else None) for key, value in made.items()})
 
 
@@ -128,7 +138,7 @@ def _placed(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The content with `path` and `root` of a user's own blocks taken from the folder, as those of `data` are."""
 
     def from_folder(block: Mapping[str, Any]) -> dict[str, Any]:
-        texts = {key: block[key] for key in PLACES if isinstance(block.get(key), str)}
+        texts = {key: block[key] for key in PLACES if isinstance(block.get(key), str) and "://" not in block[key]}
         return {**block, **{key: str(folder / Path(text).expanduser()) for key, text in texts.items()}}
 
     for place in OWN:

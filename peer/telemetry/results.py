@@ -36,8 +36,10 @@ def traced(round: int) -> str:
     return f"trace/round-{round:04d}.safetensors"
 
 
-MAX_CLASSES = 20
+MAX_FIGURES, MAX_CLASSES = 64, 20
 """More classes are told neither one by one nor by which is taken for which."""
+OfClass = Annotated[dict[str, FigureValue], Field(max_length=MAX_FIGURES)]
+Counts = Annotated[tuple[Count, ...], Field(max_length=MAX_CLASSES)]
 Seconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 
@@ -68,11 +70,11 @@ class ModelFigures:
 class FinalFigures:
     """The closer look at the last model that `final_evaluation` asks for."""
 
-    intervals: dict[str, tuple[FiniteFloat, FiniteFloat] | None]
+    intervals: Annotated[dict[str, tuple[FiniteFloat, FiniteFloat] | None], Field(max_length=MAX_FIGURES)]
     """The 95 % interval of each of the task's figures; None where it is not defined."""
-    classes: Annotated[dict[str, dict[str, FigureValue]], Field(max_length=MAX_CLASSES)] = field(default_factory=dict)
+    classes: Annotated[dict[str, OfClass], Field(max_length=MAX_CLASSES)] = field(default_factory=dict)
     """Figures of each class against all others, by its name: of `classification` with at most 20 classes."""
-    confusion: Annotated[tuple[tuple[Count, ...], ...], Field(max_length=MAX_CLASSES)] = ()
+    confusion: Annotated[tuple[Counts, ...], Field(max_length=MAX_CLASSES)] = ()
     """How many test samples of each class (rows) were taken for each class (columns)."""
 
 

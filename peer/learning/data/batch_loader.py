@@ -110,14 +110,17 @@ class BatchLoader:
         return any(not _same(one, other) for one, other in zip(once, again, strict=True))
 
     def check(self) -> None:
-        """Raise InputError unless training and test inputs have the same shape, where nothing says how others are
+        """Raise InputError unless training and all other inputs have the same shape, where nothing says how others are
         judged, and workers can be given what they read."""
-        tested = _input_shape(self._two("test", drawn=False, most=self.reading.task.evaluation_batch))
-        if self.reading.collate is None and not self.reading.task.infers and tested != self.shape:
-            raise InputError(
-                f"{self.reading.name}: training inputs are {self.shape} and test inputs {tested} after their "
-                "transforms; make them alike by `test_transforms`, or give the task an `infer`"
-            )
+        for part, words in (("test", "test"), ("held", "validation")):
+            if part not in self.reading.parts:
+                continue
+            tested = _input_shape(self._two(part, drawn=False, most=self.reading.task.evaluation_batch))
+            if self.reading.collate is None and not self.reading.task.infers and tested != self.shape:
+                raise InputError(
+                    f"{self.reading.name}: training inputs are {self.shape} and {words} inputs {tested} after their "
+                    "transforms; make them alike by `test_transforms`, or give the task an `infer`"
+                )
         _ = self.repeats  # found out here, in a thread, and not where it is asked for
         if self.workers:
             check_picklable(self.reading)  # after it was read from, which may have opened a file

@@ -9,6 +9,7 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from peer.learning.randomness import derive, draw_from, generators_in, global_st
 from peer.learning.tasks import Classification, Task
 from peer.learning.training import metrics
 from peer.learning.training.metrics import Judged
-from peer.plugins import user_code_errors
+from peer.plugins import UserCodeError, user_code_errors
 
 EVALUATION_BATCH = 256
 
@@ -159,11 +160,15 @@ def evaluate(
     )
 
 
-def intervals(measured: EvaluationPass, resamples: int, seed: int) -> dict[str, tuple[float, float] | None]:
+def intervals(
+    measured: EvaluationPass, resamples: int, seed: int, check_stop: Callable[[], None] = lambda: None
+) -> dict[str, tuple[float, float] | None]:
     """The 95 % interval of each figure by the percentile bootstrap over the samples (Efron, 1979); None for a figure
-    that is defined in less than half of the resamples."""
-    rng, n = np.random.default_rng(seed), len(measured.rows)
-    drawn = [measured.resampled(rng.integers(n, size=n)) for _ in range(resamples)]
+    that is defined in less than half of the resamples. check_stop: raises what ends it early."""
+    rng, n, drawn = np.random.default_rng(seed), len(measured.rows), list[dict[str, float]]()
+    for _ in range(resamples):
+        check_stop()
+        drawn.append(_if_defined(measured, rng.integers(n, size=n)))
     found: dict[str, tuple[float, float] | None] = {}
     for figure in measured.task.figures:
         values = np.array([one.get(figure.name, np.nan) for one in drawn])
@@ -173,57 +178,71 @@ def intervals(measured: EvaluationPass, resamples: int, seed: int) -> dict[str, 
     return found
 
 
+def _if_defined(measured: EvaluationPass, among: NDArray[np.int64] | slice) -> dict[str, float]:
+    """The figures on some samples; none where a task of the user's cannot judge just these, though it can judge all."""
+    try:
+        return measured.resampled(among)
+    except UserCodeError:
+        return {}
+
+
 CLASS_FIGURES = ("sensitivity", "specificity", "precision", "f1", "auroc", "average-precision")
-MAX_NUMBERS = 1000
+MAX_NUMBERS = 100
 """Of a sample: a larger target, answer or output is no column of a table."""
 
 
 class Predictions:
     """What a model says of each sample, gathered by `measure`: targets, answers and outputs (n, k) by these names, of
-    classification the probabilities in place of outputs."""
+    classification the probabilities in place of outputs. What differs in size from sample to sample is left out."""
 
     def __init__(self, task: Task) -> None:
-        self._task, self._parts = task, dict[str, list[NDArray[Any]]]()
+        self._task, self._parts = task, {name: list[NDArray[Any]]() for name in ("target", "answer", "output")}
 
     def __call__(self, outputs: Any, targets: Tensor) -> None:
-        answers = self._task.answers(outputs)
         told = outputs.double().softmax(1) if isinstance(self._task, Classification) else outputs
-        for name, part in {"target": targets, "answer": answers, "output": told}.items():
-            if isinstance(part, Tensor) and len(part) == len(targets) and part[0].numel() <= MAX_NUMBERS:
-                self._parts.setdefault(name, []).append(
-                    part.flatten(1).cpu().numpy() if part.ndim > 1 else part[:, None].cpu().numpy()
-                )
+        for name, part in {"target": targets, "answer": self._task.answers(outputs), "output": told}.items():
+            if name not in self._parts:
+                continue
+            parts, fits = self._parts[name], isinstance(part, Tensor) and len(part) == len(targets)
+            rows = part.reshape(len(part), -1).cpu().numpy() if fits and part[0].numel() <= MAX_NUMBERS else None
+            if rows is None or (parts and parts[0].shape[1] != rows.shape[1]):
+                del self._parts[name]
+            else:
+                parts.append(rows.astype(np.int64) if rows.dtype == bool else rows)
 
     @property
     def columns(self) -> dict[str, NDArray[Any]]:
         return {name: np.concatenate(parts) for name, parts in self._parts.items()}
 
-    def confusion(self, classes: int) -> NDArray[np.int64]:
-        """How many samples of class i are taken for class j, (classes, classes)."""
-        known = self.columns
-        pairs = known["target"][:, 0] * classes + known["answer"][:, 0]
-        return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
-
-    def by_class(self, classes: int) -> dict[str, list[float]]:
-        """Each figure of classes, of each class against all others; NaN where it is not defined."""
+    def by_class(self, classes: int) -> tuple[dict[str, list[float]], NDArray[np.int64]] | None:
+        """Each figure of classes, of each class against all others, NaN where it is not defined; and how many samples
+        of class i are taken for class j, (classes, classes). None where answers and outputs are not of classes."""
         known, numbers = self.columns, np.arange(classes)
-        judged = Judged(known["output"], known["target"] == numbers, known["answer"] == numbers)
-        return {name: judged.of_classes(name).tolist() for name in CLASS_FIGURES}
+        if not isinstance(self._task, Classification) or {"target", "answer", "output"} - known.keys():
+            return None
+        target, answer, shares = known["target"], known["answer"], known["output"]
+        if answer.dtype != np.int64 or answer.shape[1] > 1 or not np.isin(answer, numbers).all():
+            return None
+        judged = Judged(shares, target == numbers, answer == numbers)
+        figures = {name: judged.of_classes(name).tolist() for name in CLASS_FIGURES}
+        counted = np.bincount(target[:, 0] * classes + answer[:, 0], minlength=classes * classes)
+        return figures, counted.reshape(classes, classes)
 
     def table(self, measured: EvaluationPass, names: Sequence[str]) -> str:
         """A line of CSV for each sample, in the order of the test set; a task without classes has its figures of that
         sample alone, too. names: of the classes, if they have any."""
         made = {"sample": np.arange(len(measured.rows))[:, None], **self.columns}
-        heads, columns = list[str](), list[Any]()
+        heads = list[str]()
         for name, values in made.items():
             named = names if name == "output" and len(names) == values.shape[1] else range(values.shape[1])
             heads += [name] if values.shape[1] == 1 else [f"{name} {one}" for one in named]
-            columns += values.T.tolist()
-        if not measured.task.has_classes:
-            alone = [measured.resampled(slice(at, at + 1)) for at in range(len(measured.rows))]
-            heads += [figure.name for figure in measured.task.figures]
-            columns += [[one[figure.name] for one in alone] for figure in measured.task.figures]
+        alone = () if measured.task.has_classes else [figure.name for figure in measured.task.figures]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerows([heads, *zip(*columns, strict=True)])
+        writer.writerow([*heads, *alone])
+        for at, rows in enumerate(zip(*made.values(), strict=True)):
+            figures = _if_defined(measured, slice(at, at + 1)) if alone else {}
+            writer.writerow(
+                [*chain.from_iterable(row.tolist() for row in rows), *(figures.get(name) for name in alone)]
+            )
         return text.getvalue()

@@ -184,7 +184,7 @@ class Trainer:
 
         Raises TrainingStopped after `stop()`.
         """
-        self._check_stop()
+        self.check_stop()
         if not training:
             return self.model.logits(vector, x)
         seed = self._stream(round, f"logits {self._number(round, 'logits')}")
@@ -274,7 +274,7 @@ class Trainer:
                 "`training.loop` cannot train a phase that has a loss or a step of the protocol's own; leave out `loop`"
             )
         drawn = PhaseSamples(self.samples, self._epoch_by_epoch(phase, round, number), round, seed)
-        loop = TrainingLoop(self.model, phase, drawn, self._kept, self._check_stop)
+        loop = TrainingLoop(self.model, phase, drawn, self._kept, self.check_stop)
         with sample_streams():
             draw_from(seed, self._held)
             returned = loop.run(self._own_loop)
@@ -359,7 +359,7 @@ class Trainer:
         features: list[Tensor] = []
         with torch.no_grad(), self._precision.forward():
             for batch in self.samples.in_order(EVALUATION_BATCH):
-                self._check_stop()
+                self.check_stop()
                 features.append(extractor(batch.inputs).float())
         return head, InMemory(torch.cat(features), self.samples.y)
 
@@ -372,7 +372,7 @@ class Trainer:
             if self.how.sampler == "balanced":
                 order = _balanced(self.samples.labels.cpu(), generator)
             for batch in cut_batches(order.to(self.samples.device), size, pairs=pairs):
-                self._check_stop()
+                self.check_stop()
                 yield batch
 
     def _batches_per_step(self, phase: Phase) -> list[int]:
@@ -381,6 +381,7 @@ class Trainer:
         batches = len(cut_batches(torch.arange(len(self.samples)), phase.batch_size, pairs=pairs))
         return [min(most, batches - first) for first in range(0, batches, most)]
 
-    def _check_stop(self) -> None:
+    def check_stop(self) -> None:
+        """Raise TrainingStopped after `stop()`."""
         if self._stopped.is_set():
             raise TrainingStopped

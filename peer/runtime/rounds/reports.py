@@ -32,7 +32,7 @@ from peer.network.wire.messages import Resources, StatusReply
 from peer.runtime.lifecycle import PhaseTimes
 from peer.runtime.rounds.local_peer import Participant
 from peer.runtime.setup import Setup
-from peer.spec.blocks import StopEarly, describe_behaviours
+from peer.spec.blocks import FinalEvaluation, StopEarly, describe_behaviours
 from peer.spec.federation import FIGURE, Spec
 from peer.tasks import in_thread
 from peer.telemetry.events import (
@@ -384,33 +384,33 @@ class Finish:
         """Write the model as it is, and the result. before: the figures before fine-tuning."""
         model = self._participant.learner.model
         await in_thread(save_model, model, self._out / MODEL)
-        final = await self._participant.learner.compute(self._look_closer)
+        # What it says is of the last model only: of an older one nothing must stay, and before fine-tuning it can wait.
+        (self._out / PREDICTIONS).unlink(missing_ok=True)
+        wanted = self._spec.final_evaluation if before or not self._spec.finetune else None
+        final = await self._participant.learner.compute(self._look_closer, wanted) if wanted else None
         digest = await asyncio.to_thread(model.sha256)
         past = await asyncio.to_thread(history, self._out)
         result = replace(self._result(found, before, digest, past), final=final)
         await in_thread(write_result, self._out, result)
 
-    def _look_closer(self) -> FinalFigures | None:
+    def _look_closer(self, wanted: FinalEvaluation) -> FinalFigures:
         """What `final_evaluation` asks for; its predictions are on disk before the result tells of them."""
-        wanted, id = self._spec.final_evaluation, self._participant.face.id
-        if wanted is None:
-            return None
-        model, shard = self._participant.learner.model, self._participant.learner.shard
+        learner = self._participant.learner
+        model, shard = learner.model, learner.shard
+        by_class = isinstance(shard.task, Classification) and model.classes <= MAX_CLASSES
         predictions = Predictions(shard.task)
-        measured = measure(model, shard.test, seen=predictions)
-        spans = intervals(measured, wanted.resamples, derive(self._spec.seed, id, "intervals"))
-        named = shard.names.classes
+        measured = measure(model, shard.test, seen=predictions if wanted.predictions or by_class else None)
+        seed = derive(self._spec.seed, "intervals")  # one for all peers: equal models and samples give equal intervals
+        spans = intervals(measured, wanted.resamples, seed, learner.trainer.check_stop)
+        names = shard.names.classes
         if wanted.predictions:
-            write_atomically(self._out / PREDICTIONS, predictions.table(measured, named).encode())
-        if not isinstance(shard.task, Classification) or model.classes > MAX_CLASSES:
+            write_atomically(self._out / PREDICTIONS, predictions.table(measured, names).encode())
+        if not by_class or (told := predictions.by_class(model.classes)) is None:
             return FinalFigures(intervals=spans)
-        names = named or [*map(str, range(model.classes))]
-        by_class = predictions.by_class(model.classes)
-        classes = {
-            one: {figure: bounded(values[at]) for figure, values in by_class.items()} for at, one in enumerate(names)
-        }
-        confusion = tuple(map(tuple, predictions.confusion(model.classes).tolist()))
-        return FinalFigures(intervals=spans, classes=classes, confusion=confusion)
+        figures, confusion = told
+        names = names or tuple(map(str, range(model.classes)))
+        classes = {name: _bounded({figure: of[at] for figure, of in figures.items()}) for at, name in enumerate(names)}
+        return FinalFigures(intervals=spans, classes=classes, confusion=tuple(map(tuple, confusion.tolist())))
 
     def _result(
         self, found: ModelFigures, before: ModelFigures | None, digest: str, past: tuple[RoundDone, ...]

@@ -34,6 +34,20 @@ class Tides(Preset):
             "training": {"optimiser": {"name": "SGD", "lr": 0.01}},
         }
 
+class Bold(Preset):
+    """Wants more than it may."""
+    kind: str = "more"
+    def blocks(self, folder):
+        if self.kind == "list":
+            return ["task"]
+        if self.kind == "less":
+            return {"model": "mlp"}
+        return {"task": "regression", "plaintext": True}
+
+class Bare(Preset):
+    def blocks(self, folder):
+        return {"task": "regression"}
+
 class Heights(Regression):
     """By how much a height is wrong."""
     name: str
@@ -55,6 +69,8 @@ POINTS = """
 tides = sea:Tides
 heights = sea:Heights
 broken = sea:Missing
+bold = sea:Bold
+bare = sea:Bare
 [dfl.models]
 line = sea:line
 [dfl.data]
@@ -112,6 +128,7 @@ def test_places_of_own_code_are_taken_from_the_files_folder(folder: Path) -> Non
     assert (spec.task.name, spec.model.name, spec.data.name) == ("sea:Heights", "sea:line", "sea:heights")
     assert spec.task.path == str(folder / "here")
     assert Path(spec.model.options["path"]).resolve() == folder.parent / "there"
+    assert spec_of(folder, "{name: heights, path: 's3://x/y'}", "data: sea\n").task.path == "s3://x/y"
 
 
 @pytest.mark.parametrize(
@@ -124,6 +141,12 @@ def test_places_of_own_code_are_taken_from_the_files_folder(folder: Path) -> Non
         ("{heights: 3}", "f.yaml:3: write `task: heights`, or `task: {name: heights, ...}`"),
         ("tides", "f.yaml:3: `tides` takes settings of its own; write `task: {tides: ...}`"),
         ("{broken: 3}", "the module `sea`"),
+        ("{tides: }", "f.yaml:3: `tides` is empty; write its settings there"),
+        ("{tides: oban, dice: 1}", "f.yaml:3: `task` takes `tides` alone; leave out `dice`"),
+        ("{bold: more}", "f.yaml:3: `bold` makes `plaintext`, against the rules of presets"),
+        ("{bold: less}", "f.yaml:3: `bold` does not make `task`, against the rules of presets"),
+        ("{bold: list}", "f.yaml:3: `bold` fails: TypeError"),
+        ("{bare: }", "f.yaml:3: `bare` is empty"),
         ("height", "unknown task `height`; did you mean `heights`?"),
     ],
 )

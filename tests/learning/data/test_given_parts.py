@@ -42,6 +42,13 @@ def patients_read():
     made = Rows(60, 0)
     made.groups = [row // 4 for row in range(60)]
     return made
+def wider():
+    return Rows(40, 0), Wide(6, 1000), Rows(10, 2000)
+class Wide(Rows):
+    def __getitem__(self, at):
+        return self.x[at].repeat(2), self.targets[at]
+def some_without():
+    return (*some(60, 0), [*range(59), None])
 def too_few_groups():
     return (*some(60, 0), [1, 2])
 """
@@ -111,6 +118,23 @@ def test_no_group_is_on_both_sides(name: str) -> None:
     assert sum(map(len, whose)) == 15 == len(set.union(*whose))
 
 
+def test_given_validation_samples_of_a_flipper_are_not_flipped(tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text(
+        "rounds: 1\nprotocol: fedavg\ndata: 'parts:six'\nhold_back: given\n"
+        "behaviour: {peer0: {kind: label-flip, rate: 1}}\n"
+    )
+    federate(tmp_path / "f.yaml", tmp_path / "run", peers=2)
+    told = [json.loads((tmp_path / f"run/peer{n}/result.json").read_text())["validation"] for n in (0, 1)]
+    assert told[0] == told[1]
+
+
+def test_streamed_validation_samples_are_of_one_shape_with_the_others() -> None:
+    with pytest.raises(InputError, match=r"training inputs are \(2,\) and validation inputs \(4,\)"):
+        load("parts:wider")
+
+
 def test_each_sample_needs_a_group() -> None:
+    with pytest.raises(InputError, match="sample 59 has no group"):
+        load("parts:some_without")
     with pytest.raises(InputError, match=r"`groups` must have a value for each of 60 samples, not \(2,\)"):
         load("parts:too_few_groups")

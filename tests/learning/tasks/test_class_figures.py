@@ -288,3 +288,21 @@ def test_impossible_numbers_of_samples_count_for_nothing(tmp_path: Path, samples
     """In a file of somebody hostile."""
     wrong, right = place(tmp_path, "a", samples, sick=0.5, well=0.5), place(tmp_path, "b", 5, sick=0.0, well=1.0)
     assert rare_classes({"a": wrong, "b": right}) == {"sick": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "allowed"), [("hearth", False), ("def-kt", False), ("fedavg", True), ("solo", True)]
+)
+@pytest.mark.parametrize("key", ["focal", "class_weights", "sampler"])
+def test_classes_are_weighed_only_where_the_loss_is_the_tasks(
+    tmp_path: Path, protocol: str, allowed: bool, key: str
+) -> None:
+    weighed = {"focal": 2.0, "class_weights": [1, 2]}
+    task = {"name": "classification", **({key: weighed[key]} if key in weighed else {})}
+    training = {"sampler": "balanced"} if key == "sampler" else {}
+    path = spec(tmp_path, protocol=protocol, task=task, training=training)
+    if allowed:
+        load_spec(path, peers=4)
+        return
+    with pytest.raises(InputError, match=f"cannot weigh classes by `[a-z]+.{key}`"):
+        load_spec(path, peers=4)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 import warnings
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from launcher.cli import main
 from peer.learning.tasks import Classification, Regression
 from peer.learning.training.evaluation import EvaluationPass, intervals
 from peer.runtime.in_process import federate
+from peer.telemetry.results import read_result
 
 SPEC = """
 rounds: 2
@@ -99,6 +101,117 @@ def test_a_regression_has_each_samples_own_figures(tmp_path: Path) -> None:
     assert known["mae"] == pytest.approx(np.abs(known["target"] - known["answer"]), abs=1e-5)
     assert told["figures"]["mae"] == pytest.approx(known["mae"].mean(), abs=1e-5)
     assert "classes" not in {name for name, value in told["final"].items() if value}
+
+
+SHAPES = """
+import torch
+from peer.learning.tasks import Segmentation, Regression
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, sizes):
+        self.sizes = sizes
+    def __len__(self):
+        return len(self.sizes)
+    def __getitem__(self, at):
+        side = self.sizes[at]
+        x = torch.randn(1, side, side, generator=torch.Generator().manual_seed(at))
+        return x, (x[0] > 0).long()
+def pictures():
+    return Rows([8] * 24), Rows([8, 6, 12, 8])
+def collate(samples):
+    return tuple(map(torch.stack, zip(*samples)))
+class Pictures(Segmentation):
+    name: str
+    evaluation_batch = 1
+    def infer(self, forward, inputs):
+        return forward(inputs)
+def net(shape, classes):
+    return torch.nn.Conv2d(1, 4, 1), torch.nn.Conv2d(4, classes, 1)
+class Spread(Regression):
+    name: str
+    def results(self, sums, samples):
+        return super().results(sums, samples) | {"r2": 1 / (samples - 1)}
+def numbers():
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0)).numpy()
+    return x, x.sum(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("task", "more", "heads"),
+    [
+        (
+            "final_shapes:Pictures",
+            "model: 'final_shapes:net'\ndata: {name: 'final_shapes:pictures', collate: 'final_shapes:collate', classes: 2}",
+            ["sample", "dice", "iou", "pixels"],
+        ),
+        (
+            "final_shapes:Spread",
+            "data: 'final_shapes:numbers'",
+            ["sample", "target", "answer", "output", "rmse", "mae", "r2"],
+        ),
+    ],
+)
+def test_no_closer_look_costs_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, more: str, heads: list[str]
+) -> None:
+    """Neither samples of other sizes nor a task that cannot judge one sample alone."""
+    (tmp_path / "final_shapes.py").write_text(SHAPES)
+    monkeypatch.delitem(sys.modules, "final_shapes", raising=False)
+    spec = f"rounds: 1\nprotocol: {{name: fedavg, lr: 0.01}}\ntask: '{task}'\n{more}\n"
+    (tmp_path / "f.yaml").write_text(spec + "final_evaluation: {predictions: true, resamples: 100}\n")
+    federate(tmp_path / "f.yaml", tmp_path / "run", peers=2)
+    with (tmp_path / "run/peer0/predictions.csv").open() as file:
+        told, *rows = csv.reader(file)
+    assert told == heads
+    assert len(rows) > 3
+    if "r2" in told:
+        assert {row[-1] for row in rows} == {""}
+    result = json.loads((tmp_path / "run/peer0/result.json").read_text())
+    assert result["final"]["intervals"].keys() == result["figures"].keys()
+
+
+def test_a_run_that_goes_on_leaves_no_older_predictions(tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text(SPEC + "finetune: {epochs: 1}\n")
+    federate(tmp_path / "f.yaml", tmp_path / "run", peers=2)
+    told = json.loads((tmp_path / "run/peer0/result.json").read_text())
+    known = table(tmp_path / "run/peer0/predictions.csv")
+    assert told["figures"]["accuracy"] == pytest.approx(sklearn.accuracy_score(known["target"], known["answer"]))
+    assert told["figures"]["accuracy"] != told["before_finetuning"]["figures"]["accuracy"]
+    more = ["rounds=3", "final_evaluation=false", "finetune=null"]
+    federate(tmp_path / "f.yaml", tmp_path / "run", peers=2, overrides=more)
+    assert not (tmp_path / "run/peer0/predictions.csv").exists()
+
+
+def test_equal_models_and_samples_have_equal_intervals(run: Path) -> None:
+    first, second = (json.loads((run / id / "result.json").read_text()) for id in ("peer0", "peer1"))
+    assert first["model_sha256"] == second["model_sha256"]
+    assert first["final"] == second["final"]
+
+
+def test_a_closer_look_can_be_stopped() -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    measured = EvaluationPass(Classification(), np.ones((9, 1)), np.zeros(9, int), 2, 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        intervals(measured, 100, 1, stop)
+
+
+@pytest.mark.parametrize(
+    "final",
+    [
+        {"intervals": {f"f{number}": None for number in range(100)}},
+        {"intervals": {}, "classes": {str(number): {} for number in range(30)}},
+        {"intervals": {}, "confusion": [[0] * 30]},
+        {"intervals": {"auroc": [0, "x"]}},
+    ],
+)
+def test_a_lying_result_is_no_result(run: Path, tmp_path: Path, final: dict[str, object]) -> None:
+    told = json.loads((run / "peer0" / "result.json").read_text())
+    (tmp_path / "result.json").write_text(json.dumps(told))
+    assert read_result(tmp_path) is not None
+    (tmp_path / "result.json").write_text(json.dumps(told | {"final": final}))
+    assert read_result(tmp_path) is None
 
 
 def test_summary_and_report_tell_of_it_and_of_none_where_none_was_asked(

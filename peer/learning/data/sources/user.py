@@ -51,7 +51,8 @@ class UserSource(Source):
         if not isinstance(returned, tuple | list) or len(returned) not in (2, 3, 4, 6):
             several = isinstance(returned, tuple | list)
             raise InputError(
-                f"{self.name} must return (x, y) or (x_train, y_train, x_test, y_test), or one to 3 torch data sets, "
+                f"{self.name} must return (x, y), (x, y, groups), (x_train, y_train, x_test, y_test), the same with "
+                "x_validation, y_validation in the middle, or up to three torch data sets, "
                 f"not {f'{len(returned)} values' if several else f'a {type(returned).__name__}'}"
             )
         try:
@@ -106,6 +107,10 @@ def _groups(given: Any, samples: int, name: str) -> Groups:
     groups = np.asarray(given)
     if groups.shape != (samples,):
         raise InputError(f"{name}: `groups` must have a value for each of {samples} samples, not {groups.shape}")
+    lacking = [number for number, one in enumerate(groups.tolist()) if one is None or one != one]
+    if lacking:
+        raise InputError(f"{name}: sample {lacking[0]} has no group; give it one of its own, or leave it out")
+    groups = groups.astype(str) if groups.dtype == object else groups
     return np.unique(groups, return_inverse=True)[1].astype(np.int64)
 
 
