@@ -28,7 +28,7 @@ from pydantic import PydanticUndefinedAnnotation, PydanticUserError, ValidationE
 from peer.errors import FailedError, InputError, suggest
 from peer.settings import Settings
 
-OURS = (Path(__file__).parent, Path(__file__).parents[1] / "launcher")
+OURS = tuple(Path(__file__).parents[1] / name for name in ("peer", "launcher", "extras"))
 _INSTALLED = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), *map(str, OURS))
 """The directories of code that is not the user's."""
 

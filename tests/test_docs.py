@@ -108,6 +108,11 @@ def test_yaml_is_accepted(page: Path, tmp_path: Path) -> None:
     federation = ""
     if page.name == "huggingface.md":
         write_what_it_names(tmp_path)
+    if page.name == "monai.md":
+        bundle = tmp_path / "bundles" / "spleen_ct_segmentation" / "configs"
+        bundle.mkdir(parents=True)
+        config = runpy.run_path(str(ROOT / "examples" / "bundle.py"))["TRAIN"]
+        (bundle / "train.json").write_text(json.dumps(config), encoding="utf-8")
     for text in blocks(page, "yaml"):
         file = tmp_path / "file.yaml"
         if text.startswith("hosts:"):

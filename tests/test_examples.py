@@ -17,7 +17,7 @@ from peer.spec.loading import load_spec
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 FILES = sorted(EXAMPLES.glob("*.yaml"))
-NEEDED = {"lora": "peft", "volumes": "monai"}
+NEEDED = {"bundle": "monai", "lora": "peft", "volumes": "monai"}
 """Packages that most do not have; `make test-engines` installs them and runs these examples, too."""
 
 
@@ -46,6 +46,8 @@ def test_example_runs(file: Path, tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     script("own_data").write_csv(tmp_path / "data" / "spirals.csv")
     script("practices").write(tmp_path / "data")
+    if file.stem == "bundle":
+        script("bundle").write(tmp_path / "data" / "cubes")
     spec = quick(tmp_path / "examples" / file.name)
     runtimes = asyncio.run(run_in_process(spec, tmp_path / "run"))
     assert tuple(runtimes) == spec.ids

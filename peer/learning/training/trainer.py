@@ -281,13 +281,17 @@ class Trainer:
         self.steps, self.figures = loop.steps, returned.figures
         return self._loss_as_it_is(phase) if returned.loss is None else returned.loss
 
-    def _epoch_by_epoch(self, phase: Phase, round: int, number: int) -> Iterator[Iterator[Batch]]:
-        """The batches of an epoch at a time, without end."""
-        order = self._order(count(), phase.batch_size, phase.part, round, number)
-        in_an_epoch = len(self._batches_per_step(phase))
-        for epoch in count():
+    def _epoch_by_epoch(self, phase: Phase, round: int, number: int) -> Callable[[int], Iterator[Batch]]:
+        """What gives the batches of the next epoch, of so many samples each; without end."""
+        generator, epochs = torch_generator(self._seed, self._peer, round, f"order {number}"), count()
+
+        def of_next(size: int) -> Iterator[Batch]:
+            epoch = next(epochs)
             purpose = f"samples {number}" + (f" in epoch {epoch}" if epoch else "")
-            yield self.samples.drawn([*islice(order, in_an_epoch)], self._stream(round, purpose))
+            order = self._order_of_epoch(generator, size, phase.part)
+            return self.samples.drawn(order, self._stream(round, purpose))
+
+        return of_next
 
     @cached_property
     def _own_loop(self) -> Callable[..., Any]:
@@ -366,14 +370,16 @@ class Trainer:
     def _order(self, epochs: Iterable[int], size: int, part: ModelPart, round: int, number: int) -> Iterator[Tensor]:
         """Positions of each epoch's batches in turn, on the samples' device, until training is told to stop."""
         generator = torch_generator(self._seed, self._peer, round, f"order {number}")
-        pairs = has_batch_norm(self.model, part)
         for _ in epochs:
-            order = torch.randperm(len(self.samples), generator=generator)
-            if self.how.sampler == "balanced":
-                order = _balanced(self.samples.labels.cpu(), generator)
-            for batch in cut_batches(order.to(self.samples.device), size, pairs=pairs):
+            for batch in self._order_of_epoch(generator, size, part):
                 self.check_stop()
                 yield batch
+
+    def _order_of_epoch(self, generator: torch.Generator, size: int, part: ModelPart) -> list[Tensor]:
+        order = torch.randperm(len(self.samples), generator=generator)
+        if self.how.sampler == "balanced":
+            order = _balanced(self.samples.labels.cpu(), generator)
+        return cut_batches(order.to(self.samples.device), size, pairs=has_batch_norm(self.model, part))
 
     def _batches_per_step(self, phase: Phase) -> list[int]:
         """How many batches each step of an epoch takes."""

@@ -75,8 +75,8 @@ class PhaseSamples(NamedTuple):
     """What one phase trains on."""
 
     samples: Samples
-    batches: Iterator[Iterator[Batch]]
-    """Those of one epoch after the other, as they are drawn."""
+    batches: Callable[[int], Iterator[Batch]]
+    """Gives those of the next epoch, of so many samples each, as they are drawn."""
     round: int
     seed: int
     """Of the phase's stream of random numbers."""
@@ -132,9 +132,12 @@ class TrainingLoop:
         self._others = 0
         """Steps of optimisers on anything else."""
 
-    def batches(self) -> Iterator[Batch]:
-        """The batches of one epoch, each time in another order, on the model's device: inputs, targets, positions."""
-        drawn = next(self._batches)  # now: one may be under way while another is asked for
+    def batches(self, size: int | None = None) -> Iterator[Batch]:
+        """The batches of one epoch, each time in another order, on the model's device: inputs, targets, positions.
+
+        size: else the protocol's `batch_size`.
+        """
+        drawn = self._batches(size or self.batch_size)  # now: one may be under way while another is asked for
 
         def checked() -> Iterator[Batch]:
             for batch in drawn:

@@ -141,7 +141,8 @@ def numbers():
     [
         (
             "final_shapes:Pictures",
-            "model: 'final_shapes:net'\ndata: {name: 'final_shapes:pictures', collate: 'final_shapes:collate', classes: 2}",
+            "model: 'final_shapes:net'\n"
+            "data: {name: 'final_shapes:pictures', collate: 'final_shapes:collate', classes: 2}",
             ["sample", "dice", "iou", "pixels"],
         ),
         (

@@ -467,6 +467,17 @@ def test_epochs_may_be_read_beside_each_other() -> None:
     assert len(seen) == 10
 
 
+def test_a_loop_may_choose_the_size_of_its_batches() -> None:
+    seen = []
+
+    def choosing(loop: Any) -> None:
+        seen.extend([len(batch.positions) for batch in loop.batches(size)] for size in (30, None))
+        fit(loop)
+
+    trainer(model(), by(choosing)).train(PHASE, 1)
+    assert seen == [[30, 7], [8, 8, 8, 8, 5]]
+
+
 def test_what_is_kept_belongs_to_its_phase_and_is_dropped_with_it() -> None:
     steps = []
 
