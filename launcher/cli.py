@@ -110,6 +110,15 @@ def parser() -> argparse.ArgumentParser:
     add("--certs", type=Path, metavar="DIR", help="copy the certificates that `certs` made there")
     add("--egress", choices=["peers", "any"], help="where peers may connect to (default: any if they download data)")
 
+    add = command("statistics", statistics_command, "show what each site has, before anything is trained")
+    add("federation", type=Path, metavar="PATH", help="federation.yaml, or the directory of a run of `statistics`")
+    add("--peers", type=int, metavar="N", help="peer0 ... peerN-1 on loopback")
+    add(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help="override a value of the spec"
+    )
+    add("--out", type=Path, metavar="DIR", help="the run's directory (default: runs/<name>-statistics)")
+    add("--json", action="store_true", help="as JSON")
+
     add = command("export", "commands.artifacts", "write a peer's model as other programs take it")
     add("peer", type=Path, metavar="DIR", help="a peer's directory, such as runs/demo/peer0")
     add("--to", type=Path, required=True, metavar="TARGET", help="a new file or directory")
@@ -237,6 +246,28 @@ def run_command(arguments: argparse.Namespace, output: Output) -> int:
             beside=arguments.beside is not None,
         )
         return run(options, output).report(output)
+
+
+def statistics_command(arguments: argparse.Namespace, output: Output) -> int:
+    from peer.spec.document import Document
+
+    given, out = arguments.federation, arguments.out
+    if not given.is_dir():
+        content = Document.read(given).content
+        out = out or Path("runs") / f"{content.get('name', given.stem)}-statistics"
+        sets = ["rounds=1", *(f"{key}=null" for key in ("hold_back", "stop_early", "finetune", "final_evaluation"))]
+        data, flagged = content.get("data"), False
+        if isinstance(data, dict) and data.get("name") in ("csv", "parquet") and not data.get("stream"):
+            sets, flagged = [*sets, "data.impute=category", "data.standardize=null"], True
+        sets = [f"protocol={{name: statistics, flagged: {str(flagged).lower()}}}", *sets, *arguments.overrides]
+        line = ["run", str(given), "--out", str(out), "--fresh", *(f"--set={one}" for one in sets)]
+        line += ["--peers", str(arguments.peers)] if arguments.peers else []
+        quiet = Output(as_json=False, quiet=True)
+        if code := run_command(parser().parse_args([*line, "--quiet"]), quiet):
+            return code
+    from launcher.commands.statistics import show
+
+    return show(out if not given.is_dir() else given, output)
 
 
 def attach_command(arguments: argparse.Namespace, output: Output) -> int:

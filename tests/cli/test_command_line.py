@@ -106,7 +106,7 @@ def test_what_a_shell_is_to_evaluate(shell: str, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("dfl-launch sta", {"status"}),
+        ("dfl-launch sta", {"statistics", "status"}),
         ("dfl-launch run --on s", {"ssh", "slurm"}),
         ("dfl-launch leave fed.yaml ", {"peer0", "peer1", "peer2"}),
         ("dfl-launch expel fed.yaml peer0 --by ", {"peer0", "peer1", "peer2"}),

@@ -1,0 +1,190 @@
+"""What each site has, before anything is trained: `protocol: statistics`.
+
+Two all-gathers in round 1: first each site's numbers of samples and classes, and each column's missing values, mean and
+deviation; then its histograms, whose bins all find alike from the first. What speaks of fewer than `smallest` samples
+leaves no peer, nor what it could be told from; no extreme and no median does, as these are single samples' values.
+
+A column is a number of the inputs; of images and volumes, for each channel, the mean and the deviation of a sample's
+intensities; and, where the task has no classes, a number of the targets.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from peer import Peer, Phase, Protocol, Received, Share
+from peer.errors import InputError
+from peer.topology import Graph
+
+HIDDEN = -1.0
+"""In the place of a count from which fewer than `smallest` samples could be told apart."""
+FEW = -2.0
+"""In the place of a column's missing values, where fewer than `smallest` are there; it has no mean."""
+BATCH = 256
+FEW_VALUES = 20
+"""A column of no more different values is one of kinds: of such, a rare one must not be told from the mean."""
+SPAN = 2.0
+"""The inner bins reach so many deviations to both sides of the mean; the first and the last one are open."""
+MOST = 1e9
+"""More samples no site has."""
+
+
+class Statistics(Protocol):
+    """Counts, means, deviations, missing values and histograms of each site, seen by all. Nothing is trained."""
+
+    smallest: int = Field(default=5, ge=1, le=1_000_000)
+    """Of fewer samples nothing is told."""
+    bins: int = Field(default=8, ge=3, le=64)
+    """Bins of a histogram."""
+    most_columns: int = Field(default=500, ge=1, le=10_000)
+    """Data of more columns are refused."""
+    flagged: bool = False
+    """Whether the second half of the columns says where those of the first half are missing: `impute: category`."""
+
+    paper: ClassVar[str] = "none: statistics before training"
+    graph: ClassVar[Graph] = "directed ring"
+
+    def shares(self, rounds: int) -> tuple[Share, ...]:
+        first = range(1, 2)
+        return (
+            Share("counts", size=2 + MOST_CLASSES + 3 * self.most_columns, rounds=first),
+            Share("histograms", size=self.bins * self.most_columns, rounds=first),
+        )
+
+    def local(self) -> tuple[Phase, ...]:
+        return ()
+
+    def why_figures_stay(self) -> str:
+        return "nothing is trained"
+
+    async def round(self, peer: Peer) -> None:
+        if peer.round > 1:
+            return
+        columns = await peer.compute(self.columns, peer)
+        peer.state["counts"] = await peer.compute(self.counts, peer, columns)
+        told = await peer.all_gather("counts")
+        sites = {id: one for id, given in told.items() if (one := self.read(peer, given, columns.shape[1])) is not None}
+        edges = self.edges(sites, columns.shape[1])
+        peer.state["histograms"] = await peer.compute(self.histograms, columns, edges)
+        drawn = await peer.all_gather("histograms")
+        peer.note(edges=edges.flatten().tolist())
+        for id, site in sites.items():
+            peer.note(**{f"counts of {id}": site.tolist()})
+            if (bins := self.read_bins(drawn[id], columns.shape[1])) is not None:
+                peer.note(**{f"histograms of {id}": bins.tolist()})
+
+    def columns(self, peer: Peer) -> Tensor:
+        """(n, columns) float64, NaN for what is missing."""
+        parts = []
+        for batch in peer.data.in_order(BATCH):
+            found = numbers_of(batch.inputs)
+            if self.flagged:
+                values, missing = found.chunk(2, 1)
+                found = torch.where(missing > 0, torch.nan, values)
+            if not peer.task.has_classes and batch.targets.is_floating_point() and batch.targets.ndim < 3:
+                found = torch.cat([found, batch.targets.reshape(len(found), -1).double()], 1)
+            parts.append(found)
+        columns = torch.cat(parts).cpu()
+        if columns.shape[1] > self.most_columns:
+            raise InputError(
+                f"{peer.id}: the data have {columns.shape[1]} columns; write `most_columns: {columns.shape[1]}` into "
+                "`protocol`"
+            )
+        return columns
+
+    def counts(self, peer: Peer, columns: Tensor) -> Tensor:
+        """(2 + classes + 3·columns,) float32: samples, the number of classes, the samples of each, and of each column
+        its missing values, mean and deviation."""
+        n, of_classes = len(columns), classes_of(peer)
+        found = [torch.tensor([n if n >= self.smallest else HIDDEN, len(of_classes)]), self.hidden(of_classes)]
+        found += [torch.tensor(self.moments(values)) for values in columns.T]
+        return torch.cat([one.float() for one in found]).nan_to_num()
+
+    def moments(self, values: Tensor) -> tuple[float, float, float]:
+        """Missing values, mean and deviation of a column (n,)."""
+        known = values[~values.isnan()]
+        missing, times = len(values) - len(known), np.unique(known.numpy(), return_counts=True)[1]
+        # From the mean of a few values that repeat, such as 0 and 1, one could tell how often each occurs.
+        telling = len(times) <= FEW_VALUES and bool((times < self.smallest).any())
+        if len(known) < self.smallest or telling:
+            return FEW, 0.0, 0.0
+        told = HIDDEN if 0 < missing < self.smallest else missing
+        return told, float(known.mean()), float(known.std(correction=0))
+
+    def hidden(self, counts: Tensor) -> Tensor:
+        """The counts, float64 (k,), of which the small ones are HIDDEN, and as many others as hide these in the sum."""
+        small = (counts > 0) & (counts < self.smallest)
+        for at in counts.argsort(stable=True).tolist():
+            if not small.any() or (int(small.sum()) > 1 and counts[small].sum() >= self.smallest):
+                break
+            small[at] |= counts[at] > 0
+        return torch.where(small, HIDDEN, counts)
+
+    def edges(self, sites: Mapping[str, Tensor], columns: int) -> Tensor:
+        """(bins − 1, columns) float64: where bins meet, from the mean and the deviation over all sites."""
+        sums = torch.zeros(3, columns, dtype=torch.float64)
+        for site in sites.values():
+            missing, mean, deviation = site[len(site) - 3 * columns :].reshape(columns, 3).T
+            weight = torch.where(missing == FEW, 0, site[0].clamp(min=0) - missing.clamp(min=0)).clamp(min=0)
+            sums += weight * torch.stack([torch.ones_like(mean), mean, deviation**2 + mean**2])
+        mean, square = sums[1:] / sums[0].clamp(min=1)
+        reach = torch.linspace(-SPAN, SPAN, self.bins - 1, dtype=torch.float64)[:, None]
+        edges: Tensor = mean + reach * (square - mean**2).clamp(min=0).sqrt()
+        return edges
+
+    def histograms(self, columns: Tensor, edges: Tensor) -> Tensor:
+        """(columns·bins,) float32."""
+        found = []
+        for values, bounds in zip(columns.T, edges.T, strict=True):
+            there = values[~values.isnan()]
+            missing = torch.tensor([float(len(values) - len(there))]).double()
+            counted = torch.bincount(torch.bucketize(there, bounds.contiguous(), right=True), minlength=self.bins)
+            if len(there) < self.smallest:
+                found.append(torch.full((self.bins,), HIDDEN))
+            elif 0 < missing < self.smallest:  # hidden as well: the bins' sum would tell it
+                found.append(self.hidden(torch.cat([counted.double(), missing]))[:-1])
+            else:
+                found.append(self.hidden(counted.double()))
+        return torch.cat([torch.empty(0), *found]).float()
+
+    def read(self, peer: Peer, given: Received, columns: int) -> Tensor | None:
+        """What a site tells of itself, float64; None unless it can be: of one that lies, nothing is told."""
+        site, classes = given.vector.cpu().double(), len(classes_of(peer))
+        if len(site) != 2 + classes + 3 * columns or int(site[1]) != classes:
+            return None
+        missing, _, deviations = site[2 + classes :].reshape(columns, 3).T
+        counts = torch.cat([site[:1], site[2 : 2 + classes], missing])
+        possible = bool(((counts >= FEW) & (counts <= MOST)).all() and (deviations >= 0).all())
+        return site if possible and bool(site.isfinite().all()) else None
+
+    def read_bins(self, given: Received, columns: int) -> Tensor | None:
+        bins = given.vector.cpu().double()
+        return bins if len(bins) == self.bins * columns and bool(((bins >= HIDDEN) & (bins <= MOST)).all()) else None
+
+
+MOST_CLASSES = 1000
+
+
+def classes_of(peer: Peer) -> Tensor:
+    """How many samples each class has, float64 (classes,); (0,) where there are none, or very many."""
+    count = len(peer.proportions) if peer.task.has_classes else 0
+    if not 0 < count <= MOST_CLASSES:
+        return torch.zeros(0, dtype=torch.float64)
+    return torch.bincount(peer.data.labels.cpu(), minlength=count).double()
+
+
+def numbers_of(inputs: object) -> Tensor:
+    """(n, columns) float64 of inputs (n, ...): rows as they are; of channels (n, c, ...) the mean and the deviation of
+    each; nothing of tokens or of several inputs."""
+    if not isinstance(inputs, Tensor):
+        return torch.empty(len(next(iter(inputs.values() if isinstance(inputs, dict) else inputs))), 0).double()  # type: ignore[call-overload]
+    if not inputs.is_floating_point():
+        return torch.empty(len(inputs), 0).double()
+    if inputs.ndim == 2:
+        return inputs.double()
+    channels = inputs.double().reshape(len(inputs), inputs.shape[1], -1)
+    return torch.stack([channels.mean(2), channels.std(2, correction=0)], 2).flatten(1)

@@ -1,0 +1,148 @@
+"""`dfl-launch statistics`: what each site has, as the peers of a run of `statistics` told one another.
+
+A table on the screen, and all of it as `statistics.csv` in the run's directory: a line for each class, and for each
+column, of each site.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+from rich.table import Table
+
+from extras.statistics import FEW, HIDDEN
+from launcher.output import Output
+from launcher.page.document import csv_text
+from launcher.table import HEAD
+from peer.errors import InputError
+from peer.files import open_plain, write_atomically
+from peer.telemetry.results import MODEL, read_result
+from peer.text import number, plural, printable
+
+COLUMNS = ("site", "samples", "class", "column", "missing", "mean", "deviation", "histogram")
+BARS = " ▁▂▃▄▅▆▇█"
+MOST_SHOWN = 60
+
+
+def show(run: Path, output: Output) -> int:
+    """Print the statistics in a run's directory; InputError where there are none."""
+    found = [*statistics(run)]
+    smallest = "what speaks of very few samples is not told (–)"
+    if output.as_json:
+        output.document(found)
+        return 0
+    write_atomically(run / "statistics.csv", csv_text(COLUMNS, [as_row(one) for one in found]).encode())
+    for kind in ("class", "column"):
+        rows = [one for one in found if kind in one]
+        if rows:
+            output.console.print(table(rows[:MOST_SHOWN], kind))
+        if len(rows) > MOST_SHOWN:
+            output.say(f"and {plural(len(rows) - MOST_SHOWN, 'more line')} of this table")
+    output.say(f"{run / 'statistics.csv'}: all of it; {smallest}")
+    return 0
+
+
+def table(rows: Sequence[dict[str, Any]], kind: str) -> Table:
+    shown = Table(box=HEAD, pad_edge=False)
+    headings = (kind, "site", "samples") if kind == "class" else (kind, "site", "mean", "deviation", "missing", "")
+    for heading in headings:
+        shown.add_column(heading, justify="left" if heading in (kind, "site", "") else "right")
+    for one in rows:
+        cells = [one[kind], one["site"]]
+        if kind == "class":
+            cells.append(whole(one["samples"]))
+        else:
+            cells += [number(one["mean"]), number(one["deviation"]), whole(one["missing"]), bars(one["histogram"])]
+        shown.add_row(*map(printable, cells))
+    return shown
+
+
+def whole(count: int | None) -> str:
+    return "–" if count is None else str(count)
+
+
+def bars(histogram: Sequence[int | None] | None) -> str:
+    """A histogram in a word: a bar for each bin, a dash where it is hidden."""
+    top = max((one for one in histogram or () if one), default=0)
+    return "".join("–" if one is None else BARS[-(-8 * one // top) if top else 0] for one in histogram or ())
+
+
+def as_row(one: dict[str, Any]) -> dict[str, Any]:
+    told = one.get("histogram")
+    return one | ({"histogram": " ".join(map(whole, told))} if told else {})
+
+
+def statistics(run: Path) -> Iterator[dict[str, Any]]:
+    """{site, samples} of each class and {site, missing, mean, deviation, histogram} of each column, by site; None for
+    what was hidden. InputError where the run told none."""
+    peers = sorted(place for place in run.iterdir() if place.is_dir()) if run.is_dir() else []
+    for place in peers:
+        told = read_result(place)
+        notes = told.notes[0] if told and told.notes else {}
+        sites = {name.removeprefix("counts of "): told for name, told in notes.items() if name.startswith("counts of ")}
+        if sites:
+            names = Names.read(place)
+            for site, counts in sites.items():
+                yield from of_site(site, counts, notes.get(f"histograms of {site}"), names)
+            return
+    raise InputError(
+        f"{run}: holds no statistics; give a run's directory of `protocol: statistics`, or a federation.yaml"
+    )
+
+
+def of_site(site: str, counts: Any, histograms: Any, names: "Names") -> Iterator[dict[str, Any]]:
+    classes = int(counts[1])
+    columns = (len(counts) - 2 - classes) // 3
+    yield {"site": site, "class": "all", "samples": shown(counts[0])}
+    for at, count in enumerate(counts[2 : 2 + classes]):
+        yield {"site": site, "class": names.of_class(at, classes), "samples": shown(count)}
+    bins = len(histograms) // columns if histograms and columns else 0
+    for at in range(columns):
+        missing, mean, deviation = counts[2 + classes + 3 * at : 5 + classes + 3 * at]
+        few = missing == FEW
+        yield {
+            "site": site,
+            "column": names.of_column(at, columns),
+            "missing": None if few else shown(missing),
+            "mean": None if few else mean,
+            "deviation": None if few else deviation,
+            "histogram": [*map(shown, histograms[at * bins : (at + 1) * bins])] if bins else None,
+        }
+
+
+def shown(count: float) -> int | None:
+    return None if count in (HIDDEN, FEW) else int(count)
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a peer's model calls columns and classes, and the shape of an input."""
+
+    columns: Sequence[str] = ()
+    classes: Sequence[str] = ()
+    shape: Sequence[int] = ()
+
+    @classmethod
+    def read(cls, place: Path) -> "Names":
+        with suppress(OSError, ValueError, safetensors.SafetensorError):
+            open_plain(place / MODEL).close()
+            with safetensors.safe_open(place / MODEL, "pt") as file:
+                told = {key: json.loads(text) for key, text in (file.metadata() or {}).items()}
+            return cls(told.get("columns", ()), told.get("class_names", ()), told.get("shape", ()))
+        return cls()
+
+    def of_class(self, at: int, classes: int) -> str:
+        return str(self.classes[at]) if len(self.classes) == classes else str(at)
+
+    def of_column(self, at: int, columns: int) -> str:
+        if len(self.shape) > 1 and at < 2 * self.shape[0]:
+            return f"channel {at // 2}, {'deviation' if at % 2 else 'mean'}"
+        inputs = len(self.columns) or (self.shape[0] if len(self.shape) == 1 else 0)
+        flagged = inputs // 2 if inputs > columns else inputs
+        if at < flagged:
+            return str(self.columns[at]) if self.columns else f"column {at}"
+        return f"target {at - flagged}"

@@ -1,0 +1,161 @@
+"""What each site has: figures against pandas, what is hidden, liars, and the command."""
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from extras.statistics import FEW, HIDDEN, Statistics
+from launcher.cli import main
+from peer.protocols.base import Received
+from peer.runtime.in_process import federate
+
+SITES = {"north": 90, "south": 60, "east": 8}
+SPEC = """
+name: sites
+protocol: {protocol}
+data: {{name: csv, path: "{{id}}.csv", label: ill, class_names: ["no", "yes"]{more}}}
+ring:
+  - {{id: north, address: "127.0.0.1:7790"}}
+  - {{id: south, address: "127.0.0.1:7791"}}
+  - {{id: east, address: "127.0.0.1:7792"}}
+"""
+PROTOCOL = '{name: "extras.statistics:Statistics", flagged: true}'
+
+
+def write_sites(folder: Path) -> None:
+    rng = np.random.default_rng(3)
+    for site, rows in SITES.items():
+        frame = pandas.DataFrame(
+            {
+                "age": rng.integers(20, 90, rows),
+                "bmi": np.where(rng.random(rows) < 0.3, np.nan, rng.normal(26, 4, rows).round(2)),
+                "smoker": rng.integers(0, 2, rows),
+                "rare": (np.arange(rows) == 5).astype(int),
+                "ill": np.where(rng.random(rows) < 0.4, "yes", "no"),
+            }
+        )
+        frame.to_csv(folder / f"{site}.csv", index=False)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sites")
+    write_sites(folder)
+    (folder / "f.yaml").write_text(SPEC.format(protocol=PROTOCOL, more=", impute: category") + "rounds: 1\n")
+    federate(folder / "f.yaml", folder / "run")
+    return folder / "run"
+
+
+def told(run: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    assert main(["statistics", str(run), "--json"]) == 0
+    found: list[dict[str, object]] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_the_figures_are_those_of_the_sites_training_samples(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    known = {(one["site"], one["column"]): one for one in told(run, capsys) if "column" in one}
+    counts = {(one["site"], one["class"]): one["samples"] for one in told(run, capsys) if "class" in one}
+    for site, rows in SITES.items():
+        frame = pandas.read_csv(run.parent / f"{site}.csv")
+        tested = max(1, round(0.2 * rows))
+        order = np.random.default_rng(42).permutation(rows)
+        trained = frame.iloc[order[: rows - tested]]
+        assert counts[site, "all"] == len(trained)
+        for column in ("age", "bmi", "smoker"):
+            one, values = known[site, column], trained[column]
+            if site == "east":
+                alike = column == "smoker" and values.nunique() == 1
+                assert alike or one["mean"] is None, "of few values a mean would tell them"
+                continue
+            assert one["mean"] == pytest.approx(values.mean(), rel=1e-5)
+            assert one["deviation"] == pytest.approx(values.std(ddof=0), rel=1e-5)
+            missing = int(values.isna().sum())
+            assert one["missing"] == (missing if missing == 0 or missing >= 5 else None)
+        assert known[site, "rare"]["mean"] == (None if trained["rare"].any() else 0), "a mean would tell of the one"
+    told_of_bmi = known["north", "bmi"]["histogram"]
+    assert isinstance(told_of_bmi, list)
+    assert len(told_of_bmi) == 8
+    assert all(one is None or one == 0 or one >= 5 for one in told_of_bmi)
+
+
+@given(counts=st.lists(st.one_of(st.integers(0, 12), st.integers(0, 5000)), max_size=12), smallest=st.integers(1, 40))
+def test_nothing_of_few_can_be_told_from_counts_and_their_sum(counts: list[int], smallest: int) -> None:
+    protocol = Statistics(name="extras.statistics:Statistics", smallest=smallest)
+    shown = protocol.hidden(torch.tensor(counts).double()).tolist()
+    hidden = [count for count, one in zip(counts, shown, strict=True) if one == HIDDEN]
+    assert all(one in (HIDDEN, count) for count, one in zip(counts, shown, strict=True))
+    assert all(one <= 0 or one >= smallest for one in shown)
+    if hidden and sum(counts) >= smallest:
+        assert sum(hidden) >= smallest
+        assert len(hidden) > 1 or hidden == [count for count in counts if count]
+
+
+class Site:
+    """As much of a peer as reads what others tell."""
+
+    proportions = torch.ones(2)
+
+    class task:
+        has_classes = True
+
+    class data:
+        labels = torch.tensor([0, 1, 1])
+
+
+@given(lie=arrays(np.float32, st.integers(0, 20), elements=st.floats(width=32)))
+def test_what_cannot_be_is_not_told_and_moves_no_bin_beyond_reason(lie: np.ndarray) -> None:
+    protocol, columns = Statistics(name="extras.statistics:Statistics"), 3
+    honest = torch.tensor([50, 2, 20, 30, *(0, 1.0, 2.0) * columns]).double()
+    vector = torch.from_numpy(lie)
+    read = protocol.read(Site(), Received(vector, {}), columns)  # type: ignore[arg-type]
+    if read is not None:
+        assert bool(read.isfinite().all())
+        assert len(read) == 4 + 3 * columns
+    edges = protocol.edges({"a": honest} | ({"b": read} if read is not None else {}), columns)
+    assert edges.shape == (7, columns)
+    bins = protocol.read_bins(Received(vector, {}), columns)
+    assert bins is None or bool(((bins >= HIDDEN) & bins.isfinite()).all())
+    assert FEW < HIDDEN < 0
+
+
+def test_a_liar_ends_nobody_and_what_others_tell_stands(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    liar = "rounds: 1\nbehaviour: {south: {kind: noise, scale: 1000000}}\n"
+    (run.parent / "liar.yaml").write_text(SPEC.format(protocol=PROTOCOL, more=", impute: category") + liar)
+    federate(run.parent / "liar.yaml", run.parent / "lied")
+    honest = [one for one in told(run, capsys) if one["site"] == "north"]
+    told_now = [one for one in told(run.parent / "lied", capsys) if one["site"] == "north"]
+    keys = ("class", "samples", "column", "missing", "mean", "deviation")
+    assert [[one.get(key) for key in keys] for one in told_now] == [[one.get(key) for key in keys] for one in honest]
+
+
+def test_the_command_asks_real_peers(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    ports: Callable[[int], list[int]],
+) -> None:
+    write_sites(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    spec = SPEC.format(protocol="fibfl", more="") + "rounds: 50\nhold_back: 0.2\n"
+    for usual, free in zip((7790, 7791, 7792), ports(3), strict=True):
+        spec = spec.replace(f":{usual}", f":{free}")
+    (tmp_path / "f.yaml").write_text(spec)
+    assert main(["statistics", "f.yaml"]) == 0
+    said = capsys.readouterr().out
+    assert "bmi" in said
+    with (tmp_path / "runs/sites-statistics/statistics.csv").open() as file:
+        rows = [*csv.DictReader(file)]
+    assert {row["site"] for row in rows} == set(SITES)
+    audit = (tmp_path / "runs/sites-statistics/north/audit.jsonl").read_text()
+    assert '"counts"' in audit
+    assert main(["statistics", "runs"]) == 2
+    assert "holds no statistics" in capsys.readouterr().err
