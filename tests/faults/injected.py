@@ -82,7 +82,7 @@ def after(owner: Any, name: str, fault: Fault) -> None:
 
 
 def training(fault: Fault) -> None:
-    before(Trainer, "_check_stop", fault)
+    before(Trainer, "check_stop", fault)
 
 
 def mid_frame(fault: Fault) -> None:

@@ -44,7 +44,7 @@ def test_a_function_of_the_users(own_module: str, tmp_path: Path) -> None:
     ("function", "options", "message"),
     [
         ("pair", {"columns": 2}, "cannot be called with the options given: .*columns"),
-        ("bad", {}, r"must return \(x, y\) or .*, not a ndarray"),
+        ("bad", {}, r"must return \(x, y\), .* or up to three torch data sets, not a ndarray"),
         ("ragged", {}, "rows of different lengths"),
         ("absent", {}, r"the module `users_data` \(.*\) has no `absent`"),
         ("number", {}, "`users_data:number` is not a function"),
