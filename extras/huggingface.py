@@ -46,7 +46,15 @@ IGNORED = -100
 """The target of a place that has no next token."""
 PARTS = {
     "config": ("config.json",),
-    "tokenizer": ("tokenizer*", "vocab.*", "merges.txt", "added_tokens.json", "special_tokens_map.json", "*.model"),
+    "tokenizer": (
+        "tokenizer*",
+        "vocab.*",
+        "merges.txt",
+        "*.codes",
+        "added_tokens.json",
+        "special_tokens_map.json",
+        "*.model",
+    ),
     "weights": ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json"),
 }
 """The files of a model's folder in which peers must not differ."""
@@ -78,7 +86,7 @@ class Lora(Settings):
 
 
 class HuggingFace(Preset):
-    """Fine-tunes a model of `transformers` on texts: with `label` to classify them, else to foretell the next token."""
+    """Fine-tunes a model of `transformers` on texts: with `label` to classify them, else to predict the next token."""
 
     model: str
     """Its folder, or the config.json in one without weights; the tokenizer lies there, too."""
@@ -140,7 +148,7 @@ class HuggingFace(Preset):
         if unfit := [*given, *(["labels"] if self.labels else [])]:
             raise InputError(f"`{unfit[0]}` of `huggingface` is for classes; name their column in `label`")
         if "vocab_size" not in (config := _config(here)):
-            raise InputError(f"{here / 'config.json'}: has no `vocab_size`, so it is of no language model")
+            raise InputError(f"{here / 'config.json'}: has no `vocab_size`, so it is not a language model")
         return {"name": f"{__name__}:NextToken", "vocabulary": config["vocab_size"]}
 
     def _found_labels(self, train: Path) -> list[str]:
@@ -223,13 +231,15 @@ class Row(NamedTuple):
 def _rows(file: Path, text: str, label: str | None, group: str | None = None) -> Iterator[Row]:
     """Each row of a file; InputError for one that lacks something."""
     for where, row in _raw(file):
+        if None in row:
+            raise InputError(f"{where}: has more cells than the first line; put texts with commas into quotes")
         for column in filter(None, (text, label, group)):
             if column not in row:
                 raise InputError(f"{where}: has no column `{column}`, but {', '.join(map(str, row))}")
             if row[column] is None or not str(row[column]).strip():
                 raise InputError(f"{where}: `{column}` is empty; fill it in or leave it out")
         if not isinstance(row[text], str):
-            raise InputError(f"{where}: `{text}` is no text but {row[text]!r}")
+            raise InputError(f"{where}: `{text}` is not text: {row[text]!r}")
         yield Row(where, row[text], _label(row[label]) if label else "", str(row[group]) if group else "")
 
 
@@ -257,7 +267,7 @@ def _raw(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     except OSError as error:
         raise InputError(f"{file}: {error.strerror}; `train` and `test` are JSON lines, CSV or folders") from None
     except json.JSONDecodeError as error:
-        raise InputError(f"{file}, line {number}: is no JSON ({error}); write an object a line") from None
+        raise InputError(f"{file}, line {number}: is not valid JSON ({error}); write an object a line") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{file}: is neither JSON lines nor CSV in UTF-8 ({error})") from None
 
@@ -268,12 +278,14 @@ def _of_datasets(folder: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     try:
         found = datasets.load_from_disk(str(folder))
     except (OSError, ValueError) as error:
-        raise InputError(f"{folder}: is no folder of `datasets` ({error}); write one by save_to_disk") from error
+        raise InputError(f"{folder}: is not a folder of `datasets` ({error}); write one by save_to_disk") from error
     if isinstance(found, Mapping):
         raise InputError(f"{folder}: has several parts; name one of {', '.join(str(folder / one) for one in found)}")
     named = {key: kind.names for key, kind in found.features.items() if isinstance(kind, datasets.ClassLabel)}
     for number, row in enumerate(found):
-        yield f"{folder}, row {number}", row | {key: names[row[key]] for key, names in named.items()}
+        # -1 stands for no label there.
+        known = {key: dict(enumerate(names)).get(row[key]) for key, names in named.items()}
+        yield f"{folder}, row {number}", row | known
 
 
 class Network(nn.Module):
@@ -320,12 +332,12 @@ def network(
     here = Path(path)
     _check(here, digests)
     transformers, tokenizer = library("transformers"), _tokenizer(here)
-    config = transformers.AutoConfig.from_pretrained(here, local_files_only=True)
+    config = transformers.AutoConfig.from_pretrained(here, local_files_only=True, trust_remote_code=False)
     kind = transformers.AutoModelForSequenceClassification if labels else transformers.AutoModelForCausalLM
     masked = transformers.AutoModelForMaskedLM._model_mapping
     both_ways = not labels and type(config) in masked and not getattr(config, "is_decoder", False)
     if both_ways or type(config) not in kind._model_mapping:
-        does = "classifies texts" if labels else "foretells the next token"
+        does = "classifies texts" if labels else "predicts the next token"
         raise InputError(f"{here}: transformers has no model of type `{config.model_type}` that {does}; take another")
     pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     if pad is None:
@@ -342,6 +354,7 @@ def network(
         here,
         config=config,
         local_files_only=True,
+        trust_remote_code=False,
         dtype=torch.float32,
         ignore_mismatched_sizes=True,
         output_loading_info=True,
@@ -350,6 +363,10 @@ def network(
     fresh = _heads(made) + sorted({name.rpartition(".")[0] for name in lacking if not _within(name, _heads(made))})
     if len(lacking) > len([*made.parameters()]) / 2:
         raise InputError(f"{here}: its weights are of another model: they lack {lacking[0]}, and more; copy them again")
+    if tokenizer.pad_token_id is None:
+        for layer in made.modules():
+            if isinstance(layer, nn.Embedding) and layer.padding_idx == pad:
+                layer.padding_idx = None  # the end of a text is learnt, though it pads as well
     if adapter:
         _adapt(made, Lora.model_validate(adapter), fresh, here)
     return Network(made, pad, fresh)
@@ -400,6 +417,8 @@ def _model_folder(path: Path) -> Path:
             f"there is no folder {folder}, and nothing is downloaded in a run; where there is internet: "
             f"hf download NAME --local-dir {folder.name}; then put that folder there"
         )
+    if (folder / "adapter_config.json").is_file():
+        raise InputError(f"{folder}: holds an adapter; merge it into the model and save that (`merge_and_unload`)")
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder}: has no config.json; give a folder as `save_pretrained` writes it")
     if not _files(folder, "tokenizer"):
@@ -414,7 +433,7 @@ def _json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text("utf-8"))
     except ValueError as error:
-        raise InputError(f"{file}: is no JSON ({error}); copy it again") from None
+        raise InputError(f"{file}: is not valid JSON ({error}); copy it again") from None
     return content if isinstance(content, dict) else {}
 
 
@@ -442,7 +461,7 @@ def _check(folder: Path, digests: Mapping[str, str]) -> None:
     for part, wanted in digests.items():
         if (found := _digest(folder, part)) != wanted:
             raise InputError(
-                f"{folder}: its {part} is another than the federation's (sha256:{found}, not {wanted}); copy the "
+                f"{folder}: its {part} differs from the federation's (sha256:{found}, not {wanted}); copy the "
                 "folder of the others"
             )
 
@@ -450,7 +469,9 @@ def _check(folder: Path, digests: Mapping[str, str]) -> None:
 @cache
 def _tokenizer(folder: Path) -> Any:
     try:
-        return library("transformers").AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return library("transformers").AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
     except (OSError, ValueError) as error:
         raise InputError(f"{folder}: its tokenizer cannot be read ({error}); save it again") from error
 
@@ -471,14 +492,17 @@ def library(name: str) -> Any:
 def save_pretrained(peer_directory: Path, target: Path) -> None:
     """Write a peer's model as a folder that `from_pretrained` opens, or PEFT's where it has an adapter: with the
     tokenizer, and a card that tells how it came about."""
-    path, told = peer_directory / MODEL, _json(peer_directory / RUN)["spec"]
-    if told["model"]["name"] != f"{__name__}:network":
-        raise InputError(f"{path}: is no model of `task: {{huggingface: ...}}`; choose another format")
+    path, told = peer_directory / MODEL, _json(peer_directory / RUN).get("spec", {})
+    if told.get("model", {}).get("name") != f"{__name__}:network":
+        raise InputError(f"{path}: is not a model of `task: {{huggingface: ...}}`; choose another format")
     options = told["model"]["options"]
     task = f"{__name__}:{'Classes' if options['labels'] else 'NextToken'}"
     model = load_model(path, user_model=f"{__name__}:network", user_task=task)
     assert isinstance(model.module, Network)
-    inner, tensors = model.module.inner, state_dict(model)
+    inner, tensors, tokenizer = model.module.inner, state_dict(model), _tokenizer(Path(options["path"]))
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    card = _card(peer_directory, told, tokenizer.pad_token_id)  # first: it fails without a result
     target.mkdir(parents=True, exist_ok=True)
     if "adapter" in options:
         config = inner.peft_config["default"]
@@ -491,8 +515,8 @@ def save_pretrained(peer_directory: Path, target: Path) -> None:
     else:
         with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of its own
             inner.save_pretrained(target, state_dict=tensors)
-    _tokenizer(Path(options["path"])).save_pretrained(target)
-    (target / "README.md").write_text(_card(peer_directory, told), "utf-8")
+    tokenizer.save_pretrained(target)
+    (target / "README.md").write_text(card, "utf-8")
 
 
 CARD = """---
@@ -525,7 +549,7 @@ model = {kind}.from_pretrained("{opened}"{options}){adding}
 """
 
 
-def _card(peer_directory: Path, spec: Mapping[str, Any]) -> str:
+def _card(peer_directory: Path, spec: Mapping[str, Any], pad: int) -> str:
     """A model card, of the run's spec and results."""
     result, summary = _json(peer_directory / RESULT), peer_directory.parent / "summary.json"
     everyone = _json(summary).get("figures", {}) if summary.is_file() else {}
@@ -546,12 +570,12 @@ def _card(peer_directory: Path, spec: Mapping[str, Any]) -> str:
         protocol=json.dumps(spec["protocol"]),
         digests=", ".join(f"{part} sha256:{digest}" for part, digest in options["digests"].items()),
         adapter=json.dumps(adapter) if adapter else "none: all weights were trained",
-        classes=", ".join(labels) or "none: it foretells the next token",
+        classes=", ".join(labels) or "none: it predicts the next token",
         versions=", ".join(f"{name} {version(name)}" for name in ("dfl", "torch", "transformers", "peft")),
         figures="\n".join(row(name, value) for name, value in result["figures"].items()),
         kind=f"AutoModelFor{'SequenceClassification' if labels else 'CausalLM'}",
         imports="import peft\n" if adapter else "",
         opened=base.name if adapter else here,
-        options=f", num_labels={len(labels)}" if labels and adapter else "",
+        options=f", id2label={dict(enumerate(labels))}, pad_token_id={pad}" if labels and adapter else "",
         adding=f'\nmodel = peft.PeftModel.from_pretrained(model, "{here}")' if adapter else "",
     )

@@ -87,7 +87,10 @@ class Bundle(Preset):
             data["root"] = str(folder / self.dataset_dir.expanduser())
         elif isinstance(usual, str) and not usual.startswith(("$", "@", "%")):
             data["root"] = str(path / usual)
-        figure = {"figure": next(iter(_look(content, "validate#key_metric"))), "better": self.better or "up"}
+        metric = self.overrides.get("validate#key_metric", _look(content, "validate#key_metric"))
+        if not isinstance(metric, dict) or not metric:
+            raise InputError(f"{path / config}: `validate#key_metric` names no metric; write {{name: metric}} there")
+        figure = {"figure": next(iter(metric)), "better": self.better or "up"}
         return {
             "task": {"name": f"{__name__}:BundleTask", **bundle, **figure},
             "model": {"name": f"{__name__}:network", "options": bundle, "head": []},
@@ -104,7 +107,7 @@ def _read(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, YAMLError) as error:
         raise InputError(f"{file}: cannot be read: {str(error).splitlines()[0]}") from None
     if not isinstance(content, dict):
-        raise InputError(f"{file}: holds no ids; give a bundle's training config")
+        raise InputError(f"{file}: is not a bundle's config; give a bundle's training config")
     return content
 
 
@@ -170,10 +173,10 @@ class Opened:
         return self.overrides.get(id, _look(self.content, id))
 
     def channels(self, of: str, *keys: str) -> int | None:
-        """How many channels the metadata, or else the network's config, say that inputs or outputs have."""
+        """How many channels the network's config, or else the metadata, say that inputs or outputs have."""
         described = self.path / "configs" / "metadata.json"
         said = _look(_read(described), f"network_data_format#{of}#num_channels") if described.is_file() else None
-        found = (said, *(self.look(f"network_def#{key}") for key in keys))
+        found = (*(self.look(f"network_def#{key}") for key in keys), said)
         return next((one for one in found if isinstance(one, int)), None)
 
     @property
@@ -197,7 +200,7 @@ def _opened(path: Path, config: str, digest: str, overrides: str) -> Opened:
         raise InputError(f"MONAI is missing ({error}); pip install -c constraints.txt 'dfl[monai]'") from error
     content = _read(path / config)
     if _digest(path, config) != digest:
-        raise InputError(f"{path}: is another bundle than the federation's, or has changed; give all peers the same")
+        raise InputError(f"{path}: differs from the federation's bundle, or has changed; give all peers the same")
     import_from(path)  # where its `scripts` are
     sys.dont_write_bytecode = True  # a bundle is only read
     return Opened(path, path / config, content, json.loads(overrides))
@@ -289,7 +292,9 @@ def _check(image: Any, label: Any, row: int, of: Opened) -> None:
     )
     if label is None or of.outputs is None or not of_classes:
         return
-    low, high = float(np.min(label)), float(np.max(label))
+    found = _plain(label)
+    found = found[found != loss.get("ignore_index", -100)]
+    low, high = (float(found.min()), float(found.max())) if found.numel() else (0.0, 0.0)
     if low < 0 or high >= of.outputs:
         raise InputError(
             f"{file}: has the label {low if low < 0 else high:g}, and the bundle has {of.outputs} classes, numbered "
@@ -358,7 +363,8 @@ def train(loop: Any, **bundle: Any) -> float:
 def _schedule(of: Opened) -> tuple[str, bool]:
     """The id of the learning rate's schedule, and whether it goes on by epochs: as the bundle's handler has it."""
     for number, handler in enumerate(of.look("train#handlers") or ()):
-        if isinstance(handler, dict) and str(handler.get("_target_")).endswith("LrScheduleHandler"):
+        named = isinstance(handler, dict) and str(handler.get("_target_")).endswith("LrScheduleHandler")
+        if named and handler.get("_disabled_") not in (True, "true", "True"):
             return f"train#handlers#{number}#lr_scheduler", handler.get("epoch_level", True) is True
     return "lr_scheduler", True
 

@@ -2,7 +2,14 @@
 
 Two all-gathers in round 1: first each site's numbers of samples and classes, and each column's missing values, mean and
 deviation; then its histograms, whose bins all find alike from the first. What speaks of fewer than `smallest` samples
-leaves no peer, nor what it could be told from; no extreme and no median does, as these are single samples' values.
+leaves no peer, nor what it could be told from within one run:
+
+- a small count is hidden, with others of its class or column, so that their sum leaves it open (`hidden`);
+- of a column nothing is told where few samples have a value, or lack one, or where few make most of its deviation;
+- of a column of few different values nothing, if one of them is rare, nor of others of the same values, such as the
+  rest of a one-hot code (`secret`).
+
+Samples are counted, not people. Runs over data that differ by few samples tell of these.
 
 A column is a number of the inputs; of images and volumes, for each channel, the mean and the deviation of a sample's
 intensities; and, where the task has no classes, a number of the targets.
@@ -23,12 +30,10 @@ from peer.topology import Graph
 HIDDEN = -1.0
 """In the place of a count from which fewer than `smallest` samples could be told apart."""
 FEW = -2.0
-"""In the place of a column's missing values, where fewer than `smallest` are there; it has no mean."""
+"""In the place of a column's missing values, where nothing is told of it."""
 BATCH = 256
 FEW_VALUES = 20
 """A column of no more different values is one of kinds: of such, a rare one must not be told from the mean."""
-SPAN = 2.0
-"""The inner bins reach so many deviations to both sides of the mean; the first and the last one are open."""
 MOST = 1e9
 """More samples no site has."""
 
@@ -80,10 +85,12 @@ class Statistics(Protocol):
     def columns(self, peer: Peer) -> Tensor:
         """(n, columns) float64, NaN for what is missing."""
         parts = []
-        for batch in peer.data.in_order(BATCH):
+        for batch in peer.data.in_order(min(BATCH, peer.task.evaluation_batch)):
             found = numbers_of(batch.inputs)
             if self.flagged:
-                values, missing = found.chunk(2, 1)
+                values, missing = found.tensor_split(2, 1)
+                if values.shape != missing.shape or not bool(((missing == 0) | (missing == 1)).all()):
+                    raise InputError(f"{peer.id}: `flagged` goes with `impute: category` in `data`; leave it out")
                 found = torch.where(missing > 0, torch.nan, values)
             if not peer.task.has_classes and batch.targets.is_floating_point() and batch.targets.ndim < 3:
                 found = torch.cat([found, batch.targets.reshape(len(found), -1).double()], 1)
@@ -101,54 +108,54 @@ class Statistics(Protocol):
         its missing values, mean and deviation."""
         n, of_classes = len(columns), classes_of(peer)
         found = [torch.tensor([n if n >= self.smallest else HIDDEN, len(of_classes)]), self.hidden(of_classes)]
-        found += [torch.tensor(self.moments(values)) for values in columns.T]
+        for values, secret in zip(columns.T, self.secret(columns), strict=True):
+            known = values[~values.isnan()]
+            moments = (len(values) - len(known), float(known.mean()), float(known.std(correction=0)))
+            found.append(torch.tensor((FEW, 0.0, 0.0) if secret else moments))
         return torch.cat([one.float() for one in found]).nan_to_num()
 
-    def moments(self, values: Tensor) -> tuple[float, float, float]:
-        """Missing values, mean and deviation of a column (n,)."""
-        known = values[~values.isnan()]
-        missing, times = len(values) - len(known), np.unique(known.numpy(), return_counts=True)[1]
-        # From the mean of a few values that repeat, such as 0 and 1, one could tell how often each occurs.
-        telling = len(times) <= FEW_VALUES and bool((times < self.smallest).any())
-        if len(known) < self.smallest or telling:
-            return FEW, 0.0, 0.0
-        told = HIDDEN if 0 < missing < self.smallest else missing
-        return told, float(known.mean()), float(known.std(correction=0))
+    def secret(self, columns: Tensor) -> list[bool]:
+        """Of which columns (n, columns) nothing may be told."""
+        secret, kinds, rare = list[bool](), list[tuple[float, ...]](), set[tuple[float, ...]]()
+        for values in columns.T:
+            known = values[~values.isnan()]
+            different, times = np.unique(known.numpy(), return_counts=True)
+            kinds.append(tuple(different.tolist()) if len(different) <= FEW_VALUES else ())
+            few = len(known) < self.smallest or 0 < len(values) - len(known) < self.smallest
+            apart = torch.zeros(1) if few else (known - known.mean()) ** 2
+            secret.append(few or bool(apart.max() * self.smallest > apart.sum() * (1 + 1e-9)))
+            if kinds[-1] and (times < self.smallest).any():
+                rare.add(kinds[-1])
+        return [one or kind in rare for one, kind in zip(secret, kinds, strict=True)]
 
     def hidden(self, counts: Tensor) -> Tensor:
-        """The counts, float64 (k,), of which the small ones are HIDDEN, and as many others as hide these in the sum."""
+        """The counts, float64 (k,), of which the small ones are HIDDEN, and as many others as leave these open: their
+        sum is known, and that each is at least 1."""
         small = (counts > 0) & (counts < self.smallest)
         for at in counts.argsort(stable=True).tolist():
-            if not small.any() or (int(small.sum()) > 1 and counts[small].sum() >= self.smallest):
+            if not small.any() or (int(small.sum()) > 1 and counts[small].sum() - small.sum() >= self.smallest):
                 break
             small[at] |= counts[at] > 0
         return torch.where(small, HIDDEN, counts)
 
     def edges(self, sites: Mapping[str, Tensor], columns: int) -> Tensor:
-        """(bins − 1, columns) float64: where bins meet, from the mean and the deviation over all sites."""
-        sums = torch.zeros(3, columns, dtype=torch.float64)
-        for site in sites.values():
-            missing, mean, deviation = site[len(site) - 3 * columns :].reshape(columns, 3).T
-            weight = torch.where(missing == FEW, 0, site[0].clamp(min=0) - missing.clamp(min=0)).clamp(min=0)
-            sums += weight * torch.stack([torch.ones_like(mean), mean, deviation**2 + mean**2])
-        mean, square = sums[1:] / sums[0].clamp(min=1)
-        reach = torch.linspace(-SPAN, SPAN, self.bins - 1, dtype=torch.float64)[:, None]
-        edges: Tensor = mean + reach * (square - mean**2).clamp(min=0).sqrt()
+        """(bins − 1, columns) float64: where bins meet, round the median of the sites' means and half a median
+        deviation apart, on a grid: so that neither one site nor one sample moves them by a little."""
+        told = torch.stack([site[len(site) - 3 * columns :].reshape(columns, 3) for site in sites.values()])
+        known = torch.where((told[..., :1] == FEW), torch.nan, told[..., 1:])
+        mean, deviation = known.nanmedian(0).values.nan_to_num().T
+        step = 2 ** (deviation / 2).clamp(min=1e-30).log2().ceil()
+        places = torch.arange(self.bins - 1, dtype=torch.float64)[:, None] - (self.bins - 2) // 2
+        edges: Tensor = ((mean / step).round() + places) * step
         return edges
 
     def histograms(self, columns: Tensor, edges: Tensor) -> Tensor:
         """(columns·bins,) float32."""
         found = []
-        for values, bounds in zip(columns.T, edges.T, strict=True):
-            there = values[~values.isnan()]
-            missing = torch.tensor([float(len(values) - len(there))]).double()
-            counted = torch.bincount(torch.bucketize(there, bounds.contiguous(), right=True), minlength=self.bins)
-            if len(there) < self.smallest:
-                found.append(torch.full((self.bins,), HIDDEN))
-            elif 0 < missing < self.smallest:  # hidden as well: the bins' sum would tell it
-                found.append(self.hidden(torch.cat([counted.double(), missing]))[:-1])
-            else:
-                found.append(self.hidden(counted.double()))
+        for values, bounds, secret in zip(columns.T, edges.T, self.secret(columns), strict=True):
+            inside = torch.bucketize(values[~values.isnan()], bounds.contiguous(), right=True)
+            counted = torch.bincount(inside, minlength=self.bins).double()
+            found.append(torch.full((self.bins,), HIDDEN) if secret else self.hidden(counted))
         return torch.cat([torch.empty(0), *found]).float()
 
     def read(self, peer: Peer, given: Received, columns: int) -> Tensor | None:
@@ -157,16 +164,20 @@ class Statistics(Protocol):
         if len(site) != 2 + classes + 3 * columns or int(site[1]) != classes:
             return None
         missing, _, deviations = site[2 + classes :].reshape(columns, 3).T
-        counts = torch.cat([site[:1], site[2 : 2 + classes], missing])
-        possible = bool(((counts >= FEW) & (counts <= MOST)).all() and (deviations >= 0).all())
-        return site if possible and bool(site.isfinite().all()) else None
+        possible = _are_counts(site[: 2 + classes]) and _are_counts(torch.where(missing == FEW, HIDDEN, missing))
+        return site if possible and bool((deviations >= 0).all()) and bool(site.isfinite().all()) else None
 
     def read_bins(self, given: Received, columns: int) -> Tensor | None:
         bins = given.vector.cpu().double()
-        return bins if len(bins) == self.bins * columns and bool(((bins >= HIDDEN) & (bins <= MOST)).all()) else None
+        return bins if len(bins) == self.bins * columns and _are_counts(bins) else None
 
 
 MOST_CLASSES = 1000
+
+
+def _are_counts(given: Tensor) -> bool:
+    """Whether all are whole numbers from 0, or HIDDEN."""
+    return bool(((given >= HIDDEN) & (given <= MOST) & (given == given.round())).all())
 
 
 def classes_of(peer: Peer) -> Tensor:

@@ -249,21 +249,27 @@ def run_command(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def statistics_command(arguments: argparse.Namespace, output: Output) -> int:
+    from launcher.run_files import RunFiles
     from peer.spec.document import Document
 
     given, out = arguments.federation, arguments.out
     if not given.is_dir():
         content = Document.read(given).content
         out = out or Path("runs") / f"{content.get('name', given.stem)}-statistics"
-        sets = ["rounds=1", *(f"{key}=null" for key in ("hold_back", "stop_early", "finetune", "final_evaluation"))]
+        there = RunFiles(out).federation
+        if there.is_file() and "statistics" not in str(Document.read(there).content.get("protocol")):
+            raise InputError(f"{out} holds another run; choose another directory with --out")
+        sets = ["rounds=1", *(f"{key}=null" for key in ("stop_early", "finetune", "final_evaluation"))]
+        sets += [] if content.get("hold_back") == "given" else ["hold_back=null"]
         data, flagged = content.get("data"), False
-        if isinstance(data, dict) and data.get("name") in ("csv", "parquet") and not data.get("stream"):
-            sets, flagged = [*sets, "data.impute=category", "data.standardize=null"], True
+        if isinstance(data, dict):
+            flagged = data.get("name") in ("csv", "parquet") and not data.get("stream")
+            sets += ["data.standardize=null", *(["data.impute=category"] if flagged else [])]
         sets = [f"protocol={{name: statistics, flagged: {str(flagged).lower()}}}", *sets, *arguments.overrides]
         line = ["run", str(given), "--out", str(out), "--fresh", *(f"--set={one}" for one in sets)]
         line += ["--peers", str(arguments.peers)] if arguments.peers else []
-        quiet = Output(as_json=False, quiet=True)
-        if code := run_command(parser().parse_args([*line, "--quiet"]), quiet):
+        output.say(f"Asking the peers of {given}, in {out}")
+        if code := run_command(parser().parse_args([*line, "--quiet"]), Output(quiet=True)):
             return code
     from launcher.commands.statistics import show
 

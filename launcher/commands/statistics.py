@@ -80,21 +80,43 @@ def statistics(run: Path) -> Iterator[dict[str, Any]]:
     """{site, samples} of each class and {site, missing, mean, deviation, histogram} of each column, by site; None for
     what was hidden. InputError where the run told none."""
     peers = sorted(place for place in run.iterdir() if place.is_dir()) if run.is_dir() else []
-    for place in peers:
-        told = read_result(place)
-        notes = told.notes[0] if told and told.notes else {}
-        sites = {name.removeprefix("counts of "): told for name, told in notes.items() if name.startswith("counts of ")}
-        if sites:
-            names = Names.read(place)
-            for site, counts in sites.items():
-                yield from of_site(site, counts, notes.get(f"histograms of {site}"), names)
-            return
-    raise InputError(
-        f"{run}: holds no statistics; give a run's directory of `protocol: statistics`, or a federation.yaml"
-    )
+    told = {place: sites for place in peers if (sites := sites_of(place))}
+    if not told:
+        raise InputError(
+            f"{run}: holds no statistics; give the directory of a run of `statistics`, or a federation.yaml"
+        )
+    first, *others = told
+    if differing := [place.name for place in others if told[place] != told[first]]:
+        raise InputError(f"{run}: {first.name} and {', '.join(differing)} tell of other statistics; one of them lies")
+    names = Names.read(first)
+    for site, (counts, histograms) in told[first].items():
+        yield from of_site(site, counts, histograms, names)
 
 
-def of_site(site: str, counts: Any, histograms: Any, names: "Names") -> Iterator[dict[str, Any]]:
+def sites_of(place: Path) -> dict[str, tuple[list[float], list[float]]]:
+    """What a peer noted of each site, counts and histograms as `extras.statistics` has them; none if it noted other."""
+    result = read_result(place)
+    notes = result.notes[0] if result and result.notes else {}
+    found = {}
+    for name, counts in notes.items():
+        if name.startswith(COUNTS):
+            site = name.removeprefix(COUNTS)
+            histograms = notes.get(f"histograms of {site}", [])
+            numbers = are_numbers(counts) and are_numbers(histograms)
+            if not numbers or not counts[1:] or not 0 <= counts[1] <= len(counts) - 2:
+                return {}
+            found[site] = counts, histograms
+    return found
+
+
+COUNTS = "counts of "
+
+
+def are_numbers(given: Any) -> bool:
+    return isinstance(given, list) and all(isinstance(one, float | int) for one in given)
+
+
+def of_site(site: str, counts: list[float], histograms: list[float], names: "Names") -> Iterator[dict[str, Any]]:
     classes = int(counts[1])
     columns = (len(counts) - 2 - classes) // 3
     yield {"site": site, "class": "all", "samples": shown(counts[0])}
@@ -128,11 +150,12 @@ class Names:
 
     @classmethod
     def read(cls, place: Path) -> "Names":
-        with suppress(OSError, ValueError, safetensors.SafetensorError):
+        with suppress(OSError, ValueError, RecursionError, safetensors.SafetensorError):
             open_plain(place / MODEL).close()
             with safetensors.safe_open(place / MODEL, "pt") as file:
                 told = {key: json.loads(text) for key, text in (file.metadata() or {}).items()}
-            return cls(told.get("columns", ()), told.get("class_names", ()), told.get("shape", ()))
+            columns, classes, shape = (_as_list(told.get(key)) for key in ("columns", "class_names", "shape"))
+            return cls([*map(str, columns)], [*map(str, classes)], [one for one in shape if isinstance(one, int)])
         return cls()
 
     def of_class(self, at: int, classes: int) -> str:
@@ -146,3 +169,7 @@ class Names:
         if at < flagged:
             return str(self.columns[at]) if self.columns else f"column {at}"
         return f"target {at - flagged}"
+
+
+def _as_list(given: Any) -> list[Any]:
+    return given if isinstance(given, list) else []

@@ -84,8 +84,9 @@ def load_model(path: str | Path, *, user_model: str | None = None, user_task: st
     """The model in a `model.safetensors`, on the CPU in evaluation mode, ready for `predict(x)`.
 
     A file can name code of the user's own (`module:Name`), for the model and for the task. That is only imported when
-    the caller names the same as `user_model` and `user_task`, so that opening someone's file never runs what the file
-    chose. InputError if the file is missing, truncated or not such a model, and for a model of several inputs.
+    the caller names the same as `user_model` and `user_task`, so that opening someone's file never runs code that the
+    file chose. That code is given the file's options: where it is a MONAI bundle's, these must be trusted as well.
+    InputError if the file is missing, truncated or not such a model, and for a model of several inputs.
     """
     path = Path(path)
     tensors, described = _read(path)

@@ -89,8 +89,8 @@ def test_what_is_refused(given: dict[str, Any], told: str, folder: Path) -> None
     [
         ('{"note": "a", "of": "skin"}\n{"note": " ", "of": "skin"}', "line 2: `note` is empty; fill it in"),
         ('{"note": "a", "of": null}', "line 1: `of` is empty"),
-        ('{"note": 3, "of": "skin"}', "line 1: `note` is no text but 3"),
-        ('{"note": "a", "of": "skin"}\n\n{"note": "a"', "line 3: is no JSON"),
+        ('{"note": 3, "of": "skin"}', "line 1: `note` is not text: 3"),
+        ('{"note": "a", "of": "skin"}\n\n{"note": "a"', "line 3: is not valid JSON"),
         ("[1]", "line 1: is not an object"),
         ('{"note": "a", "of": "heart"}', "line 1: `of` is `heart`; the classes are lung, skin"),
     ],

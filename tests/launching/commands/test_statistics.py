@@ -72,14 +72,14 @@ def test_the_figures_are_those_of_the_sites_training_samples(run: Path, capsys: 
         assert counts[site, "all"] == len(trained)
         for column in ("age", "bmi", "smoker"):
             one, values = known[site, column], trained[column]
-            if site == "east":
-                alike = column == "smoker" and values.nunique() == 1
-                assert alike or one["mean"] is None, "of few values a mean would tell them"
+            missing = int(values.isna().sum())
+            beside_rare = column == "smoker" and trained["rare"].any()  # which has the same values
+            if beside_rare or (site == "east" and values.nunique() > 1):
+                assert one["mean"] is None, "a mean would tell of few"
                 continue
             assert one["mean"] == pytest.approx(values.mean(), rel=1e-5)
             assert one["deviation"] == pytest.approx(values.std(ddof=0), rel=1e-5)
-            missing = int(values.isna().sum())
-            assert one["missing"] == (missing if missing == 0 or missing >= 5 else None)
+            assert one["missing"] == missing
         assert known[site, "rare"]["mean"] == (None if trained["rare"].any() else 0), "a mean would tell of the one"
     told_of_bmi = known["north", "bmi"]["histogram"]
     assert isinstance(told_of_bmi, list)
@@ -94,9 +94,28 @@ def test_nothing_of_few_can_be_told_from_counts_and_their_sum(counts: list[int],
     hidden = [count for count, one in zip(counts, shown, strict=True) if one == HIDDEN]
     assert all(one in (HIDDEN, count) for count, one in zip(counts, shown, strict=True))
     assert all(one <= 0 or one >= smallest for one in shown)
-    if hidden and sum(counts) >= smallest:
-        assert sum(hidden) >= smallest
-        assert len(hidden) > 1 or hidden == [count for count in counts if count]
+    if hidden and hidden != [count for count in counts if count]:
+        assert len(hidden) > 1
+        assert sum(hidden) - len(hidden) >= smallest, "each is at least 1, and their sum is known"
+
+
+def test_one_value_far_from_the_others_is_not_told_by_mean_and_deviation() -> None:
+    protocol = Statistics(name="extras.statistics:Statistics")
+    usual = torch.linspace(0, 100, 79).double()
+    few_missing = torch.cat([usual[:-1], torch.tensor([torch.nan])])
+    one_hot = (torch.arange(79) < 3).double()
+    columns = torch.stack([usual, torch.cat([usual[:-1], torch.tensor([1e6])]), few_missing, one_hot, 1 - one_hot], 1)
+    assert protocol.secret(columns) == [False, True, True, True, True]
+
+
+def test_neither_a_liar_nor_one_sample_moves_the_bins_by_a_little() -> None:
+    protocol = Statistics(name="extras.statistics:Statistics")
+    sites = {str(n): torch.tensor([50, 0, 0.0, mean, 10.0]).double() for n, mean in enumerate((40, 42, 44))}
+    edges = protocol.edges(sites, 1)
+    for lie in (-1e30, 0, 43, 1e30):
+        moved = protocol.edges(sites | {"liar": torch.tensor([1e9, 0, 0.0, lie, 0.0]).double()}, 1)
+        assert bool(((moved - edges).abs() / 8 % 0.5 == 0).all())
+        assert float((moved - edges).abs().max()) <= 16
 
 
 class Site:
@@ -120,6 +139,7 @@ def test_what_cannot_be_is_not_told_and_moves_no_bin_beyond_reason(lie: np.ndarr
     if read is not None:
         assert bool(read.isfinite().all())
         assert len(read) == 4 + 3 * columns
+        assert bool((read[:4] == read[:4].round()).all())
     edges = protocol.edges({"a": honest} | ({"b": read} if read is not None else {}), columns)
     assert edges.shape == (7, columns)
     bins = protocol.read_bins(Received(vector, {}), columns)
@@ -159,3 +179,25 @@ def test_the_command_asks_real_peers(
     assert '"counts"' in audit
     assert main(["statistics", "runs"]) == 2
     assert "holds no statistics" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("note", [7.0, [3.0], [5, -100, 1], [1, None], ["x", 1], [5, 1e12]])
+def test_what_is_no_statistics_is_none(run: Path, tmp_path: Path, note: object) -> None:
+    told = json.loads((run / "north/result.json").read_text())
+    told["history"][0]["notes"]["counts of north"] = note
+    (tmp_path / "north").mkdir()
+    (tmp_path / "north/result.json").write_text(json.dumps(told))
+    assert main(["statistics", str(tmp_path)]) == 2
+
+
+def test_peers_that_tell_of_other_statistics_are_named(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for site in SITES:
+        told = json.loads((run / site / "result.json").read_text())
+        if site == "south":
+            told["history"][0]["notes"]["counts of north"][0] += 1
+        (tmp_path / site).mkdir()
+        (tmp_path / site / "result.json").write_text(json.dumps(told))
+    assert main(["statistics", str(tmp_path)]) == 2
+    assert "east and south tell of other statistics" in capsys.readouterr().err
