@@ -273,7 +273,7 @@ def test_a_bundle_that_changed_since_the_start_is_refused(bundle: Path, tmp_path
     one = spec(tmp_path / "one", copy)
     (copy / "scripts").mkdir()
     (copy / "scripts" / "nets.py").write_text("")
-    with pytest.raises(InputError, match="is another bundle than the federation's"):
+    with pytest.raises(InputError, match="differs from the federation's"):
         one.data.load(one.task)
 
 
