@@ -92,7 +92,7 @@ def parser() -> argparse.ArgumentParser:
     quiet_argument(add)
     add("--json", action="store_true", help="as JSON")
 
-    add = command("compose", "commands.export", "write a federation's docker-compose.yml", spec_arguments)
+    add = command("compose", "commands.deployment_files", "write a federation's docker-compose.yml", spec_arguments)
     written = Path("docker-compose.yml")
     add("--out", type=Path, default=written, metavar="FILE", help=f"output file (default: {written})")
     add("--certs", type=Path, metavar="DIR", help="use the certificates that `certs` made there")
@@ -100,11 +100,11 @@ def parser() -> argparse.ArgumentParser:
     chosen = "image (default: dfl), memory (2g), cpus (all), gpus (none), pids (512) or restarts (5)"
     option_argument(add, f"of every container: {chosen}")
 
-    add = command("certs", "commands.export", "make a CA and a certificate for every peer", spec_arguments)
+    add = command("certs", "commands.deployment_files", "make a CA and a certificate for every peer", spec_arguments)
     add("--out", type=Path, default=Path("certs"), metavar="DIR", help="output directory (default: certs)")
     add("--days", type=int, default=365, metavar="N", help="valid for so many days (default: 365)")
 
-    add = command("manifests", "commands.export", "write a federation for Kubernetes", spec_arguments)
+    add = command("manifests", "commands.deployment_files", "write a federation for Kubernetes", spec_arguments)
     add("--out", type=Path, required=True, metavar="DIR", help="output directory; replaces earlier ones")
     add("--image", default="dfl", metavar="NAME", help="of deploy/Dockerfile (default: dfl)")
     add("--certs", type=Path, metavar="DIR", help="copy the certificates that `certs` made there")
@@ -119,7 +119,7 @@ def parser() -> argparse.ArgumentParser:
     add("--out", type=Path, metavar="DIR", help="the run's directory (default: runs/<name>-statistics)")
     add("--json", action="store_true", help="as JSON")
 
-    add = command("export", "commands.artifacts", "write a peer's model as other programs take it")
+    add = command("export", "commands.export", "write a peer's model as other programs take it")
     add("peer", type=Path, metavar="DIR", help="a peer's directory, such as runs/demo/peer0")
     add("--to", type=Path, required=True, metavar="TARGET", help="a new file or directory")
     formats = "state-dict (default), torchscript, onnx, or what packages bring, such as pretrained"

@@ -15,7 +15,7 @@ from launcher.reports.worth import worth_lines
 from launcher.table import fitting, quantity
 from launcher.views import Views
 from peer.errors import InputError
-from peer.learning.export import has_one_input
+from peer.learning.export import read_header
 from peer.spec.federation import Spec
 from peer.telemetry.results import MODEL
 from peer.text import duration, number, one_line, plural
@@ -181,7 +181,7 @@ def where_models_are(summary: Summary, spec: Spec, directory: Path) -> list[str]
     models = f"{directory}/<id>/{MODEL}{there}" if here else "they stay where the peers ran"
     said = [f"models: {models}; everything else: {directory}/summary.json"]
     with suppress(InputError):
-        if here and has_one_input(directory / here[0] / MODEL):
+        if here and read_header(directory / here[0] / MODEL).one_shape is not None:
             load = f'load_model("{directory}/{here[0]}/{MODEL}"{own})'
             said.append(f"to load one: from peer import load_model; model = {load}")
     return said

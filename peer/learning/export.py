@@ -139,17 +139,10 @@ def export_state_dict(path: str | Path, target: str | Path) -> None:
         _write(Path(target), file.read())
 
 
-def has_one_input(path: str | Path) -> bool:
-    """Whether the model in a `model.safetensors` is of one input: others `load_model` cannot open. InputError as
-    there."""
+def read_header(path: str | Path) -> "ModelFileHeader":
+    """What a `model.safetensors` tells of its model, without its tensors. InputError as from `load_model`."""
     with _opened(Path(path)) as file:
-        return ModelFileHeader.from_file(file).one_shape is not None
-
-
-def own_code(path: str | Path) -> dict[str, str]:
-    """What `load_model` wants to be told of a file, `user_model` and `user_task`. InputError as there."""
-    with _opened(Path(path)) as file:
-        return ModelFileHeader.from_file(file).own_code
+        return ModelFileHeader.from_file(file)
 
 
 class HeaderTask(BaseModel):
@@ -224,7 +217,7 @@ class ModelFileHeader(BaseModel):
 
     @property
     def one_shape(self) -> Shape | None:
-        """The shape of the input; None where there are several."""
+        """The shape of the input; None where there are several, which `load_model` cannot open."""
         sizes = tuple(one for one in self.shape if isinstance(one, int))
         return sizes if isinstance(self.shape, tuple) and len(sizes) == len(self.shape) else None
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save_file
 
 from peer.errors import FailedError, InputError
-from peer.learning.export import export_state_dict, has_one_input, load_if_intact, load_model, save_model, state_dict
+from peer.learning.export import export_state_dict, load_if_intact, load_model, read_header, save_model, state_dict
 from peer.learning.model.layout import Patterned
 from peer.learning.model.model import Model
 from peer.learning.model.settings import ModelSettings
@@ -212,7 +212,7 @@ def test_a_model_of_several_inputs_is_loaded_by_hand(
     given = dict(zip(names, inputs, strict=True)) if names else inputs
     example = Example(given, Classification(), 3, torch.ones(2).long())
     save_model(Model(Patterned(Sum(), ("head.*",)), settings="sums:Sum", example=example), path)
-    assert not has_one_input(path)
+    assert read_header(path).one_shape is None
     with pytest.raises(InputError, match=r"several inputs.*safetensors\.torch\.load_file"):
         load_model(path, user_model="sums:Sum")
     Sum().load_state_dict(load_tensors(path))
