@@ -9,7 +9,7 @@ kept in the user's cache with its digest. vl-convert also makes pictures of char
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -70,6 +70,25 @@ def tip(field: str, title: str, form: str | None = None) -> Chart:
     """One line of what is shown at a point."""
     shown = {"field": field, "title": title, "type": "quantitative" if form else "nominal"}
     return {**shown, "format": form} if form else shown
+
+
+def heat_map(x: str, y: str, names: Sequence[str], colour: Chart, written: Chart, seen: list[Chart]) -> Chart:
+    """A square for each pair of names that has a number, which gives its colour, and one written on it.
+
+    colour: its field, scale and legend; written: its field and format. The layers are the squares and what is written.
+    """
+    scale, axis = {"domain": [*names], "paddingInner": 0.06}, NAMES_AXIS | {"domain": False}
+    legend = colour["legend"] | {"orient": "top", "gradientThickness": 8}
+    square: Chart = {
+        "mark": {"type": "rect", "cornerRadius": 2},
+        "encoding": {"color": {**colour, "type": "quantitative", "legend": legend}, "tooltip": seen},
+    }
+    text: Chart = {
+        "mark": {"type": "text", "style": "cell", "fontSize": 10},
+        "encoding": {"text": {**written, "type": "quantitative"}, "tooltip": seen},
+    }
+    place = {"x": nominal(x, x, scale=scale, axis=axis), "y": nominal(y, y, scale=scale, axis=axis)}
+    return {"height": 320, "encoding": place, "layer": [square, text]}
 
 
 EARLIER_DASHES = [4, 3]

@@ -5,7 +5,7 @@ Tables `final` (a row a peer and figure) and `confusion` (a row a pair of classe
 
 from collections.abc import Iterator
 
-from launcher.page.charts import MAX_NAMED_PEERS, NAMES_AXIS, Chart, ReportFigure, nominal, quantitative, tip
+from launcher.page.charts import MAX_NAMED_PEERS, NAMES_AXIS, Chart, ReportFigure, heat_map, nominal, quantitative, tip
 from launcher.page.document import ReportDocument, Row
 from launcher.page.run_data import RunData
 
@@ -69,39 +69,15 @@ def intervals_figure(document: ReportDocument) -> ReportFigure:
 
 def confusion_figure(document: ReportDocument) -> ReportFigure:
     seen = [tip("class", "class"), tip("taken for", "taken for"), tip("samples", "samples", "d")]
-    square: Chart = {
-        "mark": {"type": "rect", "cornerRadius": 2},
-        "encoding": {
-            "color": {
-                "field": "share",
-                "type": "quantitative",
-                "scale": {"domain": [0, 1]},
-                "legend": {"title": "share of the class", "format": ".0%", "orient": "top", "gradientThickness": 8},
-            },
-            "tooltip": seen,
-        },
-    }
-    count: Chart = {
-        "mark": {"type": "text", "style": "cell", "fontSize": 10},
-        "encoding": {"text": {"field": "samples", "type": "quantitative", "format": "d"}, "tooltip": seen},
-    }
+    legend = {"title": "share of the class", "format": ".0%"}
+    colour = {"field": "share", "scale": {"domain": [0, 1]}, "legend": legend}
     classes = list(dict.fromkeys(row["class"] for row in document.tables["confusion"]))
-    scale = {"domain": classes, "paddingInner": 0.06}
-    axis = NAMES_AXIS | {"domain": False}
+    chart = heat_map("taken for", "class", classes, colour, {"field": "samples", "format": "d"}, seen)
     return ReportFigure(
         "confusion",
         "Which class is taken for which",
         "How often a peer's last model takes a test sample of the class at the left for the class at the bottom, added "
         "up over the peers, which may be tested on the same samples.",
         ("confusion",),
-        {
-            "data": {"name": "confusion"},
-            "height": 320,
-            "transform": [{"filter": "datum.samples > 0"}],
-            "encoding": {
-                "x": nominal("taken for", "taken for", scale=scale, axis=axis),
-                "y": nominal("class", "class", scale=scale, axis=axis),
-            },
-            "layer": [square, count],
-        },
+        {**chart, "data": {"name": "confusion"}, "transform": [{"filter": "datum.samples > 0"}]},
     )

@@ -14,7 +14,16 @@ from itertools import accumulate, pairwise
 from math import ceil, cos, pi, sin
 from typing import Any
 
-from launcher.page.charts import EARLIER_DASHES, GREY, MAX_NAMED_PEERS, NAMES_AXIS, Chart, ReportFigure, nominal, tip
+from launcher.page.charts import (
+    EARLIER_DASHES,
+    GREY,
+    MAX_NAMED_PEERS,
+    Chart,
+    ReportFigure,
+    heat_map,
+    nominal,
+    tip,
+)
 from launcher.page.document import ReportDocument, Row
 from launcher.page.run_data import RunData
 from launcher.table import quantity
@@ -271,27 +280,10 @@ MAX_NUMBERED_PEERS = 12
 def traffic_figure(document: ReportDocument) -> ReportFigure:
     seated = [row["peer"] for row in document.tables["ring"] if row["when"] == "after"]
     peers = list(dict.fromkeys([*seated, *(row["peer"] for row in document.tables["peers"])]))
-    axis = NAMES_AXIS | {"domain": False}
     known = [tip("from", "from"), tip("to", "to"), tip("sent", "bytes", ".4s"), tip("ring", "ring")]
-    square: Chart = {
-        "mark": {"type": "rect", "cornerRadius": 2},
-        "encoding": {
-            "color": {
-                "field": "sent",
-                "type": "quantitative",
-                "scale": {"zero": True},
-                "legend": {"title": "bytes", "format": "~s", "orient": "top", "gradientThickness": 8},
-            },
-            "tooltip": known,
-        },
-    }
-    written: Chart = {
-        "mark": {"type": "text", "style": "cell", "fontSize": 10},
-        "encoding": {
-            "text": {"field": "sent", "type": "quantitative", "format": ".2s"},
-            "tooltip": known,
-        },
-    }
+    colour = {"field": "sent", "scale": {"zero": True}, "legend": {"title": "bytes", "format": "~s"}}
+    chart = heat_map("to", "from", peers, colour, {"field": "sent", "format": ".2s"}, known)
+    square, written = chart["layer"]
     earlier: Chart = {
         "transform": [{"filter": "datum.ring === 'earlier'"}],
         "mark": {"type": "rect", "style": "earlier", "cornerRadius": 2},
@@ -305,16 +297,12 @@ def traffic_figure(document: ReportDocument) -> ReportFigure:
         said + (dashed if any(row["ring"] == "earlier" for row in document.tables["edges"]) else ""),
         ("edges",),
         {
+            **chart,
             "data": {"name": "edges"},
-            "height": 320,
             "transform": [
                 {"calculate": "datum.bytes + datum.number_bytes", "as": "size"},
                 {"aggregate": [{"op": "sum", "field": "size", "as": "sent"}], "groupby": ["from", "to", "ring"]},
             ],
-            "encoding": {
-                "x": nominal("to", "to", scale={"domain": peers, "paddingInner": 0.06}, axis=axis),
-                "y": nominal("from", "from", scale={"domain": peers, "paddingInner": 0.06}, axis=axis),
-            },
             "layer": [square, earlier, written] if len(peers) <= MAX_NUMBERED_PEERS else [square, earlier],
         },
     )
