@@ -15,7 +15,7 @@ A column is a number of the inputs; of images and volumes, for each channel, the
 intensities; and, where the task has no classes, a number of the targets.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -70,11 +70,12 @@ class Statistics(Protocol):
         if peer.round > 1:
             return
         columns = await peer.compute(self.columns, peer)
-        peer.state["counts"] = await peer.compute(self.counts, peer, columns)
+        secret = await peer.compute(self.secret, columns)
+        peer.state["counts"] = await peer.compute(self.counts, peer, columns, secret)
         told = await peer.all_gather("counts")
         sites = {id: one for id, given in told.items() if (one := self.read(peer, given, columns.shape[1])) is not None}
         edges = self.edges(sites, columns.shape[1])
-        peer.state["histograms"] = await peer.compute(self.histograms, columns, edges)
+        peer.state["histograms"] = await peer.compute(self.histograms, columns, secret, edges)
         drawn = await peer.all_gather("histograms")
         peer.note(edges=edges.flatten().tolist())
         for id, site in sites.items():
@@ -103,15 +104,15 @@ class Statistics(Protocol):
             )
         return columns
 
-    def counts(self, peer: Peer, columns: Tensor) -> Tensor:
+    def counts(self, peer: Peer, columns: Tensor, secret: Sequence[bool]) -> Tensor:
         """(2 + classes + 3·columns,) float32: samples, the number of classes, the samples of each, and of each column
         its missing values, mean and deviation."""
         n, of_classes = len(columns), classes_of(peer)
         found = [torch.tensor([n if n >= self.smallest else HIDDEN, len(of_classes)]), self.hidden(of_classes)]
-        for values, secret in zip(columns.T, self.secret(columns), strict=True):
+        for values, hidden in zip(columns.T, secret, strict=True):
             known = values[~values.isnan()]
             moments = (len(values) - len(known), float(known.mean()), float(known.std(correction=0)))
-            found.append(torch.tensor((FEW, 0.0, 0.0) if secret else moments))
+            found.append(torch.tensor((FEW, 0.0, 0.0) if hidden else moments))
         return torch.cat([one.float() for one in found]).nan_to_num()
 
     def secret(self, columns: Tensor) -> list[bool]:
@@ -149,13 +150,13 @@ class Statistics(Protocol):
         edges: Tensor = ((mean / step).round() + places) * step
         return edges
 
-    def histograms(self, columns: Tensor, edges: Tensor) -> Tensor:
+    def histograms(self, columns: Tensor, secret: Sequence[bool], edges: Tensor) -> Tensor:
         """(columns·bins,) float32."""
         found = []
-        for values, bounds, secret in zip(columns.T, edges.T, self.secret(columns), strict=True):
+        for values, bounds, hidden in zip(columns.T, edges.T, secret, strict=True):
             inside = torch.bucketize(values[~values.isnan()], bounds.contiguous(), right=True)
             counted = torch.bincount(inside, minlength=self.bins).double()
-            found.append(torch.full((self.bins,), HIDDEN) if secret else self.hidden(counted))
+            found.append(torch.full((self.bins,), HIDDEN) if hidden else self.hidden(counted))
         return torch.cat([torch.empty(0), *found]).float()
 
     def read(self, peer: Peer, given: Received, columns: int) -> Tensor | None:

@@ -249,31 +249,15 @@ def run_command(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def statistics_command(arguments: argparse.Namespace, output: Output) -> int:
-    from launcher.run_files import RunFiles
-    from peer.spec.document import Document
+    from launcher.commands.statistics import run_line, show
 
-    given, out = arguments.federation, arguments.out
-    if not given.is_dir():
-        content = Document.read(given).content
-        out = out or Path("runs") / f"{content.get('name', given.stem)}-statistics"
-        there = RunFiles(out).federation
-        if there.is_file() and "statistics" not in str(Document.read(there).content.get("protocol")):
-            raise InputError(f"{out} holds another run; choose another directory with --out")
-        sets = ["rounds=1", *(f"{key}=null" for key in ("stop_early", "finetune", "final_evaluation"))]
-        sets += [] if content.get("hold_back") == "given" else ["hold_back=null"]
-        data, flagged = content.get("data"), False
-        if isinstance(data, dict):
-            flagged = data.get("name") in ("csv", "parquet") and not data.get("stream")
-            sets += ["data.standardize=null", *(["data.impute=category"] if flagged else [])]
-        sets = [f"protocol={{name: statistics, flagged: {str(flagged).lower()}}}", *sets, *arguments.overrides]
-        line = ["run", str(given), "--out", str(out), "--fresh", *(f"--set={one}" for one in sets)]
-        line += ["--peers", str(arguments.peers)] if arguments.peers else []
-        output.say(f"Asking the peers of {given}, in {out}")
-        if code := run_command(parser().parse_args([*line, "--quiet"]), Output(quiet=True)):
+    run = arguments.federation
+    if not run.is_dir():
+        run, line = run_line(arguments)
+        output.say(f"Asking the peers of {arguments.federation}, in {run}")
+        if code := run_command(parser().parse_args(line), Output(quiet=True)):
             return code
-    from launcher.commands.statistics import show
-
-    return show(out if not given.is_dir() else given, output)
+    return show(run, output)
 
 
 def attach_command(arguments: argparse.Namespace, output: Output) -> int:

@@ -4,7 +4,8 @@ An object is imported by name, and the error says what is missing. Whether a cla
 stands on is seen before any of it is called. What such code raises later comes out as a `UserCodeError` that names the
 innermost line of the user's own.
 
-Installed packages give such code short names by entry points: `dfl.tasks`, `dfl.models`, `dfl.data`, `dfl.protocols`.
+Installed packages give such code short names by entry points: `dfl.tasks`, `dfl.models`, `dfl.data`, `dfl.protocols`
+and `dfl.exports`.
 """
 
 import inspect
@@ -50,8 +51,8 @@ class Preset(Settings):
 
 @cache
 def installed(kind: str) -> Mapping[str, EntryPoint]:
-    """What installed packages bring of that kind (`tasks`, `models`, `data`, `protocols`), by name; the value of each
-    is a `module:Name`. Asked for only where a name is no built-in one: it takes 0.1 s."""
+    """What installed packages bring of that kind (`tasks`, `models`, `data`, `protocols`, `exports`), by name, each a
+    `module:Name`. Asked for only where a name is no built-in one: it takes 0.1 s."""
     return {one.name: one for one in entry_points(group=f"dfl.{kind}")}
 
 

@@ -1,5 +1,5 @@
 """`dfl-launch protocols`: every protocol with its paper, what it sends where, and its parameters. `dfl-launch tasks`:
-every task, and what installed packages bring: their tasks, models, data and protocols."""
+every task, and what installed packages bring: their tasks, models, data, protocols and export formats."""
 
 import argparse
 import inspect
@@ -45,7 +45,7 @@ def tasks_command(_arguments: argparse.Namespace, output: Output) -> int:
     return 0
 
 
-BROUGHT = {"tasks": "task", "models": "model", "data": "data", "protocols": "protocol"}
+BROUGHT = {"tasks": "task", "models": "model", "data": "data", "protocols": "protocol", "exports": "export format"}
 """What packages bring, by the end of their entry points' group."""
 
 

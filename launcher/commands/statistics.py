@@ -4,28 +4,52 @@ A table on the screen, and all of it as `statistics.csv` in the run's directory:
 column, of each site.
 """
 
-import json
+import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
 from rich.table import Table
 
-from extras.statistics import FEW, HIDDEN
+from extras.statistics import FEW, HIDDEN, Statistics
 from launcher.output import Output
 from launcher.page.document import csv_text
+from launcher.run_files import RunFiles
 from launcher.table import HEAD
 from peer.errors import InputError
-from peer.files import open_plain, write_atomically
+from peer.files import write_atomically
+from peer.learning.export import read_header
+from peer.plugins import reference
+from peer.spec.document import Document
 from peer.telemetry.results import MODEL, read_result
 from peer.text import number, plural, printable
 
 COLUMNS = ("site", "samples", "class", "column", "missing", "mean", "deviation", "histogram")
 BARS = " ▁▂▃▄▅▆▇█"
 MOST_SHOWN = 60
+
+
+def run_line(arguments: argparse.Namespace) -> tuple[Path, list[str]]:
+    """Where the federation's statistics go, and the command line of `run` that has its peers tell them.
+
+    InputError where another run is there: this one begins anew each time.
+    """
+    content = Document.read(arguments.federation).content
+    out = arguments.out or Path("runs") / f"{content.get('name', arguments.federation.stem)}-statistics"
+    there = RunFiles(out).federation
+    if there.is_file() and Document.read(there).content.get("protocol", {}).get("name") != reference(Statistics):
+        raise InputError(f"{out} holds another run; choose another directory with --out")
+    sets = ["rounds=1", *(f"{key}=null" for key in ("stop_early", "finetune", "final_evaluation"))]
+    sets += [] if content.get("hold_back") == "given" else ["hold_back=null"]
+    data, flagged = content.get("data"), False
+    if isinstance(data, dict):
+        flagged = data.get("name") in ("csv", "parquet") and not data.get("stream")
+        sets += ["data.standardize=null", *(["data.impute=category"] if flagged else [])]
+    protocol = f"protocol={{name: '{reference(Statistics)}', flagged: {str(flagged).lower()}}}"
+    line = ["run", str(arguments.federation), "--quiet", "--fresh", "--out", str(out)]
+    line += ["--peers", str(arguments.peers)] if arguments.peers else []
+    return out, [*line, *(f"--set={one}" for one in (protocol, *sets, *arguments.overrides))]
 
 
 def show(run: Path, output: Output) -> int:
@@ -88,9 +112,8 @@ def statistics(run: Path) -> Iterator[dict[str, Any]]:
     first, *others = told
     if differing := [place.name for place in others if told[place] != told[first]]:
         raise InputError(f"{run}: {first.name} and {', '.join(differing)} tell of other statistics; one of them lies")
-    names = Names.read(first)
     for site, (counts, histograms) in told[first].items():
-        yield from of_site(site, counts, histograms, names)
+        yield from of_site(site, counts, histograms, first)
 
 
 def sites_of(place: Path) -> dict[str, tuple[list[float], list[float]]]:
@@ -116,19 +139,20 @@ def are_numbers(given: Any) -> bool:
     return isinstance(given, list) and all(isinstance(one, float | int) for one in given)
 
 
-def of_site(site: str, counts: list[float], histograms: list[float], names: "Names") -> Iterator[dict[str, Any]]:
+def of_site(site: str, counts: list[float], histograms: list[float], place: Path) -> Iterator[dict[str, Any]]:
     classes = int(counts[1])
     columns = (len(counts) - 2 - classes) // 3
+    of_classes, of_columns = names_of(place, classes, columns)
     yield {"site": site, "class": "all", "samples": shown(counts[0])}
-    for at, count in enumerate(counts[2 : 2 + classes]):
-        yield {"site": site, "class": names.of_class(at, classes), "samples": shown(count)}
+    for name, count in zip(of_classes, counts[2 : 2 + classes], strict=True):
+        yield {"site": site, "class": name, "samples": shown(count)}
     bins = len(histograms) // columns if histograms and columns else 0
-    for at in range(columns):
+    for at, name in enumerate(of_columns):
         missing, mean, deviation = counts[2 + classes + 3 * at : 5 + classes + 3 * at]
         few = missing == FEW
         yield {
             "site": site,
-            "column": names.of_column(at, columns),
+            "column": name,
             "missing": None if few else shown(missing),
             "mean": None if few else mean,
             "deviation": None if few else deviation,
@@ -140,36 +164,15 @@ def shown(count: float) -> int | None:
     return None if count in (HIDDEN, FEW) else int(count)
 
 
-@dataclass(frozen=True)
-class Names:
-    """What a peer's model calls columns and classes, and the shape of an input."""
-
-    columns: Sequence[str] = ()
-    classes: Sequence[str] = ()
-    shape: Sequence[int] = ()
-
-    @classmethod
-    def read(cls, place: Path) -> "Names":
-        with suppress(OSError, ValueError, RecursionError, safetensors.SafetensorError):
-            open_plain(place / MODEL).close()
-            with safetensors.safe_open(place / MODEL, "pt") as file:
-                told = {key: json.loads(text) for key, text in (file.metadata() or {}).items()}
-            columns, classes, shape = (_as_list(told.get(key)) for key in ("columns", "class_names", "shape"))
-            return cls([*map(str, columns)], [*map(str, classes)], [one for one in shape if isinstance(one, int)])
-        return cls()
-
-    def of_class(self, at: int, classes: int) -> str:
-        return str(self.classes[at]) if len(self.classes) == classes else str(at)
-
-    def of_column(self, at: int, columns: int) -> str:
-        if len(self.shape) > 1 and at < 2 * self.shape[0]:
-            return f"channel {at // 2}, {'deviation' if at % 2 else 'mean'}"
-        inputs = len(self.columns) or (self.shape[0] if len(self.shape) == 1 else 0)
-        flagged = inputs // 2 if inputs > columns else inputs
-        if at < flagged:
-            return str(self.columns[at]) if self.columns else f"column {at}"
-        return f"target {at - flagged}"
-
-
-def _as_list(given: Any) -> list[Any]:
-    return given if isinstance(given, list) else []
+def names_of(place: Path, classes: int, columns: int) -> tuple[Sequence[str], Sequence[str]]:
+    """So many names of classes and of columns, as a peer's model has them; numbers where it has none."""
+    inputs, of_classes = [f"column {at}" for at in range(columns)], tuple(map(str, range(classes)))
+    with suppress(InputError):
+        told = read_header(place / MODEL)
+        shape = told.one_shape or ()
+        if len(shape) > 1:
+            inputs = [f"channel {at}, {what}" for at in range(shape[0]) for what in ("mean", "deviation")]
+        elif shape:
+            inputs = [*told.names.raw] or inputs[: shape[0]]
+        of_classes = told.names.classes if len(told.names.classes) == classes else of_classes
+    return of_classes, [*inputs, *(f"target {at}" for at in range(columns - len(inputs)))][:columns]

@@ -175,8 +175,13 @@ def test_the_command_asks_real_peers(
     with (tmp_path / "runs/sites-statistics/statistics.csv").open() as file:
         rows = [*csv.DictReader(file)]
     assert {row["site"] for row in rows} == set(SITES)
-    audit = (tmp_path / "runs/sites-statistics/north/audit.jsonl").read_text()
-    assert '"counts"' in audit
+    audit = (tmp_path / "runs/sites-statistics/north/audit.jsonl").read_text().splitlines()
+    left = {one["vector"] for line in audit for one in json.loads(line)["sent"]}
+    assert left == {"counts", "histograms"}, "nothing of the columns leaves by imputation"
+    (tmp_path / "f.yaml").write_text(spec.replace("rounds: 50", "rounds: 1"))
+    assert main(["run", "f.yaml", "--quiet", "--out", "runs/trained", "--set", "data.impute=mean"]) == 0
+    assert main(["statistics", "f.yaml", "--out", "runs/trained"]) == 2
+    assert "runs/trained holds another run" in capsys.readouterr().err
     assert main(["statistics", "runs"]) == 2
     assert "holds no statistics" in capsys.readouterr().err
 
