@@ -20,7 +20,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from launcher import cli as launcher
-from launcher.commands import export
+from launcher.commands import deployment_files
 from launcher.engines.base import engine
 from launcher.engines.docker import DockerSettings
 from launcher.study.grid import cells, read_study
@@ -263,7 +263,7 @@ def test_python_that_reads_a_run_works(
 
 def test_the_compose_file_is_the_demo_composed(tmp_path: Path) -> None:
     spec, settings = load_spec(ROOT / "examples" / "demo.yaml"), DockerSettings()
-    made = export.compose_text(spec, ROOT / "docker-compose.yml", settings, None, ROOT)
+    made = deployment_files.compose_text(spec, ROOT / "docker-compose.yml", settings, None, ROOT)
     assert (ROOT / "docker-compose.yml").read_text(encoding="utf-8") == made, COMPOSE
     services = YAML(typ="safe").load(made)["services"]
     for id, service in services.items():

@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FLOORS = (
     {"launcher"},
+    {"extras"},
     {"peer.preloaded"},
     {"peer.cli"},
     {"peer.runtime"},
@@ -60,7 +61,12 @@ MOST_ARGUMENTS = 5
 
 
 def modules() -> dict[str, Path]:
-    files = [path for top in ("peer", "launcher") for path in (ROOT / top).rglob("*.py") if "stubs" not in path.parts]
+    files = [
+        path
+        for top in ("peer", "launcher", "extras")
+        for path in (ROOT / top).rglob("*.py")
+        if "stubs" not in path.parts
+    ]
     return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
 
 

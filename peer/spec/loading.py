@@ -145,13 +145,11 @@ def _placed(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         content = with_block(content, place, from_folder)
     ring = content.get("ring")
     if isinstance(ring, list):
-        content = {
-            **content,
-            "ring": [
-                with_block(one, ("data", "options"), from_folder) if isinstance(one, dict) else one for one in ring
-            ],
-        }
-    return dict(content)
+        own = ("data", "options")
+        has_own = [isinstance(one, dict) and "data" in one for one in ring]
+        entries = [with_block(one, own, from_folder) if has else one for one, has in zip(ring, has_own, strict=True)]
+        content = {**content, "ring": entries}
+    return {**content}
 
 
 def _over(made: Any, own: Any) -> Any:

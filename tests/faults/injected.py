@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import peer.runtime.checkpoints
+import peer.runtime.rounds.reports
 from faults.disk import half_written
 from faults.liars import make_liar
 from peer import files
@@ -104,6 +105,11 @@ def communicating(fault: Fault) -> None:
 
 def evaluating(fault: Fault) -> None:
     before(Evaluator, "evaluate", fault)
+
+
+def looking_closer(fault: Fault) -> None:
+    """When predictions are on disk, and the result that tells of them is not."""
+    before(peer.runtime.rounds.reports, "write_result", fault)
 
 
 def overtaken(fault: Fault) -> None:
@@ -202,6 +208,7 @@ EVENTS: dict[str, Callable[[Fault], None]] = {
     "communicating": communicating,
     "evaluating": evaluating,
     "overtaken": overtaken,
+    "looking-closer": looking_closer,
     "mid-frame": mid_frame,
     "mid-pass": mid_pass,
     "all-reduce": all_reduce,

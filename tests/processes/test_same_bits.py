@@ -3,6 +3,7 @@
 And the theory's bytes.
 """
 
+import json
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,20 @@ async def test_deaths_where_the_data_draw_from_generators_of_their_own(federatio
     results = run_with_deaths(made)
     runtimes = await run_in_process(made.spec, tmp_path / "memory")
     assert {id: one.setup.model.sha256() for id, one in runtimes.items()} == digests(results)
+
+
+async def test_a_death_between_predictions_and_result(federation: Build, tmp_path: Path) -> None:
+    looked = {"resamples": 100, "predictions": True}
+    one = federation({"name": "fedavg", "epochs": 1}, peers=3, rounds=2, final_evaluation=looked)
+    await run_in_process(one.spec, tmp_path / "memory")
+    start_and_die(one, {"peer1": "looking-closer:1"})
+    assert one.wait() == dict.fromkeys(one.ids, 0), one.account()
+    for name in ("predictions.csv", "result.json"):
+        made, expected = ((place / "peer1" / name).read_text() for place in (one.directory, tmp_path / "memory"))
+        if name == "predictions.csv":
+            assert made == expected
+        else:
+            assert json.loads(made)["final"] == json.loads(expected)["final"]
 
 
 async def test_deaths_in_a_training_loop_of_the_user_s(federation: Build, tmp_path: Path) -> None:
