@@ -110,13 +110,20 @@ def parser() -> argparse.ArgumentParser:
     add("--certs", type=Path, metavar="DIR", help="copy the certificates that `certs` made there")
     add("--egress", choices=["peers", "any"], help="where peers may connect to (default: any if they download data)")
 
-    add = command("statistics", statistics_command, "show what each site has, before anything is trained")
+    has = "show what each site has, before anything is trained"
+    add = command("statistics", asking_command("commands.statistics"), has)
     add("federation", type=Path, metavar="PATH", help="federation.yaml, or the directory of a run of `statistics`")
     add("--peers", type=int, metavar="N", help="peer0 ... peerN-1 on loopback")
     add(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help="override a value of the spec"
     )
     add("--out", type=Path, metavar="DIR", help="the run's directory (default: runs/<name>-statistics)")
+    add("--json", action="store_true", help="as JSON")
+
+    is_worth = "show what each peer's model is worth at each other peer"
+    add = command("cross-evaluation", asking_command("commands.cross_evaluation"), is_worth)
+    add("run", type=Path, metavar="DIR", help="a finished run, or a run of `cross-evaluation`")
+    add("--out", type=Path, metavar="NEW", help="the run's directory (default: DIR-cross-evaluation)")
     add("--json", action="store_true", help="as JSON")
 
     add = command("export", "commands.export", "write a peer's model as other programs take it")
@@ -248,16 +255,20 @@ def run_command(arguments: argparse.Namespace, output: Output) -> int:
         return run(options, output).report(output)
 
 
-def statistics_command(arguments: argparse.Namespace, output: Output) -> int:
-    from launcher.commands.statistics import run_line, show
+def asking_command(module: str) -> Command:
+    """A command that asks the peers by a run of its own, and shows what they have told in it."""
 
-    run = arguments.federation
-    if not run.is_dir():
-        run, line = run_line(arguments)
-        output.say(f"Asking the peers of {arguments.federation}, in {run}")
-        if code := run_command(parser().parse_args(line), Output(quiet=True)):
-            return code
-    return show(run, output)
+    def command(arguments: argparse.Namespace, output: Output) -> int:
+        asking = import_module(f"launcher.{module}")
+        run, line = asking.run_line(arguments)
+        if line:
+            output.say(f"Asking the peers, in {run}")
+            if code := run_command(parser().parse_args(line), Output(quiet=True)):
+                return code
+        shown: int = asking.show(run, output)
+        return shown
+
+    return command
 
 
 def attach_command(arguments: argparse.Namespace, output: Output) -> int:

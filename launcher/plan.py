@@ -126,7 +126,7 @@ def plan(spec: Spec) -> Plan:
     first = datasets[spec.ids[0]]
     few, tested = first.few()  # those are read without workers
     example = Example.from_samples(few, first.classes, spec.task, tested)
-    model = build(spec.model, example, spec.seed)
+    model = build(spec.model.of_peer(spec.ids[0]), example, spec.seed)
     check_learnt(spec, model)
     for shards in stages:
         for id, shard in shards.items():

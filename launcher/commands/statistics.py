@@ -15,6 +15,7 @@ from rich.table import Table
 from extras.statistics import FEW, HIDDEN, Statistics
 from launcher.output import Output
 from launcher.page.document import csv_text
+from launcher.recorded_spec import RecordedSpec
 from launcher.run_files import RunFiles
 from launcher.table import HEAD
 from peer.errors import InputError
@@ -31,14 +32,17 @@ MOST_SHOWN = 60
 
 
 def run_line(arguments: argparse.Namespace) -> tuple[Path, list[str]]:
-    """Where the federation's statistics go, and the command line of `run` that has its peers tell them.
+    """Where the federation's statistics go, and the command line of `run` that has its peers tell them; none for a
+    run's directory.
 
     InputError where another run is there: this one begins anew each time.
     """
+    if arguments.federation.is_dir():
+        return arguments.federation, []
     content = Document.read(arguments.federation).content
     out = arguments.out or Path("runs") / f"{content.get('name', arguments.federation.stem)}-statistics"
     there = RunFiles(out).federation
-    if there.is_file() and Document.read(there).content.get("protocol", {}).get("name") != reference(Statistics):
+    if there.is_file() and RecordedSpec.read(there).keys.protocol.name != reference(Statistics):
         raise InputError(f"{out} holds another run; choose another directory with --out")
     sets = ["rounds=1", *(f"{key}=null" for key in ("stop_early", "finetune", "final_evaluation"))]
     sets += [] if content.get("hold_back") == "given" else ["hold_back=null"]

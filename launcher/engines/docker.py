@@ -238,8 +238,8 @@ def paths_read(spec: Spec, id: str) -> Iterator[tuple[str, str, Path]]:
     yield from (("code", path.name, path) for path in code_files(spec))
     if spec.recording and (events := spec.recording / id / EVENTS).exists():
         yield "recording", f"{id}/{EVENTS}", events
-    if spec.model.weights and spec.model.weights.exists():
-        yield "weights", spec.model.weights.name, spec.model.weights
+    if (weights := spec.model.of_peer(id).weights) and weights.exists():
+        yield "weights", weights.name, weights
 
 
 def own_data(spec: Spec, id: str) -> Source | None:

@@ -93,7 +93,7 @@ def fitting_model(
     """The model that the peer begins with; InputError if it cannot learn from the data."""
     stream = config.id if spec.init == "independent" else "shared"
     example = Example.from_samples(shard.train, shard.classes, shard.task, shard.test)
-    model = build(spec.model, example, spec.seed, stream, device, gradient)
+    model = build(spec.model.of_peer(config.id), example, spec.seed, stream, device, gradient)
     model.names = shard.names
     check_learnt(spec, model)
     check_mix(spec, shard.proportions, config.id)

@@ -5,7 +5,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from peer.settings import Settings
+from peer.settings import PeerPath, Settings, of_peer
 
 Patterns = tuple[str, ...]
 
@@ -21,8 +21,8 @@ class ModelSettings(Settings):
     """Patterns of your head's parameters, `["classifier.*"]`; `[]`: none."""
     freeze: Patterns = ()
     """Patterns of untrained parameters, `["extractor.backbone.*"]`."""
-    weights: Path | None = None
-    """Initial weights: safetensors or a torch state dict, per machine."""
+    weights: PeerPath | None = None
+    """Initial weights: safetensors or a torch state dict, per machine; `{id}` is the peer's id."""
     partial: bool = False
     """Whether `weights` may lack tensors, or have others or other shapes."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
@@ -45,6 +45,10 @@ class ModelSettings(Settings):
     def relative_to(self, base: Path) -> Self:
         """A copy whose relative paths are taken from the folder `base`; `~` is the home folder."""
         return self.model_copy(update={"weights": base / self.weights.expanduser()}) if self.weights else self
+
+    def of_peer(self, id: str) -> Self:
+        """A copy with that id in the path of `weights`."""
+        return self.model_copy(update={"weights": of_peer(self.weights, id)}) if self.weights else self
 
     def description(self) -> dict[str, Any]:
         """What of it says how to build the model once more: plain JSON, without its name and what is not given."""
