@@ -14,9 +14,9 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from inspect import signature
 from pathlib import Path
@@ -292,15 +292,16 @@ class Network(nn.Module):
     """A model of `transformers` whose logits alone are wanted, with its tensors under the names that it gives them.
 
     fresh: the layers that the model's folder has no weights for.
+    reads: makes tokens (n, T) of texts.
     """
 
-    def __init__(self, inner: Any, pad: int, fresh: Sequence[str]) -> None:
+    def __init__(self, inner: Any, pad: int, fresh: Sequence[str], reads: Callable[[Sequence[str]], Any]) -> None:
         super().__init__()
         for name, child in inner.named_children():
             self.add_module(name, child)
         for name, parameter in inner.named_parameters(recurse=False):
             self.register_parameter(name, parameter)
-        self._inner, self._pad, self.fresh = (inner,), pad, fresh
+        self._inner, self._pad, self.fresh, self._reads = (inner,), pad, fresh, reads
         read = [name for name, _ in inner.named_parameters() if ".lora_" not in name and not _within(name, fresh)]
         self.rebuilt_names = frozenset(read)
         self._quick = {"use_cache": False} if "use_cache" in signature(inner.forward).parameters else {}
@@ -308,6 +309,14 @@ class Network(nn.Module):
     @property
     def inner(self) -> Any:
         return self._inner[0]
+
+    @property
+    def class_names(self) -> list[str]:
+        return [*self.inner.config.id2label.values()]
+
+    def read_inputs(self, path: Path, text: str = "text") -> NDArray[np.int32]:
+        """Tokens (n, T) of a file of texts in that column, as `train` may be, for `dfl-launch predict`."""
+        return np.asarray(self._reads([row.text for row in _rows(path, text, None)]), np.int32)
 
     def forward(self, x: Tensor) -> Tensor:
         """Tokens (n, T) → logits (n, classes), or (n, T, vocabulary) of a language model."""
@@ -348,8 +357,9 @@ def network(
     if labels:
         config.id2label = dict(enumerate(labels))
         config.label2id = {label: number for number, label in enumerate(labels)}
+    reads = partial(tokens, here, max_length=shape[0])
     if "weights" not in digests:
-        return Network(kind.from_config(config, dtype=torch.float32), pad, [""])
+        return Network(kind.from_config(config, dtype=torch.float32), pad, [""], reads)
     made, told = kind.from_pretrained(
         here,
         config=config,
@@ -369,7 +379,7 @@ def network(
                 layer.padding_idx = None  # the end of a text is learnt, though it pads as well
     if adapter:
         _adapt(made, Lora.model_validate(adapter), fresh, here)
-    return Network(made, pad, fresh)
+    return Network(made, pad, fresh, reads)
 
 
 def _heads(inner: Any) -> list[str]:

@@ -133,6 +133,13 @@ def parser() -> argparse.ArgumentParser:
     add("--format", default="state-dict", metavar="NAME", help=formats)
     add("--code", type=Path, metavar="DIR", help="import a custom model or task from there")
 
+    add = command("predict", "commands.predict", "write what a peer's model says of new samples")
+    add("peer", type=Path, metavar="DIR", help="a peer's directory, such as runs/demo/peer0")
+    add("samples", type=Path, metavar="SAMPLES", help="a table, arrays, images, or a folder of images or of .npy files")
+    add("--to", type=Path, required=True, metavar="FILE", help="answers.csv, or answers.npz for large answers")
+    option_argument(add, "how they are written, such as decimal=',' of a CSV file")
+    add("--code", type=Path, metavar="DIR", help="import a custom model or task from there")
+
     add = command("compare", "commands.compare", "compare a run with local-only training")
     add("run", type=Path, metavar="DIR", help="a finished run")
     add("alone", type=Path, metavar="SOLO", help="a finished run of `solo` by the same peers")

@@ -20,6 +20,7 @@ from peer.errors import InputError, optional, suggest
 from peer.files import unwritable_reason
 from peer.learning.export import export_state_dict, load_model, read_header
 from peer.learning.model.model import Model
+from peer.learning.model.shape_check import takes_several
 from peer.plugins import import_from, installed, load_object
 from peer.telemetry.results import MODEL
 
@@ -27,10 +28,7 @@ from peer.telemetry.results import MODEL
 def export_command(arguments: argparse.Namespace, output: Output) -> int:
     """Write the model; InputError where there is none, or it cannot be had in that format."""
     peer, target, wanted = arguments.peer, arguments.to, arguments.format
-    if not (peer / MODEL).is_file():
-        raise InputError(
-            f"{peer}: has no {MODEL}; give the directory of a peer that has finished, such as runs/demo/peer0"
-        )
+    path = model_file(peer)
     if target.exists():
         raise InputError(f"{target} exists already; choose another place with --to")
     if why := unwritable_reason(target.absolute().parent):
@@ -40,11 +38,20 @@ def export_command(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.code:
         import_from(arguments.code.resolve())
     if wanted in FORMATS:
-        FORMATS[wanted](peer / MODEL, target, arguments.code is not None)
+        FORMATS[wanted](path, target, arguments.code is not None)
     else:
         load_object(installed("exports")[wanted].value)(peer, target)
     output.say(f"{wanted}: {target}")
     return 0
+
+
+def model_file(peer: Path) -> Path:
+    """The model in a peer's directory; InputError where there is none."""
+    if not (peer / MODEL).is_file():
+        raise InputError(
+            f"{peer}: has no {MODEL}; give the directory of a peer that has finished, such as runs/demo/peer0"
+        )
+    return peer / MODEL
 
 
 def write_state_dict(path: Path, target: Path, trusted: bool) -> None:
@@ -96,11 +103,18 @@ class _Whole(nn.Module):
 
 def _whole(path: Path, trusted: bool) -> tuple[nn.Module, Tensor]:
     """The model, and two samples like those that it takes."""
+    model = opened(path, trusted)
+    if takes_several(model.shape):
+        raise InputError(f"{path}: takes several inputs, and can only be had as --format state-dict")
+    shape = (len(model.names.raw),) if model.names.rules else model.shape
+    return _Whole(model).eval(), torch.zeros(2, *shape, dtype=getattr(torch, model.task.inputs))
+
+
+def opened(path: Path, trusted: bool) -> Model:
+    """The model in a file; InputError where it needs code, unless that is trusted."""
     own = read_header(path).own_code
     if own and not trusted:
         raise InputError(
             f"{path} needs code, {', '.join(own.values())}; if you trust it, say where it lies, --code DIR"
         )
-    model = load_model(path, **own)
-    shape = (len(model.names.raw),) if model.names.rules else model.shape
-    return _Whole(model).eval(), torch.zeros(2, *shape, dtype=getattr(torch, model.task.inputs))
+    return load_model(path, **own)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import safetensors.torch
 import torch
@@ -29,7 +29,7 @@ from peer.files import open_plain, sync, write_atomically
 from peer.learning.data.samples import Names, Rule, Standardisation
 from peer.learning.model.model import Model
 from peer.learning.model.settings import ModelSettings
-from peer.learning.model.shape_check import Example
+from peer.learning.model.shape_check import Example, takes_several
 from peer.learning.model.weights import open_weights, tensor_file_errors
 from peer.learning.model.zoo import build, make_split
 from peer.learning.named_tensors import content_sha256, named_sha256
@@ -45,7 +45,8 @@ def save_model(model: Model, path: str | Path) -> None:
     and, where they are needed, further `settings`; `head` lists the head's tensors where their names do not tell;
     `columns` and `class_names` what data with names call them; `standard` the `means` and `deviations` by which inputs
     were standardised; `imputed`, of columns that may lack values, the `value` for those and the `rule` that found it.
-    Frozen tensors that the model's maker makes again are left out; `omitted` is their SHA-256.
+    Frozen tensors that the model's maker makes again are left out; `omitted` is their SHA-256. Of several inputs,
+    `shape` has those of all, and `dtypes` what they hold.
     """
     described = {"model": model.name, "shape": model.shape, "classes": model.classes}
     described["task"] = {"name": model.task.name} | model.task.model_dump(mode="json", exclude_defaults=True)
@@ -61,6 +62,8 @@ def save_model(model: Model, path: str | Path) -> None:
         if model.standard.imputed is not None:
             found = zip(model.names.rules.items(), model.standard.imputed[model.names.places].tolist(), strict=True)
             described["imputed"] = {name: {"rule": rule, "value": value} for (name, rule), value in found}
+    if takes_several(model.shape):
+        described["dtypes"] = model.dtypes
     if omitted := model.rebuilt:
         described["omitted"] = named_sha256(omitted)
     metadata = {key: json.dumps(value) for key, value in described.items()}
@@ -86,23 +89,18 @@ def load_model(path: str | Path, *, user_model: str | None = None, user_task: st
     A file can name code of the user's own (`module:Name`), for the model and for the task. That is only imported when
     the caller names the same as `user_model` and `user_task`, so that opening someone's file never runs code that the
     file chose. That code is given the file's options: where it is a MONAI bundle's, these must be trusted as well.
-    InputError if the file is missing, truncated or not such a model, and for a model of several inputs.
+    InputError if the file is missing, truncated or not such a model.
     """
     path = Path(path)
     tensors, described = _read(path)
-    if (shape := described.one_shape) is None:
-        raise InputError(
-            f"{path} is of a model of several inputs, which load_model cannot open; build that model yourself and load "
-            "the tensors with safetensors.torch.load_file"
-        )
     name, needed = described.model, described.own_code
     ours = {"user_model": user_model, "user_task": user_task}
     if any(theirs != ours[key] for key, theirs in needed.items()):
         keys = ", ".join(f"{key}={theirs!r}" for key, theirs in needed.items())
         raise InputError(f"{path} needs your own code; if you trust it: load_model(path, {keys})")
     if ":" not in name:
-        _refuse_another(path, described, shape, tensors)
-    example = Example.zeros(shape, described.classes, _task(path, described.task))
+        _refuse_another(path, described, tensors)
+    example = Example.zeros(described.shape, described.classes, _task(path, described.task), described.dtypes)
     model = build(described.as_settings(path), example, seed=0)
     omitted = model.rebuilt if described.omitted else {}
     if described.omitted and (found := named_sha256(omitted)) != described.omitted:
@@ -145,6 +143,9 @@ def read_header(path: str | Path) -> "ModelFileHeader":
         return ModelFileHeader.from_file(file)
 
 
+InputDtype = Literal["float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
+
+
 class HeaderTask(BaseModel):
     """The `task` block that a file tells."""
 
@@ -179,6 +180,7 @@ class ModelFileHeader(BaseModel):
     standard: Json[HeaderStandardisation] | None = None
     imputed: Json[dict[str, HeaderImputation]] = Field(default_factory=dict)
     omitted: Json[str] = ""
+    dtypes: Json[tuple[InputDtype, ...]] = ()
 
     @model_validator(mode="after")
     def _of_one_size(self) -> Self:
@@ -189,6 +191,8 @@ class ModelFileHeader(BaseModel):
                 raise ValueError("the columns are not those of its inputs")
         if Names.imputing(self.names.raw, self.names.rules).columns != self.columns or (self.imputed and not standard):
             raise ValueError("the columns are not those that are imputed")
+        if takes_several(self.shape) and len(self.dtypes) != len(self.shape):
+            raise ValueError("there is no dtype for each of its inputs")
         if self.class_names and len(self.class_names) != self.classes:
             raise ValueError("the class names are not those of its classes")
         return self
@@ -217,7 +221,7 @@ class ModelFileHeader(BaseModel):
 
     @property
     def one_shape(self) -> Shape | None:
-        """The shape of the input; None where there are several, which `load_model` cannot open."""
+        """The shape of the input; None where there are several."""
         sizes = tuple(one for one in self.shape if isinstance(one, int))
         return sizes if isinstance(self.shape, tuple) and len(sizes) == len(self.shape) else None
 
@@ -238,18 +242,20 @@ def _task(path: Path, told: HeaderTask) -> Task:
         raise InputError(f"{path}: `task` is not as a peer writes it; copy the file again") from None
 
 
-def _refuse_another(path: Path, described: ModelFileHeader, shape: Shape, tensors: Mapping[str, Tensor]) -> None:
+def _refuse_another(path: Path, described: ModelFileHeader, tensors: Mapping[str, Tensor]) -> None:
     """InputError unless the file has the tensors of the model that it names: a kilobyte can name one of terabytes."""
-    name, classes = described.model, described.classes
+    name, classes, shape = described.model, described.classes, described.one_shape
     size = sum(tensor.nbytes for tensor in tensors.values())
     # Of torchvision's models no tensor grows with the image, whose trial run takes memory as well.
-    fits = max(prod(shape), classes) <= size
-    if fits:
+    fits = shape is not None and max(prod(shape), classes) <= size
+    if shape is not None and fits:
         with torch.device("meta"):  # shapes without memory
             made = make_split(ModelSettings(name=name), shape, classes)
         fits = _shapes(made.module.state_dict()) == _shapes(tensors)
     if not fits:
-        raise InputError(f"{path}: these are not the tensors of model {name} for inputs {shape} and {classes} classes")
+        raise InputError(
+            f"{path}: these are not the tensors of model {name} for inputs {described.shape} and {classes} classes"
+        )
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

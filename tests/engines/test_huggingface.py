@@ -101,6 +101,14 @@ def test_adapters_of_a_classifier_train_alike_after_a_kill_and_peft_opens_them(f
     ours, padded = answers(one, "Classes", models / "bert")
     with torch.no_grad():
         assert torch.equal(opened(**padded).logits, ours)
+    new, told = one.directory / "new.jsonl", one.directory / "answers.csv"
+    new.write_text("".join(json.dumps({"note": note}) + "\n" for note in NOTES))
+    line = ["predict", str(one.directory / "peer0"), str(new), "--to", str(told), "--option", "text=note"]
+    assert main([*line, "--code", str(models)]) == 0
+    rows = told.read_text().splitlines()
+    assert rows[0] == "sample,answer,probability lung,probability skin"
+    assert [row.split(",")[1] for row in rows[1:]] == [("lung", "skin")[one] for one in ours.argmax(1).tolist()]
+
     card = (target / "README.md").read_text()
     for told in (
         "lung, skin",

@@ -6,6 +6,7 @@ import os
 import resource
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -14,7 +15,7 @@ from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save_file
 
 from peer.errors import FailedError, InputError
-from peer.learning.export import export_state_dict, load_if_intact, load_model, read_header, save_model, state_dict
+from peer.learning.export import export_state_dict, load_if_intact, load_model, save_model, state_dict
 from peer.learning.model.layout import Patterned
 from peer.learning.model.model import Model
 from peer.learning.model.settings import ModelSettings
@@ -205,16 +206,39 @@ class Sum(torch.nn.Module):
 
 
 @pytest.mark.parametrize("names", [(), ("left", "right")])
-def test_a_model_of_several_inputs_is_loaded_by_hand(
+def test_a_model_of_several_inputs_predicts(
     names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, inputs = tmp_path / "model.safetensors", (torch.zeros(2, 4), torch.zeros(2, 4))
+    (tmp_path / "sums.py").write_text(f"from {__name__} import Sum\ndef made(shape, classes):\n    return Sum()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    path, inputs = tmp_path / "model.safetensors", (torch.zeros(2, 4), torch.zeros(2, 4, dtype=torch.int64))
     given = dict(zip(names, inputs, strict=True)) if names else inputs
     example = Example(given, Classification(), 3, torch.ones(2).long())
-    save_model(Model(Patterned(Sum(), ("head.*",)), settings="sums:Sum", example=example), path)
-    assert read_header(path).one_shape is None
-    with pytest.raises(InputError, match=r"several inputs.*safetensors\.torch\.load_file"):
-        load_model(path, user_model="sums:Sum")
-    Sum().load_state_dict(load_tensors(path))
+    settings = ModelSettings(name="sums:made", head=("head.*",))
+    save_model(Model(Patterned(Sum(), ("head.*",)), settings=settings, example=example), path)
+    model = load_model(path, user_model="sums:made")
+    left, right = np.random.default_rng(0).normal(size=(5, 4)), np.arange(20).reshape(5, 4)
+    asked = dict(zip(names, (left, right), strict=True)) if names else (left, right)
+    weight, bias = (tensor.numpy() for tensor in load_tensors(path).values())
+    weight, bias = (weight, bias) if weight.ndim == 2 else (bias, weight)
+    np.testing.assert_allclose(model.outputs(asked), (left + right) @ weight.T + bias, rtol=1e-5, atol=1e-5)
+    assert torch.equal(model.predict(asked), model.outputs(asked).argmax(1))
+    wrong = {**asked, "third": left} if isinstance(asked, dict) else (*asked, left)
+    with pytest.raises(InputError, match=r"takes the inputs .*, not "):
+        model.predict(wrong)
+    narrow = {**asked, "right": right[:, :3]} if isinstance(asked, dict) else (left, right[:, :3])
+    with pytest.raises(InputError, match=r"takes the input (right|1) as \(n, 4\), not \(5, 3\)"):
+        model.predict(narrow)
     export_state_dict(path, tmp_path / "model.pt")
     Sum().load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
+
+
+def test_a_file_that_does_not_say_what_its_inputs_hold_is_refused(tmp_path: Path) -> None:
+    example = Example((torch.zeros(2, 4), torch.zeros(2, 4)), Classification(), 3, torch.ones(2).long())
+    path = tmp_path / "model.safetensors"
+    save_model(Model(Patterned(Sum(), ("head.*",)), settings="sums:made", example=example), path)
+    with safe_open(path, "pt") as file:
+        told = {key: value for key, value in file.metadata().items() if key != "dtypes"}
+    save_file(load_tensors(path), path, told)
+    with pytest.raises(InputError, match="does not say which model it holds"):
+        load_model(path, user_model="sums:made")

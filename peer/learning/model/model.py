@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils._pytree import tree_leaves
 
 from peer.errors import InputError, suggest
 from peer.learning.data.samples import Names, Standardisation
@@ -35,8 +36,8 @@ from peer.learning.model.layout import (
 )
 from peer.learning.model.low_precision import LowPrecisionParameters, is_low_precision
 from peer.learning.model.settings import ModelSettings
-from peer.learning.model.shape_check import Example, dry_pass
-from peer.learning.named_tensors import content_sha256, named_sha256
+from peer.learning.model.shape_check import Example, dry_pass, takes_several
+from peer.learning.named_tensors import content_sha256, dtype_name, named_sha256
 from peer.learning.randomness import global_stream
 from peer.process import LARGE_BYTES, forget_content
 
@@ -184,6 +185,8 @@ class Model:
         """
         self.settings = ModelSettings(name=settings) if isinstance(settings, str) else settings
         self.name, self.shape, self.classes = self.settings.name, example.shape, example.classes
+        self.dtypes: tuple[str, ...] = tuple(map(dtype_name, tree_leaves(example.inputs)))
+        """Of its inputs, in their order."""
         self.task = example.task
         self.device = torch.device(device)
         self.facts: tuple[str, ...] = ()
@@ -337,11 +340,26 @@ class Model:
         """(n, *shape), or one sample (*shape) → the task's answers, on the CPU: class numbers, int64 (n,) or ().
 
         Inputs are as they lie in the data: the model imputes and standardises them itself. Those of a pandas DataFrame
-        are taken by their columns' names. With `names` the classes' names: a list of str, or one. InputError for inputs
-        that do not fit or are not finite, and where classes have no names.
+        are taken by their columns' names; several inputs are a dict or a tuple, as in training. With `names` the
+        classes' names: a list of str, or one. InputError for inputs that do not fit or are not finite, and where
+        classes have no names.
         """
         if names and not (self.names.classes and self.task.has_classes):
             raise InputError(f"model {self.name} knows no names of classes; leave out `names`")
+        outputs, single = self._outputs(x)
+        answers = self.task.answers(outputs).cpu()
+        said = [self.names.classes[answer] for answer in answers.tolist()] if names else answers
+        return said[0] if single else said
+
+    def outputs(self, x: Any) -> Tensor:
+        """What the model gives for what `predict` takes, on the CPU: logits (n, classes) where the task has classes."""
+        outputs, single = self._outputs(x)
+        return (outputs[0] if single else outputs).cpu()
+
+    def _outputs(self, x: Any) -> tuple[Tensor, bool]:
+        """The outputs (n, ...), and whether `x` is one sample."""
+        if takes_several(self.shape):
+            return self._judged(self._as_several(x)), False
         batch = as_inputs(x, self.names, getattr(torch, self.task.inputs), self.device)
         shape = (len(self.names.raw),) if self.names.rules else self.shape
         alike = shape[:1] if self.task.infers else shape  # channels alone, where sizes may differ
@@ -349,14 +367,28 @@ class Model:
         if not single and (batch.ndim != len(shape) + 1 or tuple(batch.shape[1 : len(alike) + 1]) != alike):
             wanted = ("n", *shape)
             raise InputError(f"model {self.name} takes ({', '.join(map(str, wanted))}), not {tuple(batch.shape)}")
-        self.train(False)
         batch = self.standard(self.names.with_flags(batch)) if self.standard else batch
+        return self._judged(batch[None] if single else batch), single
+
+    def _judged(self, inputs: Any) -> Tensor:
+        self.train(False)
         with torch.inference_mode():
-            answers = self.task.answers(self.task.inferred(self.forward, batch[None] if single else batch)).cpu()
-        if names:
-            said = [self.names.classes[answer] for answer in answers.tolist()]
-            return said[0] if single else said
-        return answers[0] if single else answers
+            return self.task.inferred(self.forward, inputs)
+
+    def _as_several(self, x: Any) -> Any:
+        """Several inputs as the model takes them; InputError where they do not fit."""
+        shapes = self.shape if isinstance(self.shape, dict) else dict(enumerate(self.shape))
+        given = x if isinstance(x, Mapping) else dict(enumerate(x))
+        if given.keys() != shapes.keys():
+            has = ", ".join(map(str, given)) or "none"
+            raise InputError(f"model {self.name} takes the inputs {', '.join(map(str, shapes))}, not {has}")
+        kinds = {key: getattr(torch, dtype) for key, dtype in zip(shapes, self.dtypes, strict=True)}
+        made = {key: torch.as_tensor(given[key], dtype=kind, device=self.device) for key, kind in kinds.items()}
+        for key, one in made.items():
+            if not one.ndim or (tuple(one.shape[1:]) != shapes[key] and not self.task.infers):
+                wanted = ", ".join(map(str, ("n", *shapes[key])))
+                raise InputError(f"model {self.name} takes the input {key} as ({wanted}), not {tuple(one.shape)}")
+        return made if isinstance(self.shape, dict) else tuple(made.values())
 
     def rebind(self) -> None:
         """Take back buffers that a module of the user's assigned anew instead of updating them in place.

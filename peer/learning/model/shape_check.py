@@ -4,7 +4,7 @@ A few samples go through in evaluation and in training mode; then the task must 
 the outputs. Each mistake is reported as one sentence that names the code at fault: the model, or a custom task.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import isnan
@@ -88,6 +88,11 @@ def _leaf(output: Any) -> Any:
     return output.detach().requires_grad_() if floating else output
 
 
+def takes_several(shape: Any) -> bool:
+    """Whether that is the shape of several inputs, a tuple or dict of shapes."""
+    return isinstance(shape, dict) or any(isinstance(one, tuple | list) for one in shape)
+
+
 @dataclass(frozen=True)
 class Example:
     """Inputs (n, *shape), or a tuple or dict of such, like those that the model is for, n at least 2, and what of a
@@ -115,10 +120,17 @@ class Example:
         return f" with tokens from {int(self.inputs.min())} to {int(self.inputs.max())} (the task has {known})"
 
     @classmethod
-    def zeros(cls, shape: tuple[int, ...], classes: int, task: Task = Classification()) -> "Example":
-        """Make an example without data."""
+    def zeros(
+        cls, shape: Any, classes: int, task: Task = Classification(), dtypes: Sequence[str] | None = None
+    ) -> "Example":
+        """Make an example without data; of several inputs, a tuple or dict of shapes and the dtypes in their order."""
         labels = torch.zeros(2, dtype=torch.int64) if task.has_classes else None
-        return cls(torch.zeros(2, *shape, dtype=getattr(torch, task.inputs)), task, classes, labels)
+        if not takes_several(shape):
+            return cls(torch.zeros(2, *shape, dtype=getattr(torch, task.inputs)), task, classes, labels)
+        kinds = [getattr(torch, name) for name in dtypes or ()]
+        named = shape if isinstance(shape, dict) else dict(enumerate(shape))
+        made = {key: torch.zeros(2, *one, dtype=kind) for (key, one), kind in zip(named.items(), kinds, strict=True)}
+        return cls(made if isinstance(shape, dict) else tuple(made.values()), task, classes, labels)
 
     @classmethod
     def from_samples(cls, samples: Samples, classes: int, task: Task, test: Samples | None = None) -> "Example":

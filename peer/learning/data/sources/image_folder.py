@@ -18,7 +18,7 @@ from peer.learning.tasks import Task
 
 # With all of its formats Pillow would start other programs for some, whatever the suffix says.
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
-_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 PILLOW_ERRORS = (OSError, SyntaxError, ValueError, LookupError, TypeError, EOFError, struct.error)
 """Pillow's ways of telling of a damaged file, depending on the format and on how far it came."""
 
@@ -110,7 +110,7 @@ def _subfolders(top: Path) -> tuple[str, ...]:
 def _images(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in _SUFFIXES)
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
 
 
 def _pillow() -> Any:

@@ -130,7 +130,7 @@ class Table(Source):
 
     def _read(self, task: Task) -> Dataset:
         where = str(self.path)
-        read = self._chosen(self._frame())
+        read = self._chosen(self.frame())
         if len(read) == 0:
             raise InputError(f"{where}: there are no rows after the header")
         columns = self._names([*map(str, read.columns.drop([*self._beside]))])
@@ -216,7 +216,8 @@ class Table(Source):
         """What is to be foretold of each row, and the classes' names where they are not numbers."""
         return self._classes(column) if task.has_classes else (self._numeric(column), ())
 
-    def _frame(self) -> "pandas.DataFrame":
+    def frame(self) -> "pandas.DataFrame":
+        """All columns of the file, of a streamed one the label's alone; InputError where it cannot be read."""
         if not self.path.is_file():
             raise InputError(f"there is no file {self.path}")
         try:
@@ -318,7 +319,7 @@ class Parquet(Table, OnDisk):
 
     def _by_row_groups(self, task: Task) -> Dataset:
         """The data set of which only the labels are in memory."""
-        where, labels = str(self.path), self._frame()
+        where, labels = str(self.path), self.frame()
         if self.columns or self.impute or self.when_missing == "drop":
             raise InputError(
                 f"{where}: streamed, all rows and columns are taken; leave out `columns`, `impute` and `when_missing`"
