@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas
 
-BASE = {"rounds": 2, "peers": 3, "data": {"name": "digits", "limit": 200}}
+BASE = {"rounds": 2, "peers": 3, "data": {"name": "digits", "limit": 200}, "final_evaluation": {"resamples": 100}}
 SOLO = {"name": "solo", "like": "rdfl", "settings": {"epochs": 1}}
 GRID = {"protocol": [{"name": "rdfl", "epochs": 1}, SOLO], "seed": [1, 2]}
 OF_THIS_COMPUTATION = ["command", "seconds", "bytes_sent", "commit"]

@@ -82,6 +82,9 @@ def write_results(made: Sequence[Cell], failures: Mapping[str, str]) -> None:
     write_atomically(directory / "results.csv", results.as_csv(rows).encode())
     write_atomically(directory / "results.parquet", results.as_parquet(rows))
     write_atomically(directory / "rounds.parquet", results.as_parquet(by_round))
+    if by_peer := [*results.peer_rows(made)]:
+        write_atomically(directory / "peers.csv", results.as_csv(by_peer).encode())
+        write_atomically(directory / "peers.parquet", results.as_parquet(by_peer))
     found = tables(rows, axes)
     write_atomically(directory / "tables.md", markdown(found, name).encode())
     write_atomically(directory / "tables.tex", latex(found, name).encode())

@@ -138,6 +138,27 @@ def round_rows(cells: Sequence[Cell]) -> Iterator[Row]:
             yield from ({**of, **row, "evaluated": row["peers"], **of} for row in cell_details(cell)["rounds"])
 
 
+def peer_rows(cells: Sequence[Cell]) -> Iterator[Row]:
+    """A row for each figure of each peer of every finished cell: accuracies by test, and the task's figures with their
+    intervals, if `final_evaluation` asks for some."""
+    for cell in cells:
+        summary = summary_json.read(cell.files.summary) if cell.finished else None
+        of = {name: value for name, value in cell_columns(cell).items() if name not in ("command", "network")}
+        for one in summary.per_peer if summary else ():
+            known = {f"{test} accuracy": value for test, value in one.accuracy.items() if value is not None}
+            for name, value in (known | one.figures).items():
+                low, high = (one.final.intervals.get(name) if one.final else None) or (None, None)
+                told = {
+                    "peer": one.id,
+                    "samples": one.samples,
+                    "figure": name,
+                    "value": value,
+                    "low": low,
+                    "high": high,
+                }
+                yield {**of, **told, **of}
+
+
 def as_csv(made: Sequence[Row]) -> str:
     return csv_text([*made[0]], made)
 

@@ -75,6 +75,12 @@ def test_every_cell_is_a_tidy_row(undisturbed: Path) -> None:
     rounds = pandas.read_parquet(undisturbed / "rounds.parquet")
     last = rounds[rounds["round"] == 2].set_index("spec")["mean"]
     assert last.to_dict() == found.set_index("spec")["mean"].to_dict()
+    peers = pandas.read_csv(undisturbed / "peers.csv")
+    judged = peers[peers.figure == "matched accuracy"].groupby("spec")["value"].mean()
+    assert judged.to_dict() == pytest.approx(found.set_index("spec")["mean"].to_dict())
+    sure = peers[peers.figure == "accuracy"]
+    assert ((sure.low < sure.value) & (sure.value < sure.high)).all()
+    assert len(sure) == found.peers.sum()
     assert {file.name for file in (undisturbed / "figures").iterdir()} == {
         f"{name}.{kind}" for name in ("rounds", "fairness", "bytes") for kind in ("svg", "png")
     }

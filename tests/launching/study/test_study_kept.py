@@ -67,7 +67,7 @@ def test_a_cell_with_a_damaged_file_is_computed_once_more(finished: Path, tmp_pa
     after = whole.files.summary.stat().st_mtime_ns, broken.files.summary.stat().st_mtime_ns
     assert before[0] == after[0]
     assert before[1] != after[1]
-    for name in ("rounds", "results"):
+    for name in ("rounds", "results", "peers"):
         tables = [pandas.read_parquet(place / f"{name}.parquet") for place in (finished, tmp_path / "out")]
         same = [table.drop(columns=["command", "seconds", "bytes_sent"], errors="ignore") for table in tables]
         pandas.testing.assert_frame_equal(*same)
