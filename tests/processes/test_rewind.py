@@ -78,6 +78,11 @@ def test_members_that_may_change_go_back_too_and_vote_anew(federation: Build) ->
     common = set.intersection(*({*sealed_rounds(made.directory / id)} for id in made.ids))
     set_keys(made, rewinds=[min(common)])
     assert digests(made.run()) == undisturbed
+    for id in made.ids:
+        audit = [json.loads(line) for line in (made.directory / id / "audit.jsonl").read_text().splitlines()]
+        assert [(one["round"], one["rewinds"]) for one in audit if "rewinds" in one] == [
+            (min(common) + 1, [min(common)])
+        ]
 
 
 def test_a_federation_that_waits_for_one_that_is_lost_for_good_goes_on_without_it(federation: Build) -> None:

@@ -72,7 +72,7 @@ class Rounds:
         what was sent in it was sent."""
         if self._setup.gate.can_be_excluded:
             for line in self._network.audit.interrupt(self._network.edges):
-                append_audit(self._audit, self._with_own_code(line))
+                append_audit(self._audit, self._line(line))
         self._audit.close()
 
     async def _begin_view(self, number: int) -> None:
@@ -101,11 +101,14 @@ class Rounds:
 
     async def _close(self, number: int) -> None:
         """End a round: write its audit, and its checkpoint while the next round trains."""
-        await in_thread(append_audit, self._audit, self._with_own_code(self._network.audit.close(number)))
+        await in_thread(append_audit, self._audit, self._line(self._network.audit.close(number)))
         await self._checkpointer.save(number)
         if number < self._network.last_round:
             self._lifecycle.become("ready")
 
-    def _with_own_code(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Add the user code that affects what is sent to a line of the audit."""
-        return {**line, "own_code": self._setup.own_code} if self._setup.own_code else line
+    def _line(self, line: dict[str, Any]) -> dict[str, Any]:
+        """A line of the audit with the user code that affects what is sent and, in the first round after all peers have
+        gone back, the rounds to which they have."""
+        rewinds, own = self._spec.rewinds, self._setup.own_code
+        line = {**line, "rewinds": [*rewinds]} if rewinds and line["round"] == rewinds[-1] + 1 else line
+        return {**line, "own_code": own} if own else line
