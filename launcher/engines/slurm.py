@@ -87,11 +87,15 @@ class SlurmSettings(Settings):
         return given
 
     def check_time(self) -> None:
-        """Raise InputError if the peers would be told to stop as soon as they start."""
-        limit = time_limit(self.time or "")
+        """Raise InputError if the peers would be told to stop as soon as they start: by `time` or, where that and
+        `sbatch` say nothing, by the partition's default. Raises FailedError if Slurm does not answer."""
+        written, what = self.time or "", "`time`"
+        if not self.time and not re.search(r"(^|\s)(-t|--time\b)", self.sbatch):
+            written, what = default_limit(self.partition), "the partition's default time limit"
+        limit = time_limit(written)
         if limit is not None and limit <= self.warning:
             raise InputError(
-                f"--on slurm: `time` is {plural(limit // 60, 'minute')}, and the peers are told to stop {self.warning} "
+                f"--on slurm: {what} is {plural(limit // 60, 'minute')}, and the peers are told to stop {self.warning} "
                 "seconds before its end; give a longer `time` or a shorter `warning`"
             )
 
@@ -175,6 +179,15 @@ def find_job(directory: Path, known: str) -> QueuedJob | None:
     return None
 
 
+def default_limit(partition: str | None) -> str:
+    """Return the time limit, as Slurm writes it, of a job that asks for none, in that partition or the default one."""
+    for line in _answer(["scontrol", "show", "partition", "-o"]).splitlines():
+        fields = dict(field.partition("=")[::2] for field in line.split())
+        if fields.get("PartitionName") == partition or (partition is None and fields.get("Default") == "YES"):
+            return fields.get("MaxTime", "") if fields.get("DefaultTime") == "NONE" else fields.get("DefaultTime", "")
+    return ""
+
+
 def check_job(arguments: Sequence[str], script: str) -> None:
     """Raise InputError with Slurm's reason if it would not accept the job."""
     with as_input_error("Slurm would not take the job: {}; its settings are given by --option"):
@@ -223,11 +236,11 @@ class SlurmEngine(Engine[SlurmSettings]):
     outlives_launcher = True
 
     def check(self, run: Run) -> None:
-        self.settings.check_time()
         check_programs()
         check_secrecy(run, "--on slurm: peers on several nodes speak over the network")
         with as_input_error(NO_ANSWER):
             job = self._find(run)
+            self.settings.check_time()
         if job:
             raise InputError(
                 f"{job}, and it runs this federation: `dfl-launch attach {run.files.path}` takes it up, "

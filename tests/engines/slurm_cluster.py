@@ -37,6 +37,7 @@ SchedulerParameters=batch_sched_delay=1,bf_interval=1,sched_interval=1
 ReturnToService=2
 {nodes}
 PartitionName=main Nodes={names} Default=YES MaxTime=INFINITE State=UP
+PartitionName=brief Nodes={names} DefaultTime=1 MaxTime=INFINITE State=UP
 """
 
 

@@ -219,6 +219,12 @@ def test_what_slurm_refuses_leaves_nothing(launch: Launch) -> None:
     assert not launch.out.exists()
 
 
+def test_a_partition_whose_default_limit_ends_with_the_warning_is_refused(launch: Launch) -> None:
+    launch.run("--option=partition=brief")
+    assert "the partition's default time limit is 1 minute" in launch.ended(2)
+    assert not launch.out.exists()
+
+
 def test_what_only_a_peer_can_find_wrong_is_no_crash(launch: Launch) -> None:
     launch.run("--device", "cuda:7")
     said = launch.ended(2)

@@ -7,7 +7,7 @@ import pytest
 from launcher.cli import main
 from launcher.engines import slurm
 from launcher.engines.base import Run, engine
-from launcher.engines.slurm import SlurmSettings, time_limit
+from launcher.engines.slurm import PROGRAMS, SlurmSettings, time_limit
 from launcher.run_files import RunFiles
 from peer.errors import InputError
 from peer.spec.loading import load_spec
@@ -106,12 +106,31 @@ def test_a_time_limit_is_read_as_slurm_reads_it(time: int | str, seconds: int | 
     assert time_limit(str(time)) == seconds
 
 
-def test_the_check_refuses_a_time_limit_that_ends_with_the_warning(tmp_path: Path) -> None:
-    run = Run(load_spec(DEMO), RunFiles(tmp_path))
+PARTITIONS = """\
+PartitionName=main AllowGroups=ALL Default=YES DefaultTime=NONE MaxTime=UNLIMITED State=UP
+PartitionName=debug Default=NO DefaultTime=00:02:00 MaxTime=01:00:00 State=UP
+PartitionName=brief Default=NO DefaultTime=NONE MaxTime=00:01:00 State=UP
+"""
+
+
+def test_the_check_refuses_a_time_limit_that_ends_with_the_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in PROGRAMS:
+        said = f"cat <<END\n{PARTITIONS}END\n" if name == "scontrol" else ""
+        (tmp_path / name).write_text(f"#!/bin/sh\n{said}")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    run = Run(load_spec(DEMO, overrides=["plaintext=true"]), RunFiles(tmp_path / "run"))
     refused = "`time` is 2 minutes, and the peers are told to stop 120 seconds before its end; give a longer `time` or"
     with pytest.raises(InputError, match=refused):
         engine("slurm", {"time": 2, "warning": 120}).check(run)
     SlurmSettings(time="2", warning=119).check_time()
+    for partition, minutes in (("debug", "2 minutes"), ("brief", "1 minute")):
+        with pytest.raises(InputError, match=f"the partition's default time limit is {minutes}, and the peers"):
+            SlurmSettings(partition=partition, warning=120).check_time()
+    for given in ({}, {"partition": "debug", "sbatch": "-t 60"}, {"partition": "debug", "sbatch": "--qos=q --time=60"}):
+        SlurmSettings(warning=120, **given).check_time()
 
 
 @pytest.mark.parametrize("given", [{"memory": "much"}, {"cpus": 0}, {"queue": "gpu"}, {"sbatch": "--comment='open"}])
