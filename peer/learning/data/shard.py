@@ -166,16 +166,23 @@ def common_shard(
 def split_samples(source: Source, dataset: Dataset, ids: Sequence[str]) -> dict[int, list[Indices]]:
     """By the first round of each stage, each peer's training samples; InputError if a peer would have none.
 
-    Classes are those of the data set, whatever a drift calls them: with other names every peer keeps its samples.
+    Classes are those of the data set, whatever a drift calls them: with other names every peer keeps its samples. Whole
+    groups are dealt, each as the class that most of its samples have.
     """
+    labels, of = _split_labels(dataset.train_targets, dataset), None
+    if dataset.groups is not None:
+        _, of = np.unique(dataset.groups, return_inverse=True)
+        counts = np.zeros((of.max() + 1, labels.max() + 1), np.int64)
+        np.add.at(counts, (of, labels), 1)
+        labels = counts.argmax(1)
     found = {}
     for stage in source.stages:
         stage.check(dataset.shape, dataset.classes, dataset.task)
         try:
-            known, rng = _split_labels(dataset.train_targets, dataset), np.random.default_rng(source.seed)
-            found[stage.since] = stage.partition.split(known, ids, rng)
+            parts = stage.partition.split(labels, ids, np.random.default_rng(source.seed))
         except InputError as error:
             raise InputError(f"{stage}: {error}" if stage.since > 1 else str(error)) from None
+        found[stage.since] = parts if of is None else [np.flatnonzero(np.isin(of, part)) for part in parts]
     return found
 
 
