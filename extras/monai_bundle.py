@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, PositiveFloat
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from torch import Tensor, nn
@@ -58,6 +58,8 @@ class Bundle(Preset):
     """Values for other ids of the config, such as `train#dataset#cache_rate`."""
     better: Literal["up", "down"] | None = None
     """Whether more or less of the key metric is better; default: up."""
+    spacing: tuple[PositiveFloat, ...] | None = None
+    """The distance of voxels along each axis that images must have, after deterministic transforms."""
 
     def blocks(self, folder: Path) -> Mapping[str, Any]:
         path = (folder / self.bundle.expanduser()).resolve()
@@ -82,7 +84,8 @@ class Bundle(Preset):
                 f"{path / config}: `metric_cmp_fn` compares the key metric in its own way; write `better: down`, or up"
             )
         bundle = {"path": str(path), "config": config, "digest": _digest(path, config), "overrides": self.overrides}
-        data = {"name": f"{__name__}:data_sets", "options": bundle, "collate": f"{__name__}:collate"}
+        options = bundle | ({"spacing": [*self.spacing]} if self.spacing else {})
+        data = {"name": f"{__name__}:data_sets", "options": options, "collate": f"{__name__}:collate"}
         if self.dataset_dir:
             data["root"] = str(folder / self.dataset_dir.expanduser())
         elif isinstance(usual, str) and not usual.startswith(("$", "@", "%")):
@@ -206,11 +209,14 @@ def _opened(path: Path, config: str, digest: str, overrides: str) -> Opened:
     return Opened(path, path / config, content, json.loads(overrides))
 
 
-def data_sets(root: Path | None = None, **bundle: Any) -> tuple["BundleSamples", "BundleSamples"]:
-    """The bundle's own data sets for training and for tests. InputError where samples do not go with its network."""
+def data_sets(
+    root: Path | None = None, spacing: Sequence[float] = (), **bundle: Any
+) -> tuple["BundleSamples", "BundleSamples"]:
+    """The bundle's own data sets for training and for tests. InputError where samples do not go with its network, or
+    have another spacing than is wanted."""
     made = BundleSamples("train", root, bundle), BundleSamples("validate", root, bundle)
     for one in made:
-        one.check()
+        one.check(spacing)
     return made
 
 
@@ -250,8 +256,8 @@ class BundleSamples(Dataset[Any]):
             raise ValueError("a batch of the bundle's is not an image and a label, one tensor each")
         return _plain(made[0]), _plain(made[1])
 
-    def check(self) -> None:
-        """InputError, naming the file, for an image or a label that the network cannot take."""
+    def check(self, spacing: Sequence[float]) -> None:
+        """InputError, naming the file, for an image or a label that the network cannot take, or of another spacing."""
         part, root, bundle = self._made_of
         of, data, cached = opened(**bundle), self._dataset, getattr(self._dataset, "_cache", ())
         if not len(self):
@@ -263,7 +269,7 @@ class BundleSamples(Dataset[Any]):
                 found = cached[row] if len(cached) == len(self) else _uncut(data, row)
             for sample in found if isinstance(found, list) else [found]:
                 if isinstance(sample, Mapping) and "image" in sample:
-                    _check(sample["image"], sample.get("label"), row, of)
+                    _check(sample["image"], sample.get("label"), row, of, spacing)
 
 
 def _uncut(data: Any, row: int) -> Any:
@@ -277,8 +283,9 @@ def _uncut(data: Any, row: int) -> Any:
     return steps(deepcopy(raw[row]), end=end)
 
 
-def _check(image: Any, label: Any, row: int, of: Opened) -> None:
-    """InputError for a number of channels that the network does not take, or a label that is no class."""
+def _check(image: Any, label: Any, row: int, of: Opened, spacing: Sequence[float]) -> None:
+    """InputError for a number of channels that the network does not take, a label that is no class, or another
+    spacing."""
     names = [getattr(one, "meta", {}).get("filename_or_obj") for one in (label, image)]
     file = names[0] or names[1] or f"sample {row}"
     wanted, loss = of.channels("inputs#image", "in_channels"), of.look("loss")
@@ -287,14 +294,21 @@ def _check(image: Any, label: Any, row: int, of: Opened) -> None:
             f"{names[1] or file}: has {len(image)} channels, and the bundle's network takes {wanted}; leave "
             "it out, or convert it"
         )
+    found = [float(one) for one in getattr(image, "pixdim", ())][: len(spacing)]
+    if spacing and (len(found) < len(spacing) or not np.allclose(found, spacing, rtol=1e-3)):
+        given, wanted = (", ".join(f"{one:g}" for one in sizes) or "none" for sizes in (found, spacing))
+        raise InputError(
+            f"{names[1] or file}: the spacing is {given}, and `spacing` of the task is {wanted}; resample it, by "
+            "Spacingd in the bundle for instance"
+        )
     of_classes = isinstance(loss, dict) and (
         loss.get("to_onehot_y") is True or str(loss.get("_target_")).endswith("CrossEntropyLoss")
     )
     if label is None or of.outputs is None or not of_classes:
         return
-    found = _plain(label)
-    found = found[found != loss.get("ignore_index", -100)]
-    low, high = (float(found.min()), float(found.max())) if found.numel() else (0.0, 0.0)
+    classes = _plain(label)
+    classes = classes[classes != loss.get("ignore_index", -100)]
+    low, high = (float(classes.min()), float(classes.max())) if classes.numel() else (0.0, 0.0)
     if low < 0 or high >= of.outputs:
         raise InputError(
             f"{file}: has the label {low if low < 0 else high:g}, and the bundle has {of.outputs} classes, numbered "

@@ -234,6 +234,19 @@ def test_a_file_that_the_network_cannot_take_is_named(
         own.data.of_peer("peer0").load(own.task)
 
 
+def test_a_volume_of_another_spacing_is_named(bundle: Path, tmp_path: Path) -> None:
+    import nibabel
+
+    copy = changed(bundle, tmp_path / "changed")
+    one = spec(tmp_path / "one", copy, monai={"spacing": [1, 1, 1]})
+    assert len(one.data.load(one.task).train_targets) == 9
+    file = copy / "data" / "test9_image.nii.gz"
+    array = np.asarray(nibabel.load(file).dataobj).copy()
+    nibabel.save(nibabel.Nifti1Image(array, np.diag([1, 1, 2.5, 1])), file)
+    with pytest.raises(InputError, match=r"test9_image.nii.gz: the spacing is 1, 1, 2.5, and `spacing` of the task is 1, 1, 1;"):
+        one.data.load(one.task)
+
+
 METRICS = [
     ({"_target_": "ignite.metrics.Accuracy"}, "needs all voxels of all volumes together"),
     ({"_target_": "MeanDice", "reduction": "none"}, "write `reduction: mean`"),
