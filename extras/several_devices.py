@@ -45,6 +45,7 @@ PATIENCE = 300.0
 """Seconds for which one process waits for another."""
 LAST_WORDS = 2.0
 """Seconds in which a process that fails says why."""
+Loss = Callable[[Any, Tensor], Tensor]
 
 
 class Share(NamedTuple):
@@ -60,7 +61,7 @@ class Work(NamedTuple):
     """What one process needs for a phase."""
 
     model: nn.Module
-    loss: Callable[[Tensor, Tensor], Tensor]
+    loss: Loss
     options: Mapping[str, Any]
     """Of `DistributedDataParallel`."""
 
@@ -91,19 +92,23 @@ class Work(NamedTuple):
 
 
 @contextmanager
-def shared_gradient(loop: TrainingLoop, processes: int, **options: Any) -> Iterator[Callable[[Any, Tensor], Tensor]]:
+def shared_gradient(
+    loop: TrainingLoop, processes: int, loss: Loss | None = None, **options: Any
+) -> Iterator[Callable[[Any, Tensor], Tensor]]:
     """Yield what takes the place of zero_grad, forward and backward pass: `gradient(inputs, targets)` leaves the
     batch's mean gradient in `loop.model`, and returns its mean loss.
 
-    processes: so many, this one included; on GPUs on the next one each. options: of `DistributedDataParallel`.
+    processes: so many, this one included; on GPUs on the next one each. loss: a module's function of outputs and
+    targets, or else `loop.loss`. options: of `DistributedDataParallel`.
     What another process raises comes out as a RuntimeError; FailedError if one has ended otherwise.
     """
     if processes < 2:
         raise ValueError(f"several processes are two at least, and not {processes}")
     team = _team(loop, processes)
     try:
-        team.send([(Work(loop.model, loop.loss, options), derive(loop.seed, rank)) for rank in range(1, processes)])
-        gradient = Work(loop.model, loop.loss, options).gradients()
+        work = Work(loop.model, loss or loop.loss, options)
+        team.send([(work, derive(loop.seed, rank)) for rank in range(1, processes)])
+        gradient = work.gradients()
 
         def shared(inputs: Any, targets: Tensor) -> Tensor:
             first, *others = _shares(inputs, targets, processes)
@@ -113,7 +118,7 @@ def shared_gradient(loop: TrainingLoop, processes: int, **options: Any) -> Itera
         yield shared
         team.send([None] * (processes - 1))
     except (RuntimeError, OSError) as error:
-        if why := team.end_and_ask():
+        if why := team.end_and_ask(error):
             raise why from error
         raise
     except BaseException:
@@ -151,7 +156,7 @@ class Team:
                         connection.recv_bytes()
                 _join(Path(directory, "store"), 0, processes)
         except (RuntimeError, OSError, EOFError) as error:
-            if why := self.end_and_ask():
+            if why := self.end_and_ask(error):
                 raise why from error
             raise
         except BaseException:
@@ -181,8 +186,11 @@ class Team:
         for (_, _, connection), message in zip(self._others, messages, strict=True):
             connection.send_bytes(_packed(message))
 
-    def end_and_ask(self) -> Exception | None:
-        """End all; return what the first of them to fail has said, or how it was ended; None if all were well."""
+    def end_and_ask(self, error: Exception) -> Exception | None:
+        """End all; return why `error` was raised here: what the first of them to fail has said, or how it was ended.
+
+        None if all were well.
+        """
         said, without = list[tuple[float, Exception]](), list[Exception]()
         ready = wait([connection for _, _, connection in self._others], LAST_WORDS)
         for device, process, connection in self._others:
@@ -195,6 +203,8 @@ class Team:
                     how = exit_words(process.wait())
                     without.append(FailedError(f"{what} {how}; see the peer's log, and whether memory was left"))
         self.end()
+        if "Timed out waiting" in str(error):
+            without.append(FailedError(f"a further process of this peer gave no answer for {PATIENCE:g} s"))
         return min(said, key=lambda one: one[0])[1] if said else next(iter(without), None)
 
     def end(self) -> None:
