@@ -5,7 +5,7 @@ further process its weights and a share of the batch; torch's `DistributedDataPa
 peer that is killed needs nothing of the others, and every protocol that takes a loop trains so, too.
 
 The processes live on from phase to phase, but what they know comes anew with each. Tensors travel between them by gloo
-on the loopback interface, everything else through a pipe that only the two hold. Each ends as soon as its pipe does.
+on the loopback interface, everything else through pipes that only the two hold. Each ends with the first.
 """
 
 import os
@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -173,7 +174,7 @@ class Team:
         command += ["deterministic"] if torch.are_deterministic_algorithms_enabled() else []
         # Where this process has its modules from, the other one has them from too.
         path = {"PYTHONPATH": os.pathsep.join(sys.path)}
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=os.environ | path)
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[theirs.fileno()], env=os.environ | path)
         theirs.close()
         self._others.append((device, process, ours))
 
@@ -214,7 +215,7 @@ class Team:
         for _, process, connection in self._others:
             connection.close()
             process.kill()
-            process.wait()
+            process.communicate()
         self._others.clear()
 
 
@@ -253,6 +254,7 @@ def main() -> None:
     # A terminal and some schedulers signal all processes of a peer: it is the peer that decides when to end.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_peer, daemon=True).start()
     descriptor, store, rank, processes, name, threads, *deterministic = sys.argv[1:]
     connection, device = Connection(int(descriptor)), torch.device(name)
     torch.set_num_threads(int(threads))
@@ -263,12 +265,16 @@ def main() -> None:
             _join(Path(store), int(rank), int(processes))
             while True:
                 _phase(connection, device)
-    except EOFError:
-        return
     except Exception as error:
-        with suppress(OSError):  # if the peer has ended, too
+        with suppress(OSError):  # if the peer has ended
             connection.send((time.monotonic(), describe_error(error)))
         raise SystemExit(1) from error
+
+
+def _end_with_peer() -> None:
+    """End this process when the peer has ended, whatever it does by then: the pipe at its stdin closes."""
+    os.read(0, 1)
+    os._exit(1)
 
 
 def _phase(connection: Connection, device: torch.device) -> None:

@@ -17,7 +17,7 @@ import pytest
 import torch
 from every_protocol import SETTINGS
 from launched import models, restarts
-from real_peers import all_gone
+from real_peers import all_gone, until
 from safetensors.torch import load_file
 
 from extras import several_devices
@@ -88,8 +88,13 @@ def dies(outputs, targets):
     return torch.nn.functional.cross_entropy(outputs, targets)
 
 
+def hang():
+    Path(__file__).with_name("hanging").write_text(str(os.getpid()))
+    threading.Event().wait()
+
+
 def hangs(outputs, targets):
-    there(threading.Event().wait)
+    there(hang)
     return torch.nn.functional.cross_entropy(outputs, targets)
 
 
@@ -184,6 +189,17 @@ def test_one_that_does_not_answer_is_not_waited_for_without_end(
     monkeypatch.setattr(several_devices, "PATIENCE", 15.0)
     with pytest.RaisesGroup(pytest.RaisesExc(FailedError, match="gave no answer for 15 s"), allow_unwrapped=True):
         trained(federation(tmp_path / "hangs", "failing", {"loss": "hangs"}, rounds=2))
+
+
+def test_one_that_hangs_ends_with_the_peer(tmp_path: Path) -> None:
+    file = federation(tmp_path / "hangs", "failing", {"loss": "hangs"}, rounds=2)
+    run = f"from pathlib import Path; from peer import federate; federate(Path({str(file)!r}), Path('out'), peers=2)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", run], cwd=tmp_path, env=environment) as peer:
+        hanging = file.with_name("hanging")
+        until(lambda: hanging.exists() and hanging.read_text(), 100, "the other process hangs")
+        peer.kill()
+    all_gone([int(hanging.read_text())], 30)
 
 
 @pytest.mark.parametrize(
