@@ -9,7 +9,7 @@ vector again afterwards, wherever a framework has put them.
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from types import MethodType
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -113,6 +113,8 @@ class TrainingLoop:
         self.model: nn.Module = model.module
         """The live module. What the phase trains asks for a gradient; the rest does not, and rests."""
         self.device = model.device
+        self.loss: Callable[[Tensor, Tensor], Tensor] = model.task.loss
+        """Of outputs and targets: the task's mean loss, of shape ()."""
         self.part: ModelPart = phase.part
         """What is trained: `model`, `extractor` or `head`."""
         self.round = drawn.round
@@ -145,11 +147,6 @@ class TrainingLoop:
                 yield batch
 
         return checked()
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The task's mean loss, of shape ()."""
-        with user_code_errors(self._model.task.name):
-            return self._model.task.loss(outputs, targets)
 
     def optimiser(self) -> Optimizer:
         """A new optimiser of the model, as the protocol has it; where its state lives on from round to round, kept."""
@@ -223,7 +220,7 @@ class TrainingLoop:
         learning |= {id(self.model)} if self.part == "model" else set()
         resting = [layer for layer in self.model.modules() if id(layer) not in learning]
         for layer in resting:
-            layer.train = MethodType(_rest, layer)  # type: ignore[method-assign]
+            layer.train = partial(_rest, layer)  # type: ignore[method-assign]
         for parameter in self.model.parameters():
             parameter.grad = None
         watching = register_optimizer_step_pre_hook(self._before_step)
