@@ -7,10 +7,10 @@ are taken for which, and, for its own eyes, what the model says of each sample.
 import csv
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,12 +21,15 @@ from peer.learning.data.samples import Samples
 from peer.learning.device import device_errors
 from peer.learning.model.model import Model
 from peer.learning.randomness import derive, draw_from, generators_in, global_stream, sample_streams
-from peer.learning.tasks import Classification, Task
+from peer.learning.tasks import Classification, Multilabel, Task
 from peer.learning.training import metrics
 from peer.learning.training.metrics import Judged
 from peer.plugins import UserCodeError, user_code_errors
 
 EVALUATION_BATCH = 256
+Among = NDArray[np.int64] | slice
+"""Positions of samples."""
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,24 @@ class EvaluationPass:
         """The task's figures."""
         return self.resampled(slice(None))
 
-    def resampled(self, among: NDArray[np.int64] | slice) -> dict[str, float]:
+    def resampled(self, among: Among) -> dict[str, float]:
         """The task's figures on the samples at some positions, of which each may occur several times."""
         with user_code_errors(self.task.name):
             return self.task.judge(self.rows[among])
+
+    def of_classes(self, among: Among) -> dict[tuple[int, str], float]:
+        """The task's own figures there of each class, by its number and their names, NaN where one is not defined; none
+        where a task of the user's fails at it."""
+        with suppress(UserCodeError), user_code_errors(self.task.name):
+            found = self.task.of_classes(torch.from_numpy(self.rows[among].sum(0)))
+            return {(at, name): value for name, of in found.items() for at, value in enumerate(of.tolist())}
+        return {}
+
+    def if_defined(self, among: Among) -> dict[str, float]:
+        """The figures on some samples; none where a task of the user's cannot judge just these, but all."""
+        with suppress(UserCodeError):
+            return self.resampled(among)
+        return {}
 
     @property
     def score(self) -> float:
@@ -57,7 +74,7 @@ class EvaluationPass:
         with user_code_errors(self.task.name):
             return self.task.score(results)
 
-    def accuracy(self, among: NDArray[np.int64] | slice = slice(None)) -> float:
+    def accuracy(self, among: Among = slice(None)) -> float:
         """The share of the samples that was predicted correctly, of all or of those at some positions."""
         return float((self.rows[among, 0] > 0).mean())
 
@@ -161,29 +178,30 @@ def evaluate(
 
 
 def intervals(
-    measured: EvaluationPass, resamples: int, seed: int, check_stop: Callable[[], None] = lambda: None
-) -> dict[str, tuple[float, float] | None]:
+    figures: Callable[[Among], Mapping[Key, float]],
+    samples: int,
+    resamples: int,
+    seed: int,
+    check_stop: Callable[[], None],
+) -> dict[Key, tuple[float, float] | None]:
     """The 95 % interval of each figure by the percentile bootstrap over the samples (Efron, 1979); None for a figure
-    that is defined in less than half of the resamples. check_stop: raises what ends it early."""
-    rng, n, drawn = np.random.default_rng(seed), len(measured.rows), list[dict[str, float]]()
-    for _ in range(resamples):
+    that is defined in less than half of the resamples. figures: on some samples; check_stop: raises what ends it early.
+    """
+    rng, drawn, found = (
+        np.random.default_rng(seed),
+        list[Mapping[Key, float]](),
+        dict[Key, tuple[float, float] | None](),
+    )
+    wanted = figures(slice(None))
+    for _ in range(resamples if wanted else 0):
         check_stop()
-        drawn.append(_if_defined(measured, rng.integers(n, size=n)))
-    found: dict[str, tuple[float, float] | None] = {}
-    for figure in measured.task.figures:
-        values = np.array([one.get(figure.name, np.nan) for one in drawn])
+        drawn.append(figures(rng.integers(samples, size=samples)))
+    for name in wanted:
+        values = np.array([one.get(name, np.nan) for one in drawn])
         known = values[np.isfinite(values)]
         low, high = np.percentile(known, [2.5, 97.5]).tolist() if 2 * len(known) > resamples else (np.nan, np.nan)
-        found[figure.name] = None if np.isnan(low) else (low, high)
+        found[name] = None if np.isnan(low) else (low, high)
     return found
-
-
-def _if_defined(measured: EvaluationPass, among: NDArray[np.int64] | slice) -> dict[str, float]:
-    """The figures on some samples; none where a task of the user's cannot judge just these, though it can judge all."""
-    try:
-        return measured.resampled(among)
-    except UserCodeError:
-        return {}
 
 
 CLASS_FIGURES = ("sensitivity", "specificity", "precision", "f1", "auroc", "average-precision")
@@ -214,19 +232,20 @@ class Predictions:
     def columns(self) -> dict[str, NDArray[Any]]:
         return {name: np.concatenate(parts) for name, parts in self._parts.items()}
 
-    def by_class(self, classes: int) -> tuple[dict[str, list[float]], NDArray[np.int64]] | None:
-        """Each figure of classes, of each class against all others, NaN where it is not defined; and how many samples
-        of class i are taken for class j, (classes, classes). None where answers and outputs are not of classes."""
+    def by_class(self, classes: int) -> tuple[dict[tuple[int, str], float], list[list[int]]]:
+        """Each figure of classes or labels, of each against all others, by its number and their names, NaN where one is
+        not defined; and how many samples of class i are taken for class j. Empty where answers and outputs tell none.
+        """
         known, numbers = self.columns, np.arange(classes)
-        if not isinstance(self._task, Classification) or {"target", "answer", "output"} - known.keys():
-            return None
-        target, answer, shares = known["target"], known["answer"], known["output"]
-        if answer.dtype != np.int64 or answer.shape[1] > 1 or not np.isin(answer, numbers).all():
-            return None
-        judged = Judged(shares, target == numbers, answer == numbers)
-        figures = {name: judged.of_classes(name).tolist() for name in CLASS_FIGURES}
-        counted = np.bincount(target[:, 0] * classes + answer[:, 0], minlength=classes * classes)
-        return figures, counted.reshape(classes, classes)
+        if {"target", "answer", "output"} - known.keys():
+            return {}, []
+        target, answer, labels = known["target"], known["answer"], isinstance(self._task, Multilabel)
+        if answer.dtype != np.int64 or answer.shape != target.shape or not (labels or np.isin(answer, numbers).all()):
+            return {}, []
+        true, said = (one > 0 if labels else one == numbers for one in (target, answer))
+        judged = Judged(known["output"], true, said)
+        told = {(at, name): float(of) for name in CLASS_FIGURES for at, of in enumerate(judged.of_classes(name))}
+        return told, [] if labels else (true.T.astype(np.int64) @ said).tolist()
 
     def table(self, measured: EvaluationPass, names: Sequence[str]) -> str:
         """A line of CSV for each sample, in the order of the test set; a task without classes has its figures of that
@@ -241,7 +260,7 @@ class Predictions:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([*heads, *alone])
         for at, rows in enumerate(zip(*made.values(), strict=True)):
-            figures = _if_defined(measured, slice(at, at + 1)) if alone else {}
+            figures = measured.if_defined(slice(at, at + 1)) if alone else {}
             writer.writerow(
                 [*chain.from_iterable(row.tolist() for row in rows), *(figures.get(name) for name in alone)]
             )

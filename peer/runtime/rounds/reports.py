@@ -25,7 +25,7 @@ from peer.learning.data.drift import stage_of
 from peer.learning.device import device_errors
 from peer.learning.export import load_if_intact, save_model
 from peer.learning.randomness import derive
-from peer.learning.tasks import Classification, Task
+from peer.learning.tasks import Classification, Multilabel, Task
 from peer.learning.training.evaluation import Evaluation, Predictions, evaluate, intervals, measure
 from peer.learning.training.phase import Phase
 from peer.network.wire.messages import Resources, StatusReply
@@ -161,6 +161,14 @@ def trace_facts(participant: Participant) -> dict[str, object]:
 def _bounded(figures: Mapping[str, float]) -> dict[str, float | None]:
     """The task's figures as JSON can hold them."""
     return {name: bounded(value) for name, value in figures.items()}
+
+
+def _by_class(figures: Mapping[tuple[int, str], Any], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What there is of each class's number and each figure, by the class's name; empty where there is nothing."""
+    told = {
+        name: {one: value for (at, one), value in figures.items() if at == number} for number, name in enumerate(names)
+    }
+    return told if figures else {}
 
 
 def user_figures(participant: Participant, found: ModelFigures) -> dict[str, Note]:
@@ -397,20 +405,25 @@ class Finish:
         """What `final_evaluation` asks for; its predictions are on disk before the result tells of them."""
         learner = self._participant.learner
         model, shard = learner.model, learner.shard
-        by_class = isinstance(shard.task, Classification) and model.classes <= MAX_CLASSES
-        predictions = Predictions(shard.task)
-        measured = measure(model, shard.test, seen=predictions if wanted.predictions or by_class else None)
+        few, predictions = model.classes <= MAX_CLASSES, Predictions(shard.task)
+        judged = few and isinstance(shard.task, Classification | Multilabel)
+        measured = measure(model, shard.test, seen=predictions if wanted.predictions or judged else None)
         seed = derive(self._spec.seed, "intervals")  # one for all peers: equal models and samples give equal intervals
-        spans = intervals(measured, wanted.resamples, seed, learner.trainer.check_stop)
-        names = shard.names.classes
+        drawing = (len(shard.test), wanted.resamples, seed, learner.trainer.check_stop)
+        spans, names = intervals(measured.if_defined, *drawing), shard.names.classes
         if wanted.predictions:
             write_atomically(self._out / PREDICTIONS, predictions.table(measured, names).encode())
-        if not by_class or (told := predictions.by_class(model.classes)) is None:
-            return FinalFigures(intervals=spans)
-        figures, confusion = told
+        final = FinalFigures(intervals={one.name: spans[one.name] for one in shard.task.figures})
+        if not few:
+            return final
         names = names or tuple(map(str, range(model.classes)))
-        classes = {name: _bounded({figure: of[at] for figure, of in figures.items()}) for at, name in enumerate(names)}
-        return FinalFigures(intervals=spans, classes=classes, confusion=tuple(map(tuple, confusion.tolist())))
+        figures, confusion = predictions.by_class(model.classes) if judged else (measured.of_classes(slice(None)), [])
+        return replace(
+            final,
+            classes={name: _bounded(of) for name, of in _by_class(figures, names).items()},
+            class_intervals=_by_class(intervals(measured.of_classes, *drawing), names),
+            confusion=tuple(map(tuple, confusion)),
+        )
 
     def _result(
         self, found: ModelFigures, before: ModelFigures | None, digest: str, past: tuple[RoundDone, ...]
