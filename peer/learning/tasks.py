@@ -156,8 +156,7 @@ class Task(Settings):
         return self.results(torch.from_numpy(rows.sum(0)), len(rows))
 
     def of_classes(self, sums: Tensor) -> dict[str, Tensor]:
-        """Figures of each class that an answer may have several of, float64 (classes,), of the rows' sum; NaN where one
-        is not defined. Here: none."""
+        """Figures of each class, float64 (classes,), of the rows' sum; NaN where one is not defined. Here: none."""
         return {}
 
     def score(self, results: Mapping[str, float]) -> float:
