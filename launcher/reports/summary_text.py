@@ -18,7 +18,7 @@ from launcher.views import Views
 from peer.errors import InputError
 from peer.learning.export import read_header
 from peer.spec.federation import Spec
-from peer.telemetry.results import MODEL, Interval
+from peer.telemetry.results import MODEL
 from peer.text import duration, number, one_line, plural
 from peer.views.view import View
 
@@ -135,7 +135,9 @@ def interval_lines(summary: Summary) -> list[str]:
     return ["95 % intervals on the test samples:", *told[:MAX_INTERVALS], *more] if told else []
 
 
-def _spans(whose: str, values: Mapping[str, float | None], intervals: Mapping[str, Interval]) -> list[str]:
+def _spans(
+    whose: str, values: Mapping[str, float | None], intervals: Mapping[str, tuple[float, float] | None]
+) -> list[str]:
     known = [(name, *interval) for name, interval in intervals.items() if interval]
     spans = [f"{name} {number(values.get(name))} ({number(a)} to {number(b)})" for name, a, b in known[:MAX_INTERVALS]]
     spans += [f"and {len(known) - MAX_INTERVALS} more"] if len(known) > MAX_INTERVALS else []

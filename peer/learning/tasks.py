@@ -323,12 +323,10 @@ class Classification(Task):
     def judge(self, rows: NDArray[np.float64]) -> dict[str, float]:
         found = super().judge(rows)
         if sumless := [name for name in self.judged_by if _shown(name) not in found and name != "accuracy"]:
-            scores = rows[:, 3:]
-            true, said = (rows[:, [column]] == np.arange(scores.shape[1]) for column in (1, 2))
-            judged = Judged(scores, true, said)
-            own = [name for name in sumless if ":" in name]
-            found |= {name: judged.figure(name) for name in sumless if name not in own}
-            found |= {_shown(name): _own_figure(name, rows[:, 1].astype(np.int64), scores) for name in own}
+            labels, scores = rows[:, 1].astype(np.int64), rows[:, 3:]
+            judged = Judged(scores, *(rows[:, [column]] == np.arange(scores.shape[1]) for column in (1, 2)))
+            for name in sumless:
+                found[_shown(name)] = _own_figure(name, labels, scores) if ":" in name else judged.figure(name)
         return {figure.name: found[figure.name] for figure in self.figures if figure.name in found}
 
     def score(self, results: Mapping[str, float]) -> float:

@@ -33,7 +33,7 @@ from peer.runtime.lifecycle import PhaseTimes
 from peer.runtime.rounds.local_peer import Participant
 from peer.runtime.setup import Setup
 from peer.spec.blocks import FinalEvaluation, StopEarly, describe_behaviours
-from peer.spec.federation import FIGURE, Spec
+from peer.spec.federation import FIGURE
 from peer.tasks import in_thread
 from peer.telemetry.events import (
     SCHEMA,
@@ -165,10 +165,8 @@ def _bounded(figures: Mapping[str, float]) -> dict[str, float | None]:
 
 def _by_class(figures: Mapping[tuple[int, str], Any], names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """What there is of each class's number and each figure, by the class's name; empty where there is nothing."""
-    told = {
-        name: {one: value for (at, one), value in figures.items() if at == number} for number, name in enumerate(names)
-    }
-    return told if figures else {}
+    numbers = {name: at for at, name in enumerate(names if figures else ())}
+    return {name: {one: of for (at, one), of in figures.items() if at == number} for name, number in numbers.items()}
 
 
 def user_figures(participant: Participant, found: ModelFigures) -> dict[str, Note]:
@@ -306,7 +304,8 @@ def status_reply(
 ) -> bytes:
     """The serialised reply to a Status request: what the peer does now, its neighbours, figures and resources."""
     spec, view, network = participant.setup.spec, participant.setup.view, participant.network
-    evaluation = evaluator.evaluation
+    found = evaluator.evaluation
+    accuracy = found.by(spec.test) if found and spec.test else None
     return StatusReply(
         id=participant.face.id,
         federation=spec.name,
@@ -325,8 +324,8 @@ def status_reply(
             )
             for neighbour in network.edges.neighbours.values()
         ],
-        accuracy=evaluation.by(spec.test) if evaluation and spec.test else None,
-        figure=_headline(evaluation, spec) if evaluation else None,
+        accuracy=accuracy,
+        figure=found.figures[spec.task.headline.name] if found and not spec.test else accuracy,
         bytes_sent=network.traffic.sent.total(),
         bytes_received=network.traffic.received.total(),
         resources=resources,
@@ -345,10 +344,6 @@ def _shortage(waiting: Waiting, short: Shortage) -> StatusReply.Shortage:
         StatusReply.Shortage.Awaited(id=one.id, address=one.address or "", reason=one.reason) for one in waiting.awaited
     ]
     return StatusReply.Shortage(**vars(short), awaited=awaited)
-
-
-def _headline(evaluation: Evaluation, spec: Spec) -> float | None:
-    return evaluation.by(spec.test) if spec.test else evaluation.figures[spec.task.headline.name]
 
 
 class Finish:
@@ -410,18 +405,15 @@ class Finish:
         measured = measure(model, shard.test, seen=predictions if wanted.predictions or judged else None)
         seed = derive(self._spec.seed, "intervals")  # one for all peers: equal models and samples give equal intervals
         drawing = (len(shard.test), wanted.resamples, seed, learner.trainer.check_stop)
-        spans, names = intervals(measured.if_defined, *drawing), shard.names.classes
+        spans = intervals(measured.if_defined, *drawing)
+        names = shard.names.classes or tuple(map(str, range(model.classes)))
         if wanted.predictions:
             write_atomically(self._out / PREDICTIONS, predictions.table(measured, names).encode())
-        final = FinalFigures(intervals={one.name: spans[one.name] for one in shard.task.figures})
-        if not few:
-            return final
-        names = names or tuple(map(str, range(model.classes)))
         figures, confusion = predictions.by_class(model.classes) if judged else (measured.of_classes(slice(None)), [])
-        return replace(
-            final,
-            classes={name: _bounded(of) for name, of in _by_class(figures, names).items()},
-            class_intervals=_by_class(intervals(measured.of_classes, *drawing), names),
+        return FinalFigures(
+            intervals={one.name: spans[one.name] for one in shard.task.figures},
+            classes={name: _bounded(of) for name, of in _by_class(figures, names if few else ()).items()},
+            class_intervals=_by_class(intervals(measured.of_classes, *drawing) if few else {}, names),
             confusion=tuple(map(tuple, confusion)),
         )
 
