@@ -16,6 +16,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
@@ -194,19 +195,24 @@ def opened(path: str, config: str, digest: str, overrides: Mapping[str, Any]) ->
 
 @cache
 def _opened(path: Path, config: str, digest: str, overrides: str) -> Opened:
-    with suppress(InputError):
-        torchvision()  # MONAI imports it, and it plainly fails where it is built for another torch
-    try:
-        import ignite.metrics  # noqa: F401
-        import monai.bundle  # noqa: F401
-    except ImportError as error:
-        raise InputError(f"MONAI is missing ({error}); pip install -c constraints.txt 'dfl[monai]'") from error
+    of_monai("ignite.metrics", "monai.bundle")
     content = _read(path / config)
     if _digest(path, config) != digest:
         raise InputError(f"{path}: differs from the federation's bundle, or has changed; give all peers the same")
     import_from(path)  # where its `scripts` are
     sys.dont_write_bytecode = True  # a bundle is only read
     return Opened(path, path / config, content, json.loads(overrides))
+
+
+@cache
+def of_monai(*modules: str) -> list[Any]:
+    """Modules of MONAI, and of what it needs; InputError where one is missing."""
+    with suppress(InputError):
+        torchvision()  # MONAI imports it, and it plainly fails where it is built for another torch
+    try:
+        return [import_module(name) for name in modules]
+    except ImportError as error:
+        raise InputError(f"MONAI is missing ({error}); pip install -c constraints.txt 'dfl[monai]'") from error
 
 
 def data_sets(

@@ -19,8 +19,11 @@ def final_rows(data: RunData) -> Iterator[Row]:
             low, high = interval or (None, None)
             yield {"peer": peer.id, "figure": name, "value": peer.figures.get(name), "low": low, "high": high}
         for class_name, figures in peer.final.classes.items():
+            intervals = peer.final.class_intervals.get(class_name, {})
             for name, value in figures.items():
-                yield {"peer": peer.id, "figure": name, "class": class_name, "value": value}
+                low, high = intervals.get(name) or (None, None)
+                row = {"peer": peer.id, "figure": name, "class": class_name, "value": value}
+                yield row | ({"low": low, "high": high} if intervals else {})
 
 
 def confusion_rows(data: RunData) -> Iterator[Row]:
@@ -39,10 +42,27 @@ def confusion_rows(data: RunData) -> Iterator[Row]:
             yield {"class": true, "taken for": taken, "samples": count, "share": count / whole if whole else None}
 
 
-def intervals_figure(document: ReportDocument) -> ReportFigure:
-    figure = next((row["figure"] for row in document.tables["final"]), "")
-    seen = [tip("peer", "peer"), tip("value", figure, ".4f"), tip("low", "from", ".4f"), tip("high", "to", ".4f")]
-    axis = NAMES_AXIS | {"labels": document.runs[0].peers <= MAX_NAMED_PEERS}
+def interval_figures(document: ReportDocument) -> list[ReportFigure]:
+    """How sure each peer's first figure is, and its first figure of each class, where there are any."""
+    rows, few = document.tables["final"], document.runs[0].peers <= MAX_NAMED_PEERS
+    words = "Each peer's last model on its test samples"
+    first = next((row["figure"] for row in rows), "")
+    x = {"x": nominal("peer", axis=NAMES_AXIS | {"labels": few})}
+    resampled = f"{words}, with the 95 % interval over resamples of these."
+    made = [ReportFigure("intervals", f"How sure: {first}", resampled, ("final",), _spans(first, x, "peer"))]
+    of_class = next((row["figure"] for row in rows if "class" in row), None)
+    if of_class and few:
+        x = {"x": nominal("class", axis=NAMES_AXIS), "xOffset": nominal("peer")}
+        told = f"{words}, class by class, with the 95 % interval where the task has one."
+        chart = _spans(of_class, x, "class", "peer")
+        made.append(ReportFigure("classes", f"Each class: {of_class}", told, ("final",), chart))
+    return made
+
+
+def _spans(figure: str, across: Chart, *places: str) -> Chart:
+    """A point and an interval for each row of the figure. places: the columns by which they stand side by side."""
+    seen = [*(tip(place, place) for place in places), tip("value", figure, ".4f")]
+    seen += [tip("low", "from", ".4f"), tip("high", "to", ".4f")]
     upright = quantitative("low", figure, scale={"zero": False})
     span: Chart = {
         "mark": {"type": "rule", "style": "mean", "strokeWidth": 2},
@@ -52,19 +72,14 @@ def intervals_figure(document: ReportDocument) -> ReportFigure:
         "mark": {"type": "point", "style": "mean", "filled": True, "size": 60},
         "encoding": {"y": quantitative("value", None, scale={"zero": False}), "tooltip": seen},
     }
-    return ReportFigure(
-        "intervals",
-        f"How sure: {figure}",
-        "Each peer's last model on its test samples, with the 95 % interval over resamples of these.",
-        ("final",),
-        {
-            "data": {"name": "final"},
-            "height": 200,
-            "transform": [{"filter": {"field": "figure", "equal": figure}}, {"filter": "!isValid(datum.class)"}],
-            "encoding": {"x": nominal("peer", axis=axis)},
-            "layer": [span, point],
-        },
-    )
+    told = f"{'' if 'class' in places else '!'}isValid(datum.class)"
+    return {
+        "data": {"name": "final"},
+        "height": 200,
+        "transform": [{"filter": {"field": "figure", "equal": figure}}, {"filter": told}],
+        "encoding": across,
+        "layer": [span, point],
+    }
 
 
 def confusion_figure(document: ReportDocument) -> ReportFigure:

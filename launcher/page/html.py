@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher.page.charts import ReportFigure, look
 from launcher.page.document import ReportDocument, as_text
-from launcher.page.final_evaluation import confusion_figure, intervals_figure
+from launcher.page.final_evaluation import confusion_figure, interval_figures
 from launcher.page.learning_curves import accuracy_figure, compared_figures, fairness_figure, loss_figure
 from launcher.page.ring import ring_figures, traffic_figure
 from launcher.page.timeline import time_figure, timeline_figure
@@ -25,7 +25,7 @@ def figures(document: ReportDocument) -> list[ReportFigure]:
             maker(document)
             for maker in (accuracy_figure, fairness_figure, loss_figure, time_figure, traffic_figure, timeline_figure)
         ]
-        made[3:3] = [intervals_figure(document), confusion_figure(document), *ring_figures(document)]
+        made[3:3] = [*interval_figures(document), confusion_figure(document), *ring_figures(document)]
     return [figure for figure in made if document.tables[figure.tables[0]]]
 
 

@@ -1,5 +1,6 @@
 """The end of a run in words: how good, how fair, how private, what was lost, and where the models are."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import time
@@ -116,19 +117,31 @@ def summary_lines(summary: Summary, spec: Spec) -> list[str]:
 
 
 MAX_INTERVALS = 8
-"""Peers, and figures of each, that are told."""
+"""Lines, and figures of each, that are told."""
 
 
 def interval_lines(summary: Summary) -> list[str]:
-    """The peers' first figures with their 95 % intervals."""
+    """The peers' first figures with their 95 % intervals, and the first one of classes, where they have intervals."""
     told = []
     for peer in summary.per_peer:
-        intervals = peer.final.intervals if peer.final else {}
-        known = [(name, *interval) for name, interval in [*intervals.items()][:MAX_INTERVALS] if interval]
-        spans = [f"{name} {number(peer.figures.get(name))} ({number(a)} to {number(b)})" for name, a, b in known]
-        told += [f"  {peer.id}: {', '.join(spans)}"] if spans else []
+        if peer.final is None:
+            continue
+        told += _spans(peer.id, peer.figures, peer.final.intervals)
+        for name in [*next(iter(peer.final.class_intervals.values()), ())][:1]:
+            values = {one: figures.get(name) for one, figures in peer.final.classes.items()}
+            spans = {one: intervals.get(name) for one, intervals in peer.final.class_intervals.items()}
+            told += _spans(f"{peer.id}, {name} of each class", values, spans)
     more = [f"  and {len(told) - MAX_INTERVALS} more in summary.json"] if len(told) > MAX_INTERVALS else []
     return ["95 % intervals on the test samples:", *told[:MAX_INTERVALS], *more] if told else []
+
+
+def _spans(
+    whose: str, values: Mapping[str, float | None], intervals: Mapping[str, tuple[float, float] | None]
+) -> list[str]:
+    known = [(name, *interval) for name, interval in intervals.items() if interval]
+    spans = [f"{name} {number(values.get(name))} ({number(a)} to {number(b)})" for name, a, b in known[:MAX_INTERVALS]]
+    spans += [f"and {len(known) - MAX_INTERVALS} more"] if len(known) > MAX_INTERVALS else []
+    return [f"  {whose}: {', '.join(spans)}"] if spans else []
 
 
 def adversary_lines(summary: Summary) -> list[str]:

@@ -155,6 +155,10 @@ class Task(Settings):
         figure that is made of no sums, such as the area under a curve. NaN where a figure is not defined."""
         return self.results(torch.from_numpy(rows.sum(0)), len(rows))
 
+    def of_classes(self, sums: Tensor) -> dict[str, Tensor]:
+        """Figures of each class, float64 (classes,), of the rows' sum; NaN where one is not defined. Here: none."""
+        return {}
+
     def score(self, results: Mapping[str, float]) -> float:
         """How good that is, in 0..1, for protocols that go by it. Here: the headline, cut to 0..1, or 1/(1 + it)."""
         value = results[self.headline.name]
@@ -319,12 +323,10 @@ class Classification(Task):
     def judge(self, rows: NDArray[np.float64]) -> dict[str, float]:
         found = super().judge(rows)
         if sumless := [name for name in self.judged_by if _shown(name) not in found and name != "accuracy"]:
-            scores = rows[:, 3:]
-            true, said = (rows[:, [column]] == np.arange(scores.shape[1]) for column in (1, 2))
-            judged = Judged(scores, true, said)
-            own = [name for name in sumless if ":" in name]
-            found |= {name: judged.figure(name) for name in sumless if name not in own}
-            found |= {_shown(name): _own_figure(name, rows[:, 1].astype(np.int64), scores) for name in own}
+            labels, scores = rows[:, 1].astype(np.int64), rows[:, 3:]
+            judged = Judged(scores, *(rows[:, [column]] == np.arange(scores.shape[1]) for column in (1, 2)))
+            for name in sumless:
+                found[_shown(name)] = _own_figure(name, labels, scores) if ":" in name else judged.figure(name)
         return {figure.name: found[figure.name] for figure in self.figures if figure.name in found}
 
     def score(self, results: Mapping[str, float]) -> float:
@@ -559,14 +561,14 @@ class Segmentation(Task):
 
     def results(self, sums: Tensor, samples: int) -> dict[str, float]:
         right, pixels = sums[:2].tolist()
-        both, found, true = sums[2:].view(3, -1)[:, 0 if self.background else 1 :]
-        counts = found + true > 0
-        dice, iou = 2 * both / (found + true), both / (found + true - both)
-        return {
-            "dice": float(dice[counts].mean()) if counts.any() else 1.0,
-            "iou": float(iou[counts].mean()) if counts.any() else 1.0,
-            "pixels": right / pixels if pixels else 1.0,
-        }
+        each = {name: of[0 if self.background else 1 :] for name, of in self.of_classes(sums).items()}
+        means = {name: float(of[~of.isnan()].mean()) for name, of in each.items()}
+        empty = {"dice": 1.0, "iou": 1.0} if math.isnan(means["dice"]) else {}
+        return means | empty | {"pixels": right / pixels if pixels else 1.0}
+
+    def of_classes(self, sums: Tensor) -> dict[str, Tensor]:
+        both, found, true = sums[2:].view(3, -1)
+        return {"dice": 2 * both / (found + true), "iou": both / (found + true - both)}
 
     def answers(self, outputs: Tensor) -> Tensor:
         return outputs.argmax(1)

@@ -39,6 +39,7 @@ def traced(round: int) -> str:
 MAX_FIGURES, MAX_CLASSES = 64, 20
 """More classes are told neither one by one nor by which is taken for which."""
 OfClass = Annotated[dict[str, FigureValue], Field(max_length=MAX_FIGURES)]
+Intervals = Annotated[dict[str, tuple[FiniteFloat, FiniteFloat] | None], Field(max_length=MAX_FIGURES)]
 Counts = Annotated[tuple[Count, ...], Field(max_length=MAX_CLASSES)]
 Seconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
@@ -70,10 +71,12 @@ class ModelFigures:
 class FinalFigures:
     """The closer look at the last model that `final_evaluation` asks for."""
 
-    intervals: Annotated[dict[str, tuple[FiniteFloat, FiniteFloat] | None], Field(max_length=MAX_FIGURES)]
-    """The 95 % interval of each of the task's figures; None where it is not defined."""
+    intervals: Intervals
+    """The 95 % interval of each of the task's figures; None where it is mostly not defined."""
     classes: Annotated[dict[str, OfClass], Field(max_length=MAX_CLASSES)] = field(default_factory=dict)
-    """Figures of each class against all others, by its name: of `classification` with at most 20 classes."""
+    """Figures of each class or label, by its name or number, where there are at most 20."""
+    class_intervals: Annotated[dict[str, Intervals], Field(max_length=MAX_CLASSES)] = field(default_factory=dict)
+    """Those of figures that the task itself has of each class."""
     confusion: Annotated[tuple[Counts, ...], Field(max_length=MAX_CLASSES)] = ()
     """How many test samples of each class (rows) were taken for each class (columns)."""
 

@@ -7,26 +7,30 @@ are taken for which, and, for its own eyes, what the model says of each sample.
 import csv
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from math import isfinite, nan
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from peer.learning.data.samples import Samples
+from peer.learning.data.samples import Indices, Samples
 from peer.learning.device import device_errors
 from peer.learning.model.model import Model
 from peer.learning.randomness import derive, draw_from, generators_in, global_stream, sample_streams
-from peer.learning.tasks import Classification, Task
+from peer.learning.tasks import Classification, Multilabel, Task
 from peer.learning.training import metrics
-from peer.learning.training.metrics import Judged
+from peer.learning.training.metrics import Float64, Judged
 from peer.plugins import UserCodeError, user_code_errors
 
 EVALUATION_BATCH = 256
+Among = Indices | slice
+"""Positions of samples."""
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -41,14 +45,23 @@ class EvaluationPass:
     classes: int
     loss: float
 
-    def results(self) -> dict[str, float]:
-        """The task's figures."""
-        return self.resampled(slice(None))
-
-    def resampled(self, among: NDArray[np.int64] | slice) -> dict[str, float]:
-        """The task's figures on the samples at some positions, of which each may occur several times."""
+    def results(self, among: Among = slice(None)) -> dict[str, float]:
+        """The task's figures, on all samples or those at some positions, of which each may occur several times."""
         with user_code_errors(self.task.name):
             return self.task.judge(self.rows[among])
+
+    def of_classes(self, among: Among) -> dict[tuple[int, str], float]:
+        """The task's own figures of each class, by number and name, NaN where one is not defined; none if it fails."""
+        with suppress(UserCodeError), user_code_errors(self.task.name):
+            found = self.task.of_classes(torch.from_numpy(self.rows[among].sum(0)))
+            return {(at, name): value for name, of in found.items() for at, value in enumerate(map(float, of))}
+        return {}
+
+    def if_defined(self, among: Among) -> dict[str, float]:
+        """The figures on some samples; none where a task of the user's cannot judge just these, but all."""
+        with suppress(UserCodeError):
+            return self.results(among)
+        return {}
 
     @property
     def score(self) -> float:
@@ -57,7 +70,7 @@ class EvaluationPass:
         with user_code_errors(self.task.name):
             return self.task.score(results)
 
-    def accuracy(self, among: NDArray[np.int64] | slice = slice(None)) -> float:
+    def accuracy(self, among: Among = slice(None)) -> float:
         """The share of the samples that was predicted correctly, of all or of those at some positions."""
         return float((self.rows[among, 0] > 0).mean())
 
@@ -97,17 +110,14 @@ class Evaluation:
         return self.local if chosen is None else chosen
 
 
-Seen = Callable[[Any, Tensor], None]
-"""Called with a batch's outputs and targets (n, ...)."""
-
-
-def measure(model: Model, samples: Samples, batch: int | None = None, seen: Seen | None = None) -> EvaluationPass:
-    """One pass in evaluation mode over `samples`, not empty, on the model's device; batch: else as the task says."""
+def measure(model: Model, samples: Samples, seen: Callable[[Any, Tensor], None] | None = None) -> EvaluationPass:
+    """One pass in evaluation mode over `samples`, not empty, on the model's device. seen: called with each batch's
+    outputs and targets (n, ...)."""
     model.train(False)
     task, rows = model.task, list[Tensor]()
     loss = torch.zeros((), dtype=torch.float64, device=model.device)
     with torch.inference_mode(), _repeating(task, model.device):
-        for some in samples.in_order(batch or task.evaluation_batch):
+        for some in samples.in_order(task.evaluation_batch):
             outputs = task.inferred(model.forward, some.inputs)
             with user_code_errors(task.name), device_errors():
                 rows.append(task.tally(outputs, some.targets))
@@ -132,12 +142,7 @@ def _repeating(task: Task, device: torch.device) -> Iterator[None]:
 
 
 def evaluate(
-    model: Model,
-    test: Samples,
-    proportions: Sequence[float] | NDArray[np.float64],
-    *,
-    paper: NDArray[np.int64] | None = None,
-    own: bool = False,
+    model: Model, test: Samples, proportions: Sequence[float] | Float64, paper: Indices | None = None, own: bool = False
 ) -> Evaluation:
     """Evaluate on `test`: the global test set, or with `own` the test part of the peer's own data.
 
@@ -145,12 +150,11 @@ def evaluate(
     indices of the peer's part of the global test set, for the published accuracy.
     """
     measured = measure(model, test)
-    figures = measured.results()
     if not model.task.has_classes:
-        return Evaluation(figures, measured.loss)
+        return Evaluation(measured.results(), measured.loss)
     recall, accuracy = measured.recall, measured.accuracy()
     return Evaluation(
-        figures,
+        measured.results(),
         measured.loss,
         matched=metrics.matched_accuracy(recall, np.asarray(proportions)),
         global_=None if own else accuracy,
@@ -161,29 +165,20 @@ def evaluate(
 
 
 def intervals(
-    measured: EvaluationPass, resamples: int, seed: int, check_stop: Callable[[], None] = lambda: None
-) -> dict[str, tuple[float, float] | None]:
-    """The 95 % interval of each figure by the percentile bootstrap over the samples (Efron, 1979); None for a figure
-    that is defined in less than half of the resamples. check_stop: raises what ends it early."""
-    rng, n, drawn = np.random.default_rng(seed), len(measured.rows), list[dict[str, float]]()
-    for _ in range(resamples):
+    figures: Callable[[Among], Mapping[Key, float]], n: int, resamples: int, seed: int, check_stop: Callable[[], None]
+) -> dict[Key, tuple[float, float] | None]:
+    """The 95 % interval of each figure by the percentile bootstrap over n samples (Efron, 1979); None for a figure that
+    is defined in less than half of the resamples. figures: on some samples; check_stop: raises what ends it early."""
+    rng, wanted, drawn = np.random.default_rng(seed), figures(slice(None)), list[Mapping[Key, float]]()
+    for _ in range(resamples if wanted else 0):
         check_stop()
-        drawn.append(_if_defined(measured, rng.integers(n, size=n)))
-    found: dict[str, tuple[float, float] | None] = {}
-    for figure in measured.task.figures:
-        values = np.array([one.get(figure.name, np.nan) for one in drawn])
-        known = values[np.isfinite(values)]
-        low, high = np.percentile(known, [2.5, 97.5]).tolist() if 2 * len(known) > resamples else (np.nan, np.nan)
-        found[figure.name] = None if np.isnan(low) else (low, high)
+        drawn.append(figures(rng.integers(n, size=n)))
+    found: dict[Key, tuple[float, float] | None] = {}
+    for name in wanted:
+        known = [value for one in drawn if isfinite(value := one.get(name, nan))]
+        low, high = np.percentile(known or [nan], [2.5, 97.5]).tolist()
+        found[name] = (low, high) if 2 * len(known) > resamples else None
     return found
-
-
-def _if_defined(measured: EvaluationPass, among: NDArray[np.int64] | slice) -> dict[str, float]:
-    """The figures on some samples; none where a task of the user's cannot judge just these, though it can judge all."""
-    try:
-        return measured.resampled(among)
-    except UserCodeError:
-        return {}
 
 
 CLASS_FIGURES = ("sensitivity", "specificity", "precision", "f1", "auroc", "average-precision")
@@ -214,19 +209,17 @@ class Predictions:
     def columns(self) -> dict[str, NDArray[Any]]:
         return {name: np.concatenate(parts) for name, parts in self._parts.items()}
 
-    def by_class(self, classes: int) -> tuple[dict[str, list[float]], NDArray[np.int64]] | None:
-        """Each figure of classes, of each class against all others, NaN where it is not defined; and how many samples
-        of class i are taken for class j, (classes, classes). None where answers and outputs are not of classes."""
-        known, numbers = self.columns, np.arange(classes)
-        if not isinstance(self._task, Classification) or {"target", "answer", "output"} - known.keys():
-            return None
-        target, answer, shares = known["target"], known["answer"], known["output"]
-        if answer.dtype != np.int64 or answer.shape[1] > 1 or not np.isin(answer, numbers).all():
-            return None
-        judged = Judged(shares, target == numbers, answer == numbers)
-        figures = {name: judged.of_classes(name).tolist() for name in CLASS_FIGURES}
-        counted = np.bincount(target[:, 0] * classes + answer[:, 0], minlength=classes * classes)
-        return figures, counted.reshape(classes, classes)
+    def by_class(self, classes: int) -> tuple[dict[tuple[int, str], float], list[list[int]]]:
+        """Each figure of each class or label against all others, by number and name, NaN where it is not defined; and
+        how many samples of class i are taken for class j. Empty where answers and outputs tell none."""
+        known, labels, numbers = self.columns, isinstance(self._task, Multilabel), np.arange(classes)
+        target, answer, scores = (known.get(name, np.empty(0)) for name in ("target", "answer", "output"))
+        alike = answer.dtype == np.int64 and answer.shape == target.shape and len(answer) == len(scores)
+        if not alike or not (labels or np.isin(answer, numbers).all()):
+            return {}, []
+        judged = Judged(scores, *(one > 0 if labels else one == numbers for one in (target, answer)))
+        told = {(at, name): float(of) for name in CLASS_FIGURES for at, of in enumerate(judged.of_classes(name))}
+        return told, [] if labels else (judged.true.T.astype(np.int64) @ judged.said).tolist()
 
     def table(self, measured: EvaluationPass, names: Sequence[str]) -> str:
         """A line of CSV for each sample, in the order of the test set; a task without classes has its figures of that
@@ -241,8 +234,6 @@ class Predictions:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([*heads, *alone])
         for at, rows in enumerate(zip(*made.values(), strict=True)):
-            figures = _if_defined(measured, slice(at, at + 1)) if alone else {}
-            writer.writerow(
-                [*chain.from_iterable(row.tolist() for row in rows), *(figures.get(name) for name in alone)]
-            )
+            figures = measured.if_defined(slice(at, at + 1)) if alone else {}
+            writer.writerow([*chain.from_iterable(row.tolist() for row in rows), *map(figures.get, alone)])
         return text.getvalue()

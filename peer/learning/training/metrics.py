@@ -156,19 +156,18 @@ class Judged:
         """The figure of each class against all others, (classes,); NaN where it is not defined."""
         held, said = self.true.sum(0), self.said.sum(0)
         hits, absent = (self.true & self.said).sum(0), (~self.true).sum(0)
-        match name:
-            case "sensitivity":
-                return _ratio(hits, held)
-            case "specificity":
-                return _ratio(absent - (said - hits), absent)
-            case "precision":
-                return _ratio(hits, said)
-            case "f1":
-                return np.where(held > 0, _ratio(2 * hits, held + said), np.nan)
-            case "auroc" | "average-precision":
-                of_one = auroc if name == "auroc" else average_precision
-                return np.array([of_one(scores, true) for scores, true in zip(self.scores.T, self.true.T, strict=True)])
-        raise ValueError(f"there is no figure {name}")
+        shares = {
+            "sensitivity": (hits, held),
+            "specificity": (absent - (said - hits), absent),
+            "precision": (hits, said),
+            "f1": (2 * hits, np.where(held > 0, held + said, 0)),
+        }
+        if name in shares:
+            return _ratio(*shares[name])
+        ranked = {"auroc": auroc, "average-precision": average_precision}
+        if name not in ranked:
+            raise ValueError(f"there is no figure {name}")
+        return np.array([ranked[name](scores, true) for scores, true in zip(self.scores.T, self.true.T, strict=True)])
 
 
 def _ratio(part: Real, whole: Real) -> Float64:

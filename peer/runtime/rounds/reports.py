@@ -25,7 +25,7 @@ from peer.learning.data.drift import stage_of
 from peer.learning.device import device_errors
 from peer.learning.export import load_if_intact, save_model
 from peer.learning.randomness import derive
-from peer.learning.tasks import Classification, Task
+from peer.learning.tasks import Classification, Multilabel, Task
 from peer.learning.training.evaluation import Evaluation, Predictions, evaluate, intervals, measure
 from peer.learning.training.phase import Phase
 from peer.network.wire.messages import Resources, StatusReply
@@ -33,7 +33,7 @@ from peer.runtime.lifecycle import PhaseTimes
 from peer.runtime.rounds.local_peer import Participant
 from peer.runtime.setup import Setup
 from peer.spec.blocks import FinalEvaluation, StopEarly, describe_behaviours
-from peer.spec.federation import FIGURE, Spec
+from peer.spec.federation import FIGURE
 from peer.tasks import in_thread
 from peer.telemetry.events import (
     SCHEMA,
@@ -161,6 +161,12 @@ def trace_facts(participant: Participant) -> dict[str, object]:
 def _bounded(figures: Mapping[str, float]) -> dict[str, float | None]:
     """The task's figures as JSON can hold them."""
     return {name: bounded(value) for name, value in figures.items()}
+
+
+def _by_class(figures: Mapping[tuple[int, str], Any], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What there is of each class's number and each figure, by the class's name; empty where there is nothing."""
+    numbers = {name: at for at, name in enumerate(names if figures else ())}
+    return {name: {one: of for (at, one), of in figures.items() if at == number} for name, number in numbers.items()}
 
 
 def user_figures(participant: Participant, found: ModelFigures) -> dict[str, Note]:
@@ -298,7 +304,8 @@ def status_reply(
 ) -> bytes:
     """The serialised reply to a Status request: what the peer does now, its neighbours, figures and resources."""
     spec, view, network = participant.setup.spec, participant.setup.view, participant.network
-    evaluation = evaluator.evaluation
+    found = evaluator.evaluation
+    accuracy = found.by(spec.test) if found and spec.test else None
     return StatusReply(
         id=participant.face.id,
         federation=spec.name,
@@ -317,8 +324,8 @@ def status_reply(
             )
             for neighbour in network.edges.neighbours.values()
         ],
-        accuracy=evaluation.by(spec.test) if evaluation and spec.test else None,
-        figure=_headline(evaluation, spec) if evaluation else None,
+        accuracy=accuracy,
+        figure=found.figures[spec.task.headline.name] if found and not spec.test else accuracy,
         bytes_sent=network.traffic.sent.total(),
         bytes_received=network.traffic.received.total(),
         resources=resources,
@@ -337,10 +344,6 @@ def _shortage(waiting: Waiting, short: Shortage) -> StatusReply.Shortage:
         StatusReply.Shortage.Awaited(id=one.id, address=one.address or "", reason=one.reason) for one in waiting.awaited
     ]
     return StatusReply.Shortage(**vars(short), awaited=awaited)
-
-
-def _headline(evaluation: Evaluation, spec: Spec) -> float | None:
-    return evaluation.by(spec.test) if spec.test else evaluation.figures[spec.task.headline.name]
 
 
 class Finish:
@@ -397,20 +400,22 @@ class Finish:
         """What `final_evaluation` asks for; its predictions are on disk before the result tells of them."""
         learner = self._participant.learner
         model, shard = learner.model, learner.shard
-        by_class = isinstance(shard.task, Classification) and model.classes <= MAX_CLASSES
-        predictions = Predictions(shard.task)
-        measured = measure(model, shard.test, seen=predictions if wanted.predictions or by_class else None)
+        few, predictions = model.classes <= MAX_CLASSES, Predictions(shard.task)
+        judged = few and isinstance(shard.task, Classification | Multilabel)
+        measured = measure(model, shard.test, seen=predictions if wanted.predictions or judged else None)
         seed = derive(self._spec.seed, "intervals")  # one for all peers: equal models and samples give equal intervals
-        spans = intervals(measured, wanted.resamples, seed, learner.trainer.check_stop)
-        names = shard.names.classes
+        drawing = (len(shard.test), wanted.resamples, seed, learner.trainer.check_stop)
+        spans = intervals(measured.if_defined, *drawing)
+        names = shard.names.classes or tuple(map(str, range(model.classes)))
         if wanted.predictions:
             write_atomically(self._out / PREDICTIONS, predictions.table(measured, names).encode())
-        if not by_class or (told := predictions.by_class(model.classes)) is None:
-            return FinalFigures(intervals=spans)
-        figures, confusion = told
-        names = names or tuple(map(str, range(model.classes)))
-        classes = {name: _bounded({figure: of[at] for figure, of in figures.items()}) for at, name in enumerate(names)}
-        return FinalFigures(intervals=spans, classes=classes, confusion=tuple(map(tuple, confusion.tolist())))
+        figures, confusion = predictions.by_class(model.classes) if judged else (measured.of_classes(slice(None)), [])
+        return FinalFigures(
+            intervals={one.name: spans[one.name] for one in shard.task.figures},
+            classes={name: _bounded(of) for name, of in _by_class(figures, names if few else ()).items()},
+            class_intervals=_by_class(intervals(measured.of_classes, *drawing) if few else {}, names),
+            confusion=tuple(map(tuple, confusion)),
+        )
 
     def _result(
         self, found: ModelFigures, before: ModelFigures | None, digest: str, past: tuple[RoundDone, ...]

@@ -81,6 +81,11 @@ def test_of_masks(
         "pixels": mean(list(found == true)),
     }
     assert figures(task, outputs, targets, batch) == pytest.approx(wanted)
+    told = task.of_classes(task.tally(outputs, targets).double().sum(0))
+    for name, which in {"dice": 1, "iou": 2}.items():
+        each = [(1 + (name == "dice")) * one[0] / one[which] if one[2] else np.nan for one in overlaps]
+        assert told[name][0 if background else 1 :].numpy() == pytest.approx(np.array(each), nan_ok=True)
+        assert len(told[name]) == classes
 
 
 @few

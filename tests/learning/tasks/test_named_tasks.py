@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import peer
+from extras.monai_bundle import of_monai
+from extras.surfaces import Surfaces
 from launcher.plan import plan
 from peer.errors import InputError
 from peer.learning.export import load_model
@@ -38,6 +41,14 @@ from peer.telemetry.results import read_result
 ROOT = Path(__file__).parents[3]
 LABELS, NUMBERS = Multilabel(name="multilabel"), Regression(name="regression")
 MASKS, TOKENS = Segmentation(name="segmentation", ignore=255), LanguageModel(name="language-model", vocabulary=5)
+
+
+def test_distances_say_that_monai_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_monai.cache_clear()
+    monkeypatch.setitem(sys.modules, "monai", None)
+    task, outputs, targets = Surfaces(name="surfaces"), torch.zeros(2, 2, 3, 3), torch.zeros(2, 3, 3, dtype=torch.int64)
+    with pytest.raises(InputError, match=r"^MONAI is missing .*; pip install -c constraints.txt 'dfl\[monai\]'$"):
+        task_problem(task, outputs, targets)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_matched_is_the_global_accuracy_of_a_peer_with_the_global_mix(data: st.D
     assert matched == pytest.approx(measured.score)
 
 
-def test_one_pass_whatever_the_batch_and_in_evaluation_mode() -> None:
+def test_one_pass_whatever_the_batch_and_in_evaluation_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     extractor = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
     model = Model(Split(extractor, nn.Linear(8, 3)), settings="bn", example=Example.zeros((4,), 3))
@@ -78,7 +78,9 @@ def test_one_pass_whatever_the_batch_and_in_evaluation_mode() -> None:
     before = model.sha256()
     calls: list[int] = []
     handle = model.module.register_forward_hook(lambda module, inputs, output: calls.append(len(output)))
-    by_eight, at_once = measure(model, test, batch=8), measure(model, test, batch=50)
+    at_once = measure(model, test)
+    monkeypatch.setattr(Classification, "evaluation_batch", 8)
+    by_eight = measure(model, test)
     handle.remove()
     assert sum(calls) == 100
     assert np.array_equal(by_eight.rows, at_once.rows)

@@ -11,7 +11,7 @@ import pytest
 from sklearn import metrics as sklearn
 
 from launcher.cli import main
-from peer.learning.tasks import Classification, Regression
+from peer.learning.tasks import Classification, Regression, Segmentation
 from peer.learning.training.evaluation import EvaluationPass, intervals
 from peer.runtime.in_process import federate
 from peer.telemetry.results import read_result
@@ -25,10 +25,15 @@ final_evaluation: {resamples: 200, predictions: true}
 """
 
 
+def go_on() -> None:
+    """Nobody has asked for an end."""
+
+
 def test_an_interval_is_that_of_the_resampled_figure() -> None:
     rng = np.random.default_rng(1)
     hits = (rng.random(400) < 0.8).astype(float)[:, None]
-    found = intervals(EvaluationPass(Classification(), hits, np.zeros(400, int), 2, 0.0), 2000, seed=3)["accuracy"]
+    measured = EvaluationPass(Classification(), hits, np.zeros(400, int), 2, 0.0)
+    found = intervals(measured.if_defined, 400, 2000, 3, go_on)["accuracy"]
     assert found is not None
     other = np.random.default_rng(2)
     means = [other.choice(hits[:, 0], 400).mean() for _ in range(2000)]
@@ -38,15 +43,17 @@ def test_an_interval_is_that_of_the_resampled_figure() -> None:
 def test_a_figure_that_is_rarely_defined_has_no_interval() -> None:
     task = Classification(judged_by=("sensitivity",))
     rows = np.array([[1.0, 0, 0, 1, 0]] * 40)  # nobody of class 1: what share of it is found is not known
-    found = intervals(EvaluationPass(task, rows, np.zeros(40, int), 2, 0.0), 100, seed=0)
+    measured = EvaluationPass(task, rows, np.zeros(40, int), 2, 0.0)
+    found = intervals(measured.if_defined, 40, 100, 0, go_on)
     assert found == {"sensitivity": None, "accuracy": (1.0, 1.0)}
 
 
 def test_an_interval_is_the_same_each_time_and_of_each_task() -> None:
     rows = np.random.default_rng(0).random((50, 4))
     measured = EvaluationPass(Regression(name="regression"), rows, np.empty(0), 1, 0.0)
-    assert intervals(measured, 100, 5) == intervals(measured, 100, 5)
-    assert set(intervals(measured, 100, 5)) == {"rmse", "mae", "r2"}
+    found = intervals(measured.if_defined, 50, 100, 5, go_on)
+    assert found == intervals(measured.if_defined, 50, 100, 5, go_on)
+    assert set(found) == {"rmse", "mae", "r2"}
 
 
 def table(path: Path) -> dict[str, np.ndarray]:
@@ -101,6 +108,95 @@ def test_a_regression_has_each_samples_own_figures(tmp_path: Path) -> None:
     assert known["mae"] == pytest.approx(np.abs(known["target"] - known["answer"]), abs=1e-5)
     assert told["figures"]["mae"] == pytest.approx(known["mae"].mean(), abs=1e-5)
     assert "classes" not in {name for name, value in told["final"].items() if value}
+
+
+ORGANS = """
+import numpy as np
+import torch
+def net(shape, classes):
+    return torch.nn.Conv2d(1, 8, 3, padding=1), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Conv2d(8, classes, 1))
+def organs():
+    rng = np.random.default_rng(0)
+    y = np.repeat(rng.integers(0, 3, (60, 4, 4)), 2, 1).repeat(2, 2)
+    y[y == 2] *= rng.random(60).repeat((y == 2).sum((1, 2))) < 0.7
+    return (y + rng.normal(0, 0.2, y.shape)).astype("float32")[:, None], y
+def flags():
+    x = np.random.default_rng(0).normal(size=(90, 4)).astype("float32")
+    return x, np.stack([x[:, 0] > 0, x[:, 1] > 1, x[:, 2] > 9], 1).astype(int)
+"""
+
+
+@pytest.fixture(scope="module")
+def organs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("organs")
+    (folder / "final_organs.py").write_text(ORGANS)
+    (folder / "f.yaml").write_text(
+        "rounds: 2\nprotocol: {name: fedavg, lr: 0.2, epochs: 3}\ntask: segmentation\nmodel: 'final_organs:net'\n"
+        "data: {name: 'final_organs:organs', classes: 4}\nfinal_evaluation: {resamples: 400}\n"
+    )
+    federate(folder / "f.yaml", folder / "run", peers=2)
+    return folder / "run"
+
+
+def test_each_organ_has_its_figures_and_intervals(organs: Path) -> None:
+    told = json.loads((organs / "peer0" / "result.json").read_text())
+    classes, spans = told["final"]["classes"], told["final"]["class_intervals"]
+    assert [*classes] == [*spans] == ["0", "1", "2", "3"]
+    assert classes["3"] == spans["3"] == {"dice": None, "iou": None}  # it neither occurs nor is found
+    for name in ("dice", "iou"):
+        known = [classes[one][name] for one in "012"]
+        assert told["figures"][name] == pytest.approx(np.mean(known))
+        assert all(spans[one][name][0] < classes[one][name] < spans[one][name][1] for one in "012")
+    assert told["final"]["confusion"] == []
+
+
+def test_an_interval_of_a_class_is_that_of_the_resampled_sums() -> None:
+    rng = np.random.default_rng(4)
+    sizes = rng.integers(1, 50, (200, 2))
+    both = np.minimum(rng.integers(0, 50, 200), sizes.min(1))
+    none = np.zeros((200, 1))
+    rows = np.concatenate([none, none, none, both[:, None], none, sizes[:, :1], none, sizes[:, 1:]], 1)
+    measured = EvaluationPass(Segmentation(name="segmentation"), rows, np.empty(0), 2, 0.0)
+    found = intervals(measured.of_classes, 200, 2000, 3, go_on)
+    drawn = [np.random.default_rng(at).integers(200, size=200) for at in range(2000)]
+    dice = [2 * both[some].sum() / sizes[some].sum() for some in drawn]
+    assert found[0, "dice"] is None
+    assert found[1, "dice"] == pytest.approx(np.quantile(dice, [0.025, 0.975]), abs=0.008)
+
+
+def test_each_label_has_its_figures(tmp_path: Path) -> None:
+    (tmp_path / "final_flags.py").write_text(ORGANS)
+    spec = "rounds: 3\nprotocol: {name: fedavg, lr: 0.5}\ntask: multilabel\ndata: {name: 'final_flags:flags'}\n"
+    (tmp_path / "f.yaml").write_text(spec + "final_evaluation: {predictions: true, resamples: 100}\n")
+    federate(tmp_path / "f.yaml", tmp_path / "run", peers=2)
+    final = json.loads((tmp_path / "run/peer0/result.json").read_text())["final"]
+    known = table(tmp_path / "run/peer0/predictions.csv")
+    assert [*final["classes"]] == ["0", "1", "2"]
+    assert final["confusion"] == []
+    for label in ("0", "1"):
+        true, said, one = known[f"target {label}"], known[f"answer {label}"], final["classes"][label]
+        assert one["sensitivity"] == pytest.approx(sklearn.recall_score(true, said))
+        assert one["precision"] == pytest.approx(sklearn.precision_score(true, said))
+        assert one["f1"] == pytest.approx(sklearn.f1_score(true, said))
+        assert one["auroc"] == pytest.approx(sklearn.roc_auc_score(true, known[f"output {label}"]))
+    assert final["classes"]["2"]["sensitivity"] is None
+
+
+def test_summary_and_report_tell_of_each_organ(
+    organs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["summary", str(organs)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert main(["summary", str(organs), "--out", str(tmp_path / "summary.json")]) == 0
+    final = json.loads((tmp_path / "summary.json").read_text())["per_peer"][1]["final"]
+    low, high = final["class_intervals"]["2"]["dice"]
+    assert f"2 {final['classes']['2']['dice']:.4f} ({low:.4f} to {high:.4f})" in said
+    assert "peer1, dice of each class: 0 " in said
+    assert main(["report", str(organs), "--out", str(tmp_path / "page.html"), "--csv"]) == 0
+    assert "Each class: dice" in (tmp_path / "page.html").read_text()
+    rows = [*csv.DictReader((tmp_path / "page" / "final.csv").read_text().splitlines())]
+    (row,) = (one for one in rows if (one["peer"], one["class"], one["figure"]) == ("peer1", "2", "dice"))
+    assert [float(row[name]) for name in ("value", "low", "high")] == [final["classes"]["2"]["dice"], low, high]
 
 
 SHAPES = """
@@ -195,7 +291,7 @@ def test_a_closer_look_can_be_stopped() -> None:
 
     measured = EvaluationPass(Classification(), np.ones((9, 1)), np.zeros(9, int), 2, 0.0)
     with pytest.raises(KeyboardInterrupt):
-        intervals(measured, 100, 1, stop)
+        intervals(measured.if_defined, 9, 100, 1, stop)
 
 
 @pytest.mark.parametrize(
@@ -203,6 +299,10 @@ def test_a_closer_look_can_be_stopped() -> None:
     [
         {"intervals": {f"f{number}": None for number in range(100)}},
         {"intervals": {}, "classes": {str(number): {} for number in range(30)}},
+        {"intervals": {}, "classes": {"liver": {"dice": 1e200}}},
+        {"intervals": {}, "class_intervals": {str(number): {} for number in range(30)}},
+        {"intervals": {}, "class_intervals": {"liver": {f"f{number}": None for number in range(100)}}},
+        {"intervals": {}, "class_intervals": {"liver": {"dice": [0, "x"]}}},
         {"intervals": {}, "confusion": [[0] * 30]},
         {"intervals": {"auroc": [0, "x"]}},
     ],
