@@ -294,10 +294,10 @@ def _check(image: Any, label: Any, row: int, of: Opened, spacing: Sequence[float
     spacing."""
     names = [getattr(one, "meta", {}).get("filename_or_obj") for one in (label, image)]
     file = names[0] or names[1] or f"sample {row}"
-    wanted, loss = of.channels("inputs#image", "in_channels"), of.look("loss")
-    if wanted is not None and len(image) != wanted:
+    channels, loss = of.channels("inputs#image", "in_channels"), of.look("loss")
+    if channels is not None and len(image) != channels:
         raise InputError(
-            f"{names[1] or file}: has {len(image)} channels, and the bundle's network takes {wanted}; leave "
+            f"{names[1] or file}: has {len(image)} channels, and the bundle's network takes {channels}; leave "
             "it out, or convert it"
         )
     found = [float(one) for one in getattr(image, "pixdim", ())][: len(spacing)]
