@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from peer.errors import FailedError, InputError
+from peer.errors import InputError
 from peer.learning.data.dataset import Dataset
 from peer.learning.data.samples import Indices, Samples, imputation_of, typical_values
 from peer.learning.data.shard import (
@@ -176,7 +176,7 @@ def check_imputation(trained: Mapping[str, Samples], datasets: Mapping[str, Data
     for whose, values in found.items():
         try:
             imputation_of(values, datasets[spec.ids[0]].names)
-        except FailedError as error:
+        except InputError as error:
             raise InputError(f"the data of {whose}: {error}") from error
 
 
