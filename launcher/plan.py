@@ -3,15 +3,16 @@ start."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from peer.errors import FailedError, InputError
+from peer.errors import InputError
 from peer.learning.data.dataset import Dataset
-from peer.learning.data.samples import Indices, Samples, imputation_of, typical_values
+from peer.learning.data.samples import Indices, Names, Samples, imputation_of, typical_values
 from peer.learning.data.shard import (
     HoldBack,
     check_public,
@@ -34,111 +35,104 @@ from peer.spec.checks import check_learnt, check_mix
 from peer.spec.federation import Spec
 from peer.spec.peer import peer_data
 
-Counts = NDArray[np.int64]
-
 ROUNDS = 6, 200
 """The fewest and the most rounds of a run that are counted, evenly spread."""
 WORK = 2 << 30
 """Bytes of vectors that a count may go through: fewer rounds of large models."""
+Facts = tuple[tuple[Any, str], ...]
+"""What must be alike at all peers, each with its words: columns, inputs, classes."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """What is kept of one peer's data."""
+
+    sizes: tuple[int, ...]
+    """How many samples the peer trains on, in each stage of the data."""
+    classes: int
+    """How many classes they are of in round 1; 0 where the task has none."""
+    mix: NDArray[np.float64]
+    """q_i in round 1, float64 (kinds,); (0,) where that is not known."""
+    facts: Facts
+    remarks: tuple[str, ...]
+    """How the data were read."""
+    typical: Tensor | None
+    """What missing values are imputed by (`typical_values`); None where they are not."""
+    unrepeatable: str | None
+    """The name of data that give other samples when they are read again from the same seed."""
+    augmented: str | None
+    """The name of data of which samples are held back as they are trained on: changed at random."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a spec comes to: the model, and by id each peer's data with the positions of its samples in round 1."""
+    """What a spec comes to: the model, and by id what is kept of the peers' data that were looked at."""
 
     spec: Spec
     model: Model
-    datasets: Mapping[str, Dataset]
-    shards: Mapping[str, Indices]
-    own: tuple[str, ...]
-    """Peers with data of their own."""
+    sites: Mapping[str, Site]
+    few: Samples
+    """Some of one peer's samples, for dry runs."""
     public: Samples | None
     """The federation's validation samples, if it sets some aside."""
 
-    @cached_property
-    def counts(self) -> dict[str, Counts]:
-        """Samples of each class, int64 (classes,), by id; (0,) where the task has none."""
-        return {
-            id: class_counts(dataset.train_targets[self.shards[id]], dataset.classes, self.spec.task)
-            for id, dataset in self.datasets.items()
-        }
-
-    @cached_property
-    def mixes(self) -> dict[str, NDArray[np.float64]]:
-        """Each peer's q_i, float64 (kinds,), by id; (0,) where that is not known."""
-        return {id: target_mix(dataset, self.shards[id]) for id, dataset in self.datasets.items()}
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """float32 values of "extractor", "head" and "model"."""
-        return self.model.sizes
-
     @property
     def unrepeatable(self) -> list[str]:
-        """The names of data sets that give other samples when they are read again from the same seed."""
-        found = (one for one in self.datasets.values() if one.stream and not one.stream.repeats)
-        return [*dict.fromkeys(one.stream.reading.name for one in found if one.stream)]
+        return [*dict.fromkeys(site.unrepeatable for site in self.sites.values() if site.unrepeatable)]
 
     @property
     def augmented(self) -> list[str]:
-        """The names of data sets of which samples are held back as they are trained on: changed at random."""
-        held = self.datasets.values() if isinstance(self.spec.hold_back, float) else ()
-        return [*dict.fromkeys(one.stream.reading.name for one in held if one.stream and one.stream.augments)]
+        return [*dict.fromkeys(site.augmented for site in self.sites.values() if site.augmented)]
 
     def dry_run_input(self, id: str) -> DryRunInput:
         """What a dry run of that peer stands on."""
-        proportions = {other: torch.from_numpy(mix) for other, mix in self.mixes.items()}
-        shard = self.shards[id]
-        few = shard[np.linspace(0, len(shard) - 1, min(DRY_RUN_SAMPLES, len(shard))).astype(np.int64)]
-        data, spec = self.datasets[id].train(few), self.spec
-        return DryRunInput(self.model, data, proportions, spec.rounds, spec.seed, self.public, spec.wire)
+        spec, own = self.spec, self.sites[id]
+        proportions = {other: torch.from_numpy(self.sites.get(other, own).mix) for other in spec.ids}
+        return DryRunInput(self.model, self.few, proportions, spec.rounds, spec.seed, self.public, spec.wire)
 
     def rounds(self, peers: int) -> list[int]:
         """The rounds that are counted for so many peers."""
         least, most = ROUNDS
-        count = max(least, min(most, WORK // (16 * self.sizes["model"] * peers), self.spec.rounds))
+        count = max(least, min(most, WORK // (16 * self.model.sizes["model"] * peers), self.spec.rounds))
         return sorted({round(r) for r in np.linspace(1, self.spec.rounds, count)})
 
 
-def plan(spec: Spec) -> Plan:
-    """Open the data, deal what is common and build the model; InputError where a peer would refuse to start."""
+def outline(spec: Spec) -> Plan:
+    """The plan by common data, or the first peer's: where others have their own, each judges them as it starts."""
+    first, *others = spec.ids
+    return plan(spec, [first, *(id for id in others if not peer_data(id, spec))])
+
+
+def plan(spec: Spec, ids: Sequence[str] = ()) -> Plan:
+    """Open the data, deal what is common and build the model; InputError where a peer would refuse to start.
+
+    ids: whose data; if none are given, every peer's. Of data of the peers' own, no two are open at once.
+    """
     torch.set_num_threads(1)  # vectors are short here: threads would wait for one another most of the time
-    own = {id: source for id in spec.ids if (source := peer_data(id, spec))}
-    datasets = dict[str, Dataset]()
-    for id, source in own.items():
-        with own_data_errors(id):
-            datasets[id] = open_own(source, spec.data, spec.task)
-    everything = {id: np.arange(len(dataset.train_targets)) for id, dataset in datasets.items()}
-    stages, public = [everything], None
-    if spec.data.validation or len(own) < len(spec.ids):
-        common = load_common(spec.data, spec.task)
-        public = common.validation_samples()
-        for dataset in datasets.values() if public else ():
-            check_public(common, dataset)
-        datasets = {id: datasets.get(id, common) for id in spec.ids}
-        if len(own) < len(spec.ids):
-            dealt = split_samples(spec.data, common, spec.ids).values()
-            stages = [dict(zip(spec.ids, shards, strict=True)) | everything for shards in dealt]
-    stages = [{id: _trained(spec, id, shard, datasets[id]) for id, shard in shards.items()} for shards in stages]
-    check_alike(datasets)
+    deal, (*others, last) = Deal(spec), ids or spec.ids
+    sites = {id: deal.site(id, deal.dataset(id)) for id in others}
+    dataset = deal.dataset(last)
+    sites[last] = deal.site(last, dataset)
+    check_alike(sites)
     if spec.data.impute:
-        check_imputation({id: dataset.train(stages[0][id]) for id, dataset in datasets.items()}, datasets, spec)
-    first = datasets[spec.ids[0]]
-    few, tested = first.few()  # those are read without workers
-    example = Example.from_samples(few, first.classes, spec.task, tested)
-    model = build(spec.model.of_peer(spec.ids[0]), example, spec.seed)
+        check_imputation(sites, dataset.names, spec)
+    few, tested = dataset.few()  # those are read without workers
+    model = build(
+        spec.model.of_peer(spec.ids[0]), Example.from_samples(few, dataset.classes, spec.task, tested), spec.seed
+    )
+    model.names = dataset.names
     check_learnt(spec, model)
-    for shards in stages:
-        for id, shard in shards.items():
-            spec.protocol.check_samples(id, len(shard))
-            check_batches(model, spec.phases, len(shard), id)
-    longest = max(len(shard) for shards in stages for shard in shards.values())
+    for id, site in sites.items():
+        for size in site.sizes:
+            spec.protocol.check_samples(id, size)
+            check_batches(model, spec.phases, size, id)
+    longest = max(size for site in sites.values() for size in site.sizes)
     check_length(model, spec.protocol.local(), longest, spec.training, spec.rounds)
     try_training(model, few, spec.phases, as_here(spec.training), spec.rounds)
-    made = Plan(spec, model, datasets, stages[0], tuple(own), public)
-    for id, mix in made.mixes.items():
-        check_mix(spec, mix, id)
-    return made
+    for id, site in sites.items():
+        check_mix(spec, site.mix, id)
+    rehearsed = dataset.train(deal.shards(last, dataset)[0][:DRY_RUN_SAMPLES])
+    return Plan(spec, model, sites, rehearsed, deal.public)
 
 
 def as_here(training: Training) -> Training:
@@ -146,53 +140,80 @@ def as_here(training: Training) -> Training:
     return training.model_copy(update={"precision": "float32"}) if torch.cuda.is_available() else training
 
 
-def _trained(spec: Spec, id: str, shard: Indices, dataset: Dataset) -> Indices:
-    """What a peer trains on of its samples; InputError if it would hold back all of them."""
-    hold_back = None if spec.hold_back is None else HoldBack(spec.hold_back, spec.data.seed, id)
-    return split_off(hold_back, shard, dataset)[0]
+class Deal:
+    """Who has which samples: a peer data of its own, or its part of the common ones, which are read once."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        self._own = {id: source for id in spec.ids if (source := peer_data(id, spec))}
+        is_dealt = len(self._own) < len(spec.ids)
+        self._common = load_common(spec.data, spec.task) if is_dealt or spec.data.validation else None
+        self.public = self._common.validation_samples() if self._common else None
+        dealt = split_samples(spec.data, self._common, spec.ids).values() if self._common and is_dealt else ()
+        self._parts = [dict(zip(spec.ids, shards, strict=True)) for shards in dealt]
+
+    def dataset(self, id: str) -> Dataset:
+        """The data of which that peer has a part, or which are its own."""
+        if id not in self._own:
+            assert self._common
+            return self._common
+        with own_data_errors(id):
+            dataset = open_own(self._own[id], self._spec.data, self._spec.task)
+            if self.public and self._common:
+                check_public(self._common, dataset)
+        return dataset
+
+    def shards(self, id: str, dataset: Dataset) -> list[Indices]:
+        """What a peer trains on in each stage of its data; InputError if it would hold back all of them."""
+        spec, whole = self._spec, np.arange(len(dataset.train_targets))
+        hold_back = None if spec.hold_back is None else HoldBack(spec.hold_back, spec.data.seed, id)
+        parts = [whole] if id in self._own else [part[id] for part in self._parts]
+        return [split_off(hold_back, part, dataset)[0] for part in parts]
+
+    def site(self, id: str, dataset: Dataset) -> Site:
+        """Look at that peer's part of the data set."""
+        spec, stream, shards = self._spec, dataset.stream, self.shards(id, dataset)
+        return Site(
+            sizes=tuple(map(len, shards)),
+            classes=int(np.count_nonzero(class_counts(dataset.train_targets[shards[0]], dataset.classes, spec.task))),
+            mix=target_mix(dataset, shards[0]),
+            facts=facts(dataset),
+            remarks=dataset.remarks,
+            typical=typical_values(dataset.train(shards[0]), dataset.names) if spec.data.impute else None,
+            unrepeatable=stream.reading.name if stream and not stream.repeats else None,
+            augmented=stream.reading.name if stream and isinstance(spec.hold_back, float) and stream.augments else None,
+        )
 
 
-def check_alike(datasets: Mapping[str, Dataset]) -> None:
+def check_alike(sites: Mapping[str, Site]) -> None:
     """InputError unless the data of all go together: peers refuse each other in the handshake otherwise."""
-    (first, ours), *others = datasets.items()
+    (first, ours), *others = sites.items()
     for id, theirs in others:
-        for words, one, another in (
-            (columns, theirs.names.columns, ours.names.columns),
-            (inputs, theirs.shape, ours.shape),
-            (classes, theirs.names.classes or theirs.classes, ours.names.classes or ours.classes),
-        ):
+        for (one, said), (another, words) in zip(theirs.facts, ours.facts, strict=True):
             if one != another:
-                raise InputError(
-                    f"the data of {id} has {words(theirs)}, and that of {first} {words(ours)}; make them alike"
-                )
+                raise InputError(f"the data of {id} has {said}, and that of {first} {words}; make them alike")
 
 
-def check_imputation(trained: Mapping[str, Samples], datasets: Mapping[str, Dataset], spec: Spec) -> None:
+def check_imputation(sites: Mapping[str, Site], names: Names, spec: Spec) -> None:
     """InputError if a column has no value to impute others by, at all peers together or, where each goes by its own, at
     one."""
-    found = {id: typical_values(samples, datasets[id].names) for id, samples in trained.items()}
+    found = {id: site.typical for id, site in sites.items() if site.typical is not None}
     if spec.found_together:
-        found = {f"all {len(found)} peers": torch.stack([*found.values()]).mean(0)}
+        together = torch.stack([*found.values()]).mean(0)
+        found = {f"all {len(found)} peers": together} if len(found) == len(spec.ids) else {}
     for whose, values in found.items():
         try:
-            imputation_of(values, datasets[spec.ids[0]].names)
-        except FailedError as error:
+            imputation_of(values, names)
+        except InputError as error:
             raise InputError(f"the data of {whose}: {error}") from error
 
 
-def columns(dataset: Dataset) -> str:
-    """The columns in words; if they have no names, the shape of the inputs."""
-    names = dataset.names.columns
-    return f"columns {in_brackets(names)}" if names else f"{inputs(dataset)} without named columns"
-
-
-def inputs(dataset: Dataset) -> str:
-    return f"inputs of shape {in_brackets(dataset.shape)}"
-
-
-def classes(dataset: Dataset) -> str:
-    names = dataset.names.classes
-    return f"classes {in_brackets(names)}" if names else dataset.task.outputs_in_words(dataset.classes)
+def facts(dataset: Dataset) -> Facts:
+    names, shape = dataset.names, f"inputs of shape {in_brackets(dataset.shape)}"
+    columns = f"columns {in_brackets(names.columns)}" if names.columns else f"{shape} without named columns"
+    answers = dataset.task.outputs_in_words(dataset.classes)
+    classes = f"classes {in_brackets(names.classes)}" if names.classes else answers
+    return (names.columns, columns), (dataset.shape, shape), (names.classes or dataset.classes, classes)
 
 
 def in_brackets(values: Sequence[object]) -> str:

@@ -39,7 +39,7 @@ from peer.runtime.dry_run import (
 )
 from peer.spec.blocks import describe_behaviours
 from peer.spec.federation import IMPUTED, Spec
-from peer.spec.peer import PeerConfig, check_plaintext
+from peer.spec.peer import PeerConfig, check_plaintext, peer_data
 from peer.telemetry.events import UNREPEATABLE, Misbehaving
 from peer.text import plural, printable
 
@@ -112,9 +112,8 @@ def settling(made: Plan) -> int:
     spec, peers = made.spec, len(made.spec.ids)
     if not spec.found_together:
         return 0
-    first = made.datasets[spec.ids[0]]
-    (columns,) = first.shape
-    sizes = [2 * len(first.names.rules) if name == IMPUTED else 2 * int(columns) for name in spec.found_together]
+    (columns,) = made.model.shape
+    sizes = [2 * len(made.model.names.rules) if name == IMPUTED else 2 * int(columns) for name in spec.found_together]
     return sum(2 * (peers - 1) * size * FLOAT32_BYTES // peers for size in sizes)
 
 
@@ -183,7 +182,7 @@ class ResourceEstimate:
         made = self.made
         figures = dry_run_figures(made.spec, made.spec.ids[0], made.dry_run_input(made.spec.ids[0]))
         busiest = max(max(counts) for counts in self.sent.values())
-        return disk_needed(made.spec, made.sizes["model"], figures._replace(busiest=busiest))
+        return disk_needed(made.spec, made.model.sizes["model"], figures._replace(busiest=busiest))
 
     def plain(self) -> dict[str, Any]:
         """The estimate for programs: the model in values, all else in bytes."""
@@ -195,7 +194,7 @@ class ResourceEstimate:
             "rounds": spec.rounds,
             "seed": spec.seed,
             "data": spec.data.name,
-            "model": {"name": spec.model.name, **made.sizes},
+            "model": {"name": spec.model.name, **made.model.sizes},
             "edges": spec.protocol.graph,
             "bytes": {"a_round": self.a_round, "in_all": self.sent_in_all},
             "disk": {"a_peer": disk, "together": disk * len(spec.ids)},
@@ -204,8 +203,8 @@ class ResourceEstimate:
             "per_peer": [
                 {
                     "id": id,
-                    "samples": len(made.shards[id]),
-                    "classes": int(np.count_nonzero(made.counts[id])) if spec.task.has_classes else None,
+                    "samples": made.sites[id].sizes[0],
+                    "classes": made.sites[id].classes if spec.task.has_classes else None,
                     "sends": {"start": start, "a_round": float(np.mean(rounds)), "at_most": max(rounds)},
                 }
                 for id, (start, *rounds) in self.sent.items()
@@ -223,12 +222,11 @@ SPLIT = ("extractor", "head")
 def heading(needs: ResourceEstimate) -> list[str]:
     made, spec, number = needs.made, needs.made.spec, len(needs.made.spec.ids)
     peers, rounds = plural(number, "peer"), plural(spec.rounds, "round")
-    parts = (f"{part} {made.sizes[part]:,} values ({quantity(4 * made.sizes[part])})" for part in SPLIT)
+    parts = (f"{part} {made.model.sizes[part]:,} values ({quantity(4 * made.model.sizes[part])})" for part in SPLIT)
     disk = needs.disk
     said = [
         f"{spec.name}: {spec.protocol.name}, {peers}, {rounds}, seed {spec.seed}",
-        f"data: {of_whom(made)}, input {made.datasets[spec.ids[0]].shape}, "
-        f"{spec.task.outputs_in_words(made.datasets[spec.ids[0]].classes)}",
+        f"data: {of_whom(spec)}, input {made.model.shape}, {spec.task.outputs_in_words(made.model.classes)}",
         *remarks(made),
         f"model: {spec.model.name}, {', '.join([*parts, *made.model.remarks])}",
         f"edges: {spec.protocol.graph}; leaves the peer: {sent_in_words(spec)}{travels(spec)}",
@@ -244,23 +242,23 @@ def heading(needs: ResourceEstimate) -> list[str]:
     return [*said, *([str(Misbehaving(peers=describe_behaviours(spec.behaviour)))] if spec.behaviour else [])]
 
 
-def of_whom(made: Plan) -> str:
+def of_whom(spec: Spec) -> str:
     """Say which data set is split, and how, and which peers have their own data."""
-    data = made.spec.data
-    if len(made.own) == len(made.spec.ids):
+    data, ids = spec.data, [id for id in spec.ids if peer_data(id, spec)]
+    if len(ids) == len(spec.ids):
         return "each peer has its own"
-    own = f" (but {named(made.own, MAX_PEERS_SHOWN)} with data of their own)" if made.own else ""
+    own = f" (but {named(ids, MAX_PEERS_SHOWN)} with data of their own)" if ids else ""
     return f"{data.name}, split {data.partition.kind}{own}"
 
 
 def remarks(made: Plan) -> list[str]:
     """How the data were read, where they did not say so themselves; whose they are, where that differs."""
     said: dict[str, list[str]] = {}
-    for id, dataset in made.datasets.items():
-        for remark in dataset.remarks:
+    for id, site in made.sites.items():
+        for remark in site.remarks:
             said.setdefault(remark, []).append(id)
     return [
-        f"read: {remark}" + (f" ({named(ids, MAX_PEERS_SHOWN)})" if len(ids) < len(made.datasets) else "")
+        f"read: {remark}" + (f" ({named(ids, MAX_PEERS_SHOWN)})" if len(ids) < len(made.sites) else "")
         for remark, ids in said.items()
     ]
 
@@ -303,8 +301,8 @@ def per_peer(needs: ResourceEstimate, console: Console) -> Table:
     rows = [
         {
             "peer": id,
-            "samples": str(len(made.shards[id])),
-            **({"classes": str(np.count_nonzero(made.counts[id]))} if made.spec.task.has_classes else {}),
+            "samples": str(made.sites[id].sizes[0]),
+            **({"classes": str(made.sites[id].classes)} if made.spec.task.has_classes else {}),
             "sends at the start": quantity(setup),
             "sends a round": quantity(sum(rounds) / len(rounds)),
             "at most": quantity(max(rounds)),

@@ -44,7 +44,6 @@ from launcher.engines.preflight import (
     check_room,
     check_secrecy,
 )
-from launcher.plan import plan
 from launcher.run_files import certificate_files
 from peer.errors import InputError
 from peer.learning.data.sources import Source
@@ -122,7 +121,7 @@ class DockerEngine(Engine[DockerSettings]):
         check_container_device(run.device, self.settings.gpus, "a container", "all")
         check_secrecy(run)
         check_resources(run.spec, run.files.path)
-        check_room(plan(run.spec), run.files.path)  # the plan also finds whether data and model fit together
+        check_room(run.spec, run.files.path)
 
     def config(self, run: Run, id: str) -> Mapping[str, object]:
         config = {**super().config(run, id), "listen": f"0.0.0.0:{FIRST_PORT}", "health": HEALTH}

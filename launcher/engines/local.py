@@ -36,7 +36,6 @@ import psutil
 from launcher.engines.base import Deployment, Engine, FollowedProcess, Run
 from launcher.engines.preflight import check_device, check_resources, check_room, check_secrecy
 from launcher.engines.programs import fork_server as program
-from launcher.plan import plan
 from peer.errors import FailedError, InputError
 from peer.learning.device import choose_device, in_turn
 from peer.network.transport.addresses import split, why_taken
@@ -252,7 +251,7 @@ class LocalEngine(Engine[LocalSettings]):
         check_addresses(run.spec)
         check_watching(run.spec)
         check_resources(run.spec, run.files.path)
-        check_room(plan(run.spec), run.files.path)  # the plan also finds whether data and model fit together
+        check_room(run.spec, run.files.path)
 
     def config(self, run: Run, id: str) -> Mapping[str, object]:
         """A peer's config, with one GPU each if there are several."""

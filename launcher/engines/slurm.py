@@ -28,7 +28,6 @@ from pydantic import BaseModel, BeforeValidator, Field, field_validator
 
 from launcher.engines.base import Deployment, Engine, FollowedProcess, Run
 from launcher.engines.preflight import as_input_error, check_room, check_secrecy
-from launcher.plan import plan
 from launcher.run_files import RunFiles
 from peer.errors import FailedError, InputError
 from peer.files import make_private, write_atomically, write_failure
@@ -247,7 +246,7 @@ class SlurmEngine(Engine[SlurmSettings]):
                 f"`scancel {job.id}` ends it"
             )
         check_job(*self._job(run))
-        check_room(plan(run.spec), run.files.path)
+        check_room(run.spec, run.files.path)
 
     @asynccontextmanager
     async def deploy(self, run: Run) -> AsyncIterator[Deployment]:

@@ -21,6 +21,7 @@ from launcher.views import Views, change_in_words, view_of_event
 from peer.files import lines, open_plain
 from peer.spec.federation import Spec
 from peer.telemetry.events import (
+    MAKE_ALIKE_HINT,
     SCHEMA,
     Awaited,
     CallerRefused,
@@ -374,6 +375,15 @@ class FederationView:
             return ""
         more = f"; that of {plural(len(soon) - 1, 'more peer')} within 30 days" if soon[1:] else ""
         return printable(f"the certificate of {soon[0][1]} {expiry_words(soon[0][0], now)}{more}")
+
+    @property
+    def refusal(self) -> tuple[str, Awaited] | None:
+        """A peer that a neighbour refuses over its data, where neither has begun, and the neighbour; None without any.
+        In a later view the others may go on without it."""
+        joining = [] if self.view.number else [peer for peer in self.peers.values() if peer.state == "joining"]
+        waits = {peer.id: peer.waits["join"].awaited for peer in joining if "join" in peer.waits}
+        refused = ((id, one) for id, awaited in waits.items() for one in awaited if MAKE_ALIKE_HINT in one.reason)
+        return next(((id, one) for id, one in refused if one.id in waits), None)
 
     def _take_shortages(self, news: Iterable[News]) -> list[str]:
         """Report that too few members are left to decide, as each of those says: once, then at growing intervals."""

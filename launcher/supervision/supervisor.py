@@ -6,8 +6,10 @@
     Stop            Ctrl-C, SIGTERM or a closed terminal
 
 - A crash is followed by another start, a decision is not: wrong input, certificates that are not valid now, a stop, or
-  a peer that says itself that it
-  cannot go on. Wrong input after a restart counts as a crash: its cause may be an address that was taken for a moment.
+  a peer that says itself that it cannot go on. Wrong input after a restart counts as a crash: its cause may be an
+  address that was taken for a moment.
+- Two peers whose data differ wait until somebody corrects one of them. Here both have what one person gave them, so
+  that counts as wrong input. No peer could decide this: a single mistaken or hostile neighbour would end it.
 - A run bears the losses that its peers go on without, and no others.
 - A person who stops the launcher ends the peers, or detaches from them where they outlive it; a second time, they are
   killed at once.
@@ -30,11 +32,12 @@ from launcher.monitor.federation import Federation, last_lines
 from launcher.monitor.live_table import Display, display
 from launcher.reports.summary import TimeSpent
 from peer.errors import FailedError
-from peer.process import REFUSED, STOPPED, STOPS, exit_words
+from peer.process import REFUSED, STOPPED, STOPS, WRONG_INPUT, exit_words
 from peer.spec.blocks import describe_behaviours
 from peer.spec.federation import Spec
 from peer.tasks import background, in_thread
 from peer.telemetry.events import Misbehaving
+from peer.text import printable
 from peer.views.view import View
 
 
@@ -172,8 +175,10 @@ class Supervisor:
                 stopping = tasks.create_task(stop.asked.wait())
                 keepers = {tasks.create_task(self._keep(id), name=id) for id in ids}
                 while keepers and not self._over() and not stopping.done():
-                    done, _ = await asyncio.wait({*keepers, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                    awaited = {*keepers, stopping}
+                    done, _ = await asyncio.wait(awaited, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                     keepers = {keeper for keeper in keepers if keeper not in done}
+                    self._take_refusal()
         finally:
             if not stop.detach:
                 await self._end(stop.forced)
@@ -244,6 +249,14 @@ class Supervisor:
             last = view.failure or " ".join(last_lines(self.run.files.log(id), 1))
             self._failures.append(f"{id} {exit_words(code)}" + (f": {last}" if last else ""))
 
+    def _take_refusal(self) -> None:
+        """Count a peer whose data differ from a neighbour's as one that has ended with wrong input."""
+        if (found := self.federation.refusal) and found[0] not in self.codes:
+            why = printable(f"{found[0]} waits for {found[1]}")
+            self.codes[found[0]] = WRONG_INPUT
+            self.run.say(f"{why}; stopping the run")
+            self._failures.append(why)
+
     def _exit_message(self, id: str, code: int) -> str:
         last = "".join(f"\n    {line}" for line in last_lines(self.run.files.log(id), LOG_LINES))
         refused = code in REFUSED and not self.restarts  # then nothing is left of a run that has just begun
@@ -271,7 +284,8 @@ class Supervisor:
         """Wait for all that still run; a lost fork server has been reported by the keepers."""
         for id, process in self._running.items():
             with suppress(FailedError):
-                self.codes[id] = await process.wait()
+                code = await process.wait()
+                self.codes.setdefault(id, code)
 
 
 POLL_SECONDS = 0.25

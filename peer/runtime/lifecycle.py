@@ -26,13 +26,12 @@ from peer.network.durability import NOTHING, Durability
 from peer.network.limits import Limits, Timeouts
 from peer.network.neighbours import CORRECT_ADDRESS_HINT, ONE_WAY, Edges, Neighbour
 from peer.network.network import Network
-from peer.network.streams.handshake import MAKE_ALIKE_HINT
 from peer.network.streams.stream import no_views
 from peer.network.transport import Pipe
 from peer.network.wire.frames import Key
 from peer.spec.federation import Spec
 from peer.tasks import background
-from peer.telemetry.events import MAX_NAMED, Awaited, NeighbourLost, Report, StateChanged, Waiting
+from peer.telemetry.events import MAKE_ALIKE_HINT, MAX_NAMED, Awaited, NeighbourLost, Report, StateChanged, Waiting
 from peer.views.signing import UNSIGNED, Keyring
 from peer.views.view import STALENESS_BOUND, View
 

@@ -67,7 +67,7 @@ class Runtime:
     async def run(self) -> bool:
         """Run until all rounds or this view are over; return True if it is the rounds.
 
-        FailedError: the run cannot go on; asyncio.CancelledError: stopped in good order.
+        FailedError: the run cannot go on; InputError: found in round 0; asyncio.CancelledError: stopped in good order.
         """
         await self.network.listen()
         try:
@@ -86,7 +86,9 @@ class Runtime:
             logging.getLogger("dfl").error("user code failed", exc_info=error.__cause__)
             raise self._failed(str(error)) from None
         except (FailedError, InputError) as error:
-            raise self._failed(str(error)) from None
+            in_round_0 = self.lifecycle.round == 0 and self.lifecycle.state != "joining"
+            failed = self._failed(str(error))
+            raise (error if in_round_0 and isinstance(error, InputError) else failed) from None
         except OSError as error:
             raise self._failed(write_failure(error.filename or self._out, error)) from None
         finally:

@@ -140,6 +140,8 @@ Cause = Literal["join", "staleness", "stalled", "quorum"]
 no message; for enough members to decide on the next view."""
 MAX_NAMED = 8
 """How many peers a sentence names at most."""
+MAKE_ALIKE_HINT = "make the two alike"
+"""Ends the reason where the data of two peers, or their federations, differ."""
 LONG_WAIT_S = 10.0
 """Seconds from which on the length of a wait for a quorum is reported."""
 

@@ -131,7 +131,7 @@ def test_a_column_that_nobody_has_is_refused(
     assert why in checked.stderr
     if standardize == "federation":
         made.start()
-        assert set(made.wait().values()) == {1}
+        assert set(made.wait().values()) == {2}
         assert "column `crp` has no value in any training sample" in made.log("peer0")
 
 

@@ -300,14 +300,12 @@ def typical_values(samples: Samples, names: Names) -> Tensor:
 
 
 def imputation_of(found: Tensor, names: Names) -> Standardisation:
-    """Only impute, by what `typical_values` gave, perhaps its mean over peers. FailedError if a column has no value."""
+    """Only impute, by what `typical_values` gave, perhaps its mean over peers. InputError if a column has no value."""
     shares, totals = found.double().chunk(2)
     for name, share in zip(names.rules, shares.tolist(), strict=True):
         if share == 0:
-            raise FailedError(
-                f"column `{name}` has no value in any training sample, so there is nothing to impute by; name the "
-                "other columns in `columns`"
-            )
+            why = f"column `{name}` has no value in any training sample to impute by"
+            raise InputError(f"{why}; name the other columns in `columns`")
     possible = (shares > 0) & (shares < 1.001)  # after rounding
     values = names.placed(torch.where(possible, totals / shares, torch.nan).float())
     return Standardisation(torch.zeros(len(names.columns)), torch.ones(len(names.columns)), values)

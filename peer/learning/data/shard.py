@@ -46,7 +46,7 @@ class HoldBack:
             held, rest = draw_groups(groups[indices], count, seed)
         if not len(rest):
             raise InputError(
-                f"{self.peer}: `hold_back: {self.share:g}` leaves none of its {len(indices)} training samples; give a "
+                f"`hold_back: {self.share:g}` leaves none of {self.peer}'s {len(indices)} training samples; give a "
                 "smaller share or more samples"
             )
         return indices[rest], indices[held]

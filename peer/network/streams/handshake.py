@@ -22,7 +22,7 @@ from peer.network.limits import Limits, RateLimiter, Timeouts
 from peer.network.transport import BreachError, DisconnectedError, Pipe
 from peer.network.wire.frames import BadFrameError
 from peer.network.wire.messages import Hello, Question, Refusal, UntrustedDecoder, Welcome, sanitise
-from peer.telemetry.events import CallerRefused, Conflict, Report
+from peer.telemetry.events import MAKE_ALIKE_HINT, CallerRefused, Conflict, Report
 from peer.versions import WIRE, release, span
 from peer.views.signing import UNSIGNED, Keyring
 
@@ -38,8 +38,6 @@ REASON_WITHHELD = Refusal(
     detail="it tells why only to callers with a certificate or at an address of the ring; its own log has the reason",
 )
 """The answer to an unidentified caller, as each reason would reveal something about the federation."""
-MAKE_ALIKE_HINT = "make the two alike"
-"""The hint if the data of two peers differ."""
 
 
 class RefusedError(Exception):

@@ -1,5 +1,7 @@
 """The dry run's figures against the theory, the list of protocols, and wrong input at the command line."""
 
+import gc
+import importlib
 import json
 import multiprocessing
 import os
@@ -64,7 +66,7 @@ async def test_fibfl_plus_plus_warms_up_once_then_gossips_in_three_passes(federa
 
 def test_the_data_is_dealt_as_published(federation: Path) -> None:
     spec = load_spec(federation, peers=5, overrides=["data.partition={kind: label-skew, k: 1}"])
-    assert [int(count.sum()) for count in plan(spec).counts.values()] == [323, 253, 178, 165, 157]
+    assert [site.sizes[0] for site in plan(spec).sites.values()] == [323, 253, 178, 165, 157]
 
 
 def test_check_prints_what_a_federation_needs(
@@ -252,3 +254,49 @@ async def test_a_launcher_starts_no_process_that_reads_samples(federation: Path)
     made = plan(load_spec(federation, peers=2, overrides=[*overrides, "protocol=hearth"]))
     await traffic(made, made.spec.ids)
     assert multiprocessing.active_children() == before
+
+
+HELD = """
+import weakref
+import numpy as np
+import torch
+
+held, kept = [], []
+
+def note(samples):
+    kept.append(sum(one() is not None for one in held))
+    held.append(weakref.ref(samples))
+
+def arrays(root):
+    x = np.random.default_rng(1).normal(size=(20, 4)).astype("f4")
+    note(x)
+    return x, np.arange(20) % 2, x[:6].copy(), np.arange(6) % 2
+
+class Samples(torch.utils.data.Dataset):
+    def __init__(self):
+        self.targets = np.arange(20) % 2
+        note(self)
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        return torch.full((4,), float(index)), int(self.targets[index])
+
+def read_one_by_one(root):
+    return Samples()
+"""
+
+
+@pytest.mark.parametrize("how", ["arrays", "read_one_by_one"])
+def test_one_sites_data_are_gone_before_the_next_are_opened(how: str, federation: Path, tmp_path: Path) -> None:
+    (tmp_path / f"held_{how}.py").write_text(HELD)
+    data = {"name": f"held_{how}:{how}", "root": str(tmp_path / "{id}")}
+    federation.write_text(json.dumps({"protocol": "fibfl", "data": data, "code": str(tmp_path)}))
+    gc.disable()
+    try:
+        made = plan(load_spec(federation, peers=4))
+    finally:
+        gc.enable()
+    assert [*made.sites] == [f"peer{n}" for n in range(4)]
+    assert importlib.import_module(f"held_{how}").kept == [0, 0, 0, 0]

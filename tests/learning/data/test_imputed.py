@@ -77,7 +77,7 @@ def test_what_goes_to_disk_and_to_others_comes_back() -> None:
 
 
 def test_a_column_without_any_value_is_refused() -> None:
-    with pytest.raises(FailedError, match="column `crp` has no value in any training sample"):
+    with pytest.raises(InputError, match="column `crp` has no value in any training sample"):
         imputation_of(together([frame(30, 1, empty="crp"), frame(40, 2, empty="crp")]), NAMES)
 
 
