@@ -8,25 +8,27 @@ returns inputs (n, ...), as `predict` of a model takes them.
 import argparse
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from launcher.commands.export import model_file, opened
 from launcher.engines.base import checked_settings, parsed_options
 from launcher.output import Output
 from peer.errors import InputError
-from peer.files import write_atomically
+from peer.files import open_plain, unwritable_reason, write_atomically
 from peer.learning.data.sources import SOURCES
 from peer.learning.data.sources.image_folder import SUFFIXES, ImageFiles
 from peer.learning.data.sources.npz import read_npz
-from peer.learning.model.model import Model
+from peer.learning.model.model import Model, as_inputs
 from peer.learning.model.shape_check import takes_several
 from peer.learning.tasks import Classification
 from peer.plugins import import_from, user_input_errors
@@ -34,7 +36,7 @@ from peer.text import plural
 
 MOST_NUMBERS = 100
 """Of a sample's answer; a larger one is no column of a table."""
-TABLES = {".csv": "csv", ".gz": "csv", ".parquet": "parquet"}
+TABLES = {".csv": "csv", ".csv.gz": "csv", ".parquet": "parquet"}
 
 
 @dataclass(frozen=True)
@@ -42,45 +44,61 @@ class Asked:
     """Samples to be judged."""
 
     names: Sequence[str]
-    inputs: Any
-    """(n, ...), or a list of n samples of differing sizes."""
-    beside: Mapping[str, Sequence[Any]]
+    batch: Callable[[slice], Any]
+    """The inputs (k, ...) of some of them, as the model's `predict` takes them."""
+    at_once: int
+    beside: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Columns of a table that the model does not know, such as a patient's number."""
 
 
 def predict_command(arguments: argparse.Namespace, output: Output) -> int:
     """Write an answer for each sample; InputError where the model does not take them."""
-    if arguments.to.suffix not in WRITERS:
-        raise InputError(f"--to {arguments.to}: choose a name that ends with .csv or .npz")
+    target: Path = arguments.to
+    if target.suffix not in WRITERS:
+        raise InputError(f"--to {target}: choose a name that ends with .csv or .npz")
+    if why := unwritable_reason(target.absolute().parent):
+        raise InputError(f"{why}; choose another place with --to")
     if arguments.code:
         import_from(arguments.code.resolve())
     model = opened(model_file(arguments.peer), arguments.code is not None)
     asked = read(arguments.samples, model, parsed_options(arguments.options))
     if not asked.names:
         raise InputError(f"{arguments.samples}: has no samples")
-    WRITERS[arguments.to.suffix](arguments.to, asked, model)
-    output.say(f"{plural(len(asked.names), 'answer')}: {arguments.to}")
+    WRITERS[target.suffix](target, asked, model)
+    output.say(f"{plural(len(asked.names), 'answer')}: {target}")
     return 0
 
 
 def read(path: Path, model: Model, options: Mapping[str, Any]) -> Asked:
     if own := getattr(model.module, "read_inputs", None):
         with user_input_errors(f"{model.name} cannot read {path}"):
-            inputs = own(path, **options)
-        return Asked([*map(str, range(len(inputs)))], inputs, {})
+            return _of_inputs(own(path, **options), model)
     if not path.exists():
         raise InputError(f"there is no file {path}")
-    if path.suffix in TABLES:
-        return _of_table(path, model, options)
+    if kind := next((kind for suffix, kind in TABLES.items() if path.name.endswith(suffix)), None):
+        return _of_table(kind, path, model, options)
     if options:
         raise InputError(f"--option {next(iter(options))}: {path} is read without options; leave it out")
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     if images := [file for file in files if file.suffix.lower() in SUFFIXES]:
         return _of_images(images, model)
     if path.is_dir() and (arrays := [file for file in files if file.suffix == ".npy"]):
-        return Asked([file.name for file in arrays], [_array(file) for file in arrays], {})
-    inputs = _several(path, model) if takes_several(model.shape) else _array(path)
-    return Asked([*map(str, range(_count(inputs)))], inputs, {})
+        return Asked([file.name for file in arrays], lambda rows: np.array(_array(arrays[rows][0]))[None], 1)
+    return _of_inputs(_several(path, model) if takes_several(model.shape) else _array(path), model)
+
+
+def _of_inputs(inputs: Any, model: Model) -> Asked:
+    """Of inputs (n, ...), an array or a tensor or several of them."""
+    sizes = {*map(len, tree_leaves(inputs))}
+    if len(sizes) > 1:
+        raise InputError(f"the inputs have {', '.join(map(str, sorted(sizes)))} samples; give as many of each")
+
+    def part(inputs: Any, rows: slice) -> Any:
+        # Of an array on disk a copy, as torch takes none that cannot be written to.
+        return np.array(inputs[rows]) if isinstance(inputs, np.ndarray) else inputs[rows]
+
+    names = [*map(str, range(sizes.pop() if sizes else 0))]
+    return Asked(names, lambda rows: tree_map(partial(part, rows=rows), inputs), model.task.evaluation_batch)
 
 
 def _several(path: Path, model: Model) -> Any:
@@ -91,26 +109,23 @@ def _several(path: Path, model: Model) -> Any:
     return tuple(arrays[name] for name in sorted(arrays, key=lambda name: (len(name), name)))
 
 
-def _count(inputs: Any) -> int:
-    several = inputs.values() if isinstance(inputs, dict) else inputs if isinstance(inputs, tuple) else [inputs]
-    return min(map(len, several), default=0)
-
-
-def _of_table(path: Path, model: Model, options: Mapping[str, Any]) -> Asked:
-    kind = TABLES[path.suffix]
+def _of_table(kind: str, path: Path, model: Model, options: Mapping[str, Any]) -> Asked:
     given = {"name": kind, "path": str(path.absolute()), **options}
     frame = checked_settings(SOURCES[kind], given, str(path)).frame()  # type: ignore[attr-defined]
     known = model.names.raw
     features = frame[[name for name in frame.columns if name in known]] if known else frame
     beside = {str(name): frame[name].tolist() for name in frame.columns if known and name not in known}
-    return Asked([*map(str, range(len(frame)))], features, beside)
+    # All rows at once, so that what is wrong is told by its row in the file.
+    inputs = as_inputs(features, model.names, getattr(torch, model.task.inputs), model.device)
+    return replace(_of_inputs(inputs, model), beside=beside)
 
 
 def _of_images(files: Sequence[Path], model: Model) -> Asked:
     match model.shape:
         case (1 | 3 as channels, int(height), int(width)) if height == width:
-            inputs = ImageFiles(tuple(files), height, channels)[np.arange(len(files))] / np.float32(255)
-            return Asked([file.name for file in files], inputs, {})
+            images, pixels = ImageFiles(tuple(files), height, channels), np.float32(255)
+            names, every = [file.name for file in files], np.arange(len(files))
+            return Asked(names, lambda rows: images[every[rows]] / pixels, model.task.evaluation_batch)
     raise InputError(f"model {model.name} takes inputs of shape {model.shape}, and images are square; give arrays")
 
 
@@ -122,9 +137,10 @@ def _array(path: Path) -> Any:
             raise InputError(f"{path}: has no array `x`, but {', '.join(arrays)}; save the samples under that name")
         return arrays["x"]
     try:
-        found: Any = np.load(path, allow_pickle=False)
-        if not isinstance(found, np.ndarray):
-            raise ValueError("it is an archive")
+        open_plain(path).close()  # NumPy waits for a pipe
+        found: Any = np.load(path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(found, np.ndarray) or not found.ndim:
+            raise ValueError("it holds no samples")
     except (OSError, ValueError, EOFError) as error:
         raise InputError(
             f"{path}: cannot be read ({error}); give a table (.csv, .parquet), an array (.npy, or x in .npz), images, "
@@ -135,17 +151,13 @@ def _array(path: Path) -> Any:
 
 def answers(asked: Asked, model: Model) -> Iterator[tuple[Tensor, Tensor]]:
     """(answers, outputs) of some samples after others, as many at a time as the task judges."""
-    inputs, of_files = asked.inputs, isinstance(asked.inputs, list)
-    size = 1 if of_files else model.task.evaluation_batch
-    for at in range(0, len(asked.names), size):
-        some = inputs[at][None] if of_files else tree_map(partial(_part, rows=slice(at, at + size)), inputs)
-        outputs = model.outputs(some)
+    for at in range(0, len(asked.names), asked.at_once):
+        rows = slice(at, at + asked.at_once)
+        try:
+            outputs = model.outputs(asked.batch(rows))
+        except InputError as error:
+            raise InputError(f"from sample {asked.names[at]} on: {error}" if at else str(error)) from error
         yield model.task.answers(outputs), outputs
-
-
-def _part(inputs: Any, rows: slice) -> Any:
-    """Some of the samples; of an array on disk a copy, as torch takes none that cannot be written to."""
-    return np.array(inputs[rows]) if isinstance(inputs, np.ndarray) else inputs[rows]
 
 
 def write_csv(target: Path, asked: Asked, model: Model) -> None:
@@ -161,7 +173,7 @@ def write_csv(target: Path, asked: Asked, model: Model) -> None:
             raise InputError(f"an answer has {answer.shape[1]} numbers; write them as arrays, --to {target.stem}.npz")
         shares = outputs.double().softmax(1) if isinstance(model.task, Classification) else outputs[:, :0]
         if not head:
-            head = [*asked.beside, "sample", *numbered("answer", answer.shape[1])]
+            head = [*asked.beside, "sample", *columns("answer", answer.shape[1])]
             writer.writerow([*head, *(f"probability {one}" for one in names or range(shares.shape[1]))])
         for said, probable in zip(answer.tolist(), shares.tolist(), strict=True):
             beside = [column[at] for column in asked.beside.values()]
@@ -172,17 +184,17 @@ def write_csv(target: Path, asked: Asked, model: Model) -> None:
     write_atomically(target, text.getvalue().encode())
 
 
-def numbered(name: str, count: int) -> list[str]:
+def columns(name: str, count: int) -> list[str]:
     return [name] if count == 1 else [f"{name} {number}" for number in range(count)]
 
 
 def write_npz(target: Path, asked: Asked, model: Model) -> None:
     """`answers` (n, ...) or, where samples have files of their own, an array by the name of each."""
     found = [some.numpy() for some, _ in answers(asked, model)]
-    of_files = isinstance(asked.inputs, list)
-    arrays = {name: one[0] for name, one in zip(asked.names, found, strict=True)} if of_files else {}
+    numbered = asked.names[0] == "0"
+    arrays = {"answers": np.concatenate(found)} if numbered else dict(zip(asked.names, chain(*found), strict=True))
     content = io.BytesIO()
-    np.savez(content, **(arrays or {"answers": np.concatenate(found)}))
+    np.savez(content, **arrays)
     write_atomically(target, content.getvalue())
 
 
