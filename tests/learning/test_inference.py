@@ -136,7 +136,7 @@ DATA = {"name": "inferring:scans", "collate": "inferring:collate", "classes": 2}
 
 def test_crops_are_trained_on_and_whole_images_of_any_width_tested(tmp_path: Path) -> None:
     file = federation(tmp_path, task="inferring:Windows", data=DATA, **WHOLE)
-    assert plan(load_spec(file, peers=2)).datasets["peer0"].shape == (1, SIDE, SIDE)
+    assert plan(load_spec(file, peers=2)).model.shape == (1, SIDE, SIDE)
     runs = [federate(file, tmp_path / name, peers=2) for name in ("one", "two")]
     assert runs[0].result("peer0")["figures"]["pixels"] == 1.0
     assert runs[0].result("peer1")["model_sha256"] == runs[1].result("peer1")["model_sha256"]
@@ -162,7 +162,7 @@ def test_samples_held_back_with_random_crops_are_told(tmp_path: Path) -> None:
 def test_dicts_have_the_classes_that_their_data_set_lists(tmp_path: Path) -> None:
     data = {"name": "inferring:listed", "collate": "inferring:of_dicts"}
     file = federation(tmp_path, data=data)
-    assert sum(plan(load_spec(file, peers=2)).counts["peer0"]) == 12
+    assert plan(load_spec(file, peers=2)).sites["peer0"].sizes == (12,)
     assert federate(file, tmp_path / "run", peers=2).result("peer0")["accuracy"]["matched"] > 0
     for wrong, words in (
         (
