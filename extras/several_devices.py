@@ -146,7 +146,7 @@ class Team:
 
     def __init__(self, first: torch.device, processes: int) -> None:
         """Start them. RuntimeError or FailedError if one cannot begin."""
-        self.first, self.size = first, processes
+        self.first, self.size, self._users = first, processes, set[int]()
         self._others = list[tuple[torch.device, subprocess.Popen[bytes], Connection]]()
         try:
             with TemporaryDirectory(prefix="dfl-") as directory:
@@ -208,6 +208,17 @@ class Team:
             without.append(FailedError(f"a further process of this peer gave no answer for {PATIENCE:g} s"))
         return min(said, key=lambda one: one[0])[1] if said else next(iter(without), None)
 
+    def serve(self, model: nn.Module) -> None:
+        """Live on at least as long as this model: of peers in one process several may use it."""
+        if id(model) not in self._users:
+            self._users.add(id(model))
+            weakref.finalize(model, self._leave, id(model))
+
+    def _leave(self, model: int) -> None:
+        self._users.discard(model)
+        if not self._users:
+            self.end()
+
     def end(self) -> None:
         """End all that still run."""
         if self._others and dist.is_initialized():
@@ -224,13 +235,12 @@ _teams = list[Team]()
 
 
 def _team(loop: TrainingLoop, processes: int) -> Team:
-    """The one that runs, if it fits; else a new one, which lives no longer than the model."""
-    for team in _teams:
-        if team.alive and (team.first, team.size) == (loop.device, processes):
-            return team
-        team.end()
-    _teams[:] = [Team(loop.device, processes)]
-    weakref.finalize(loop.model, _teams[0].end)
+    """The one that runs, if it fits; else a new one. It lives as long as the models that it serves."""
+    if not (_teams and _teams[0].alive and (_teams[0].first, _teams[0].size) == (loop.device, processes)):
+        for team in _teams:
+            team.end()
+        _teams[:] = [Team(loop.device, processes)]
+    _teams[0].serve(loop.model)
     return _teams[0]
 
 

@@ -4,6 +4,7 @@ They compute on the CPU, as there would be several GPUs.
 """
 
 import asyncio
+import gc
 import json
 import os
 import re
@@ -217,3 +218,16 @@ def test_dropout_and_batch_norm_repeat(tmp_path: Path) -> None:
     keys = {"model": "page_loops:normed", "data": {"name": "digits", "limit": 134}, "rounds": 2}
     first, again = (trained(federation(tmp_path / name, "several", **keys)) for name in ("first", "again"))
     assert all(torch.equal(first[id], again[id]) for id in first)
+
+
+def test_the_processes_live_as_long_as_a_model_that_they_serve() -> None:
+    team = several_devices.Team(torch.device("cpu"), 2)
+    one, other = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+    for model in (one, other, one):
+        team.serve(model)
+    del model, one
+    gc.collect()
+    assert team.alive
+    del other
+    gc.collect()
+    assert not team.alive
