@@ -60,7 +60,7 @@ def run_line(arguments: argparse.Namespace) -> tuple[Path, list[str]]:
 
 @dataclass(frozen=True)
 class Judgement:
-    """One model on one peer's test samples."""
+    """One model on one peer's test samples, and the digest that the peer noted of it."""
 
     at: str
     model_of: str
@@ -76,12 +76,15 @@ class Judgement:
 
 
 def show(run: Path, output: Output) -> int:
-    """Print how the models in a run's directory were judged; InputError where they were not. 1 if a peer has judged
-    another model than it should have."""
-    found = judgements(run)
-    sent = {one.at: one.sha256 for one in found if one.at == one.model_of}
-    intact = [one for one in found if one.sha256 == sent.get(one.model_of, one.sha256)]
-    rows = [row for one in intact for row in one.rows()]
+    """Print how the models in a run's directory were judged; InputError where they were not. 1 if a peer's result is
+    missing, or notes tell of different models."""
+    found, missing = judgements(run)
+    told: dict[str, set[Any]] = {}
+    for one in found:
+        told.setdefault(one.model_of, set()).add(one.sha256)
+    rows = [row for one in found if len(told[one.model_of]) == 1 or one.at == one.model_of for row in one.rows()]
+    shown = {(row["judged at"], row["model of"]) for row in rows}
+    intact = [one for one in found if (one.at, one.model_of) in shown]
     if output.as_json:
         output.document(rows)
     else:
@@ -90,8 +93,14 @@ def show(run: Path, output: Output) -> int:
         output.console.print(table(intact, headline, output))
         write_atomically(run / "cross-evaluation.csv", csv_text(COLUMNS, rows).encode())
         output.say(f"{run / 'cross-evaluation.csv'}: all figures")
-    changed = [f"{one.at} was given another model than that of {one.model_of}" for one in found if one not in intact]
-    return output.failure(1, *changed, "a peer between them has changed it") if changed else 0
+    problems = [f"{run}: there is no result of {', '.join(missing)}"] if missing else []
+    problems += [
+        f"the peers' notes of {id}'s model differ: it was changed on its way, or one of them lies; it is only shown at "
+        f"{id}"
+        for id, digests in told.items()
+        if len(digests) > 1
+    ]
+    return output.failure(1, *problems) if problems else 0
 
 
 def table(found: Sequence[Judgement], headline: Headline, output: Output) -> Table:
@@ -112,22 +121,22 @@ def headline_of(run: Path, found: Sequence[Judgement]) -> Headline:
     return Headline.accuracy(test) if test else Headline(Figure(next(iter(found[0].told.figures), "accuracy")))
 
 
-def judgements(run: Path) -> list[Judgement]:
-    """What the peers whose directories are in `run` have judged; InputError where that is nothing."""
-    peers = sorted(place for place in run.iterdir() if place.is_dir()) if run.is_dir() else []
-    results = [result for place in peers if (result := read_result(place))]
+def judgements(run: Path) -> tuple[list[Judgement], list[str]]:
+    """What the peers whose directories are in `run` have judged, and the peers that have left no result there;
+    InputError where that is nothing."""
+    if not run.is_dir():
+        raise InputError(f"there is no directory {run}; give that of a finished run")
+    places = sorted(place for place in run.iterdir() if place.is_dir())
+    results = {result.id: result for place in places if (result := read_result(place))}
     found = []
-    for result in results:
+    for result in results.values():
         for one in result.history:
             judged, sha256 = one.notes.get("judged"), one.notes.get("sha256")
             if one.evaluated and isinstance(judged, int | float) and isinstance(sha256, list):
-                found += [
-                    Judgement(result.id, site, one, (*sha256,))
-                    for place, site in enumerate(result.ring)
-                    if place == judged
-                ]
+                sites = (site for place, site in enumerate(result.ring) if place == judged)
+                found += [Judgement(result.id, site, one, (*sha256,)) for site in sites]
     if not found:
         raise InputError(f"{run}: holds no cross-evaluation; give the directory of a finished run, or of such a run")
-    if len({result.ring for result in results}) > 1:
+    if len({result.ring for result in results.values()}) > 1:
         raise InputError(f"{run}: holds peers of several runs; give the directory of one")
-    return found
+    return found, [id for id in next(iter(results.values())).ring if id not in results]

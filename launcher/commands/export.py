@@ -35,8 +35,7 @@ def export_command(arguments: argparse.Namespace, output: Output) -> int:
         raise InputError(f"{why}; choose another place with --to")
     if wanted not in FORMATS and wanted not in installed("exports"):
         raise InputError(f"--format {wanted}: {suggest(wanted, [*FORMATS, *installed('exports')])}")
-    if arguments.code:
-        import_from(arguments.code.resolve())
+    import_code(arguments.code)
     if wanted in FORMATS:
         FORMATS[wanted](path, target, arguments.code is not None)
     else:
@@ -48,6 +47,8 @@ def export_command(arguments: argparse.Namespace, output: Output) -> int:
 def model_file(peer: Path) -> Path:
     """The model in a peer's directory; InputError where there is none."""
     if not (peer / MODEL).is_file():
+        if not peer.is_dir():
+            raise InputError(f"there is no directory {peer}; give a peer's, such as runs/demo/peer0")
         raise InputError(
             f"{peer}: has no {MODEL}; give the directory of a peer that has finished, such as runs/demo/peer0"
         )
@@ -108,6 +109,14 @@ def _whole(path: Path, trusted: bool) -> tuple[nn.Module, Tensor]:
         raise InputError(f"{path}: takes several inputs, and can only be had as --format state-dict")
     shape = (len(model.names.raw),) if model.names.rules else model.shape
     return _Whole(model).eval(), torch.zeros(2, *shape, dtype=getattr(torch, model.task.inputs))
+
+
+def import_code(folder: Path | None) -> None:
+    """Let code be imported from a folder, if one is given; InputError where there is none."""
+    if folder is not None:
+        if not folder.is_dir():
+            raise InputError(f"--code {folder}: there is no such directory")
+        import_from(folder.resolve())
 
 
 def opened(path: Path, trusted: bool) -> Model:

@@ -14,28 +14,32 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from launcher.commands.export import model_file, opened
+from launcher.commands.export import import_code, model_file, opened
 from launcher.engines.base import checked_settings, parsed_options
 from launcher.output import Output
-from peer.errors import InputError
-from peer.files import open_plain, unwritable_reason, write_atomically
+from launcher.page.document import as_cell
+from peer.errors import InputError, suggest
+from peer.files import open_plain, write_atomically
 from peer.learning.data.sources import SOURCES
 from peer.learning.data.sources.image_folder import SUFFIXES, ImageFiles
 from peer.learning.data.sources.npz import read_npz
 from peer.learning.model.model import Model, as_inputs
 from peer.learning.model.shape_check import takes_several
 from peer.learning.tasks import Classification
-from peer.plugins import import_from, user_input_errors
+from peer.plugins import user_input_errors
 from peer.text import plural
 
 MOST_NUMBERS = 100
 """Of a sample's answer; a larger one is no column of a table."""
+OURS = ("sample", "answer", "probability")
+"""What the columns of answers begin with."""
 TABLES = {".csv": "csv", ".csv.gz": "csv", ".parquet": "parquet"}
 
 
@@ -56,10 +60,11 @@ def predict_command(arguments: argparse.Namespace, output: Output) -> int:
     target: Path = arguments.to
     if target.suffix not in WRITERS:
         raise InputError(f"--to {target}: choose a name that ends with .csv or .npz")
-    if why := unwritable_reason(target.absolute().parent):
-        raise InputError(f"{why}; choose another place with --to")
-    if arguments.code:
-        import_from(arguments.code.resolve())
+    if target.exists():
+        raise InputError(f"{target} exists already; choose another name with --to")
+    if not target.absolute().parent.is_dir():
+        raise InputError(f"there is no directory {target.parent}; create it, or choose another place with --to")
+    import_code(arguments.code)
     model = opened(model_file(arguments.peer), arguments.code is not None)
     asked = read(arguments.samples, model, parsed_options(arguments.options))
     if not asked.names:
@@ -110,14 +115,27 @@ def _several(path: Path, model: Model) -> Any:
 
 
 def _of_table(kind: str, path: Path, model: Model, options: Mapping[str, Any]) -> Asked:
-    given = {"name": kind, "path": str(path.absolute()), **options}
-    frame = checked_settings(SOURCES[kind], given, str(path)).frame()  # type: ignore[attr-defined]
-    known = model.names.raw
-    features = frame[[name for name in frame.columns if name in known]] if known else frame
-    beside = {str(name): frame[name].tolist() for name in frame.columns if known and name not in known}
-    # All rows at once, so that what is wrong is told by its row in the file.
-    inputs = as_inputs(features, model.names, getattr(torch, model.task.inputs), model.device)
-    return replace(_of_inputs(inputs, model), beside=beside)
+    if wrong := options.keys() & {"name", "path"}:
+        raise InputError(f"--option {min(wrong)}: the file is {path}; leave it out")
+    source: Any = checked_settings(SOURCES[kind], {"name": kind, "path": str(path.absolute()), **options}, str(path))
+    frame = source.frame()
+    found = {normalize("NFC", str(name).strip()): name for name in frame.columns}
+    known = model.names.raw or tuple(found)
+    if missing := next((name for name in known if normalize("NFC", name) not in found), None):
+        others = [name for name in found if name not in known]
+        raise InputError(f"{path}: there is no column `{missing}`, which the model goes by; {suggest(missing, others)}")
+    chosen = [found[normalize("NFC", name)] for name in known]
+    beside = [name for name in frame.columns if name not in chosen]
+    if taken := next((name for name in beside if str(name).partition(" ")[0] in OURS), None):
+        raise InputError(f"{path}: the answers have a column `{taken}` of their own; rename it")
+    try:
+        # All rows at once, so that what is wrong is told by its row in the file.
+        numbers = source.features(frame[chosen])
+        inputs = as_inputs(numbers, model.names, getattr(torch, model.task.inputs), model.device)
+    except InputError as error:
+        raise InputError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
+    texts = source.texts(beside) if kind == "csv" else {name: frame[name].tolist() for name in beside}
+    return replace(_of_inputs(inputs, model), beside={str(name): values for name, values in texts.items()})
 
 
 def _of_images(files: Sequence[Path], model: Model) -> Asked:
@@ -173,15 +191,23 @@ def write_csv(target: Path, asked: Asked, model: Model) -> None:
             raise InputError(f"an answer has {answer.shape[1]} numbers; write them as arrays, --to {target.stem}.npz")
         shares = outputs.double().softmax(1) if isinstance(model.task, Classification) else outputs[:, :0]
         if not head:
-            head = [*asked.beside, "sample", *columns("answer", answer.shape[1])]
+            head = [*map(plain, asked.beside), "sample", *columns("answer", answer.shape[1])]
             writer.writerow([*head, *(f"probability {one}" for one in names or range(shares.shape[1]))])
         for said, probable in zip(answer.tolist(), shares.tolist(), strict=True):
             beside = [column[at] for column in asked.beside.values()]
-            writer.writerow(
-                [*beside, asked.names[at], *([names[said[0]]] if names else said), *(f"{one:.6g}" for one in probable)]
-            )
+            texts = [*beside, asked.names[at], *([names[said[0]]] if names else said)]
+            writer.writerow([*map(plain, texts), *(f"{one:.6g}" for one in probable)])
             at += 1
     write_atomically(target, text.getvalue().encode())
+
+
+def plain(value: Any) -> Any:
+    """Make a text plain that a spreadsheet would take for a formula, unless it is a number."""
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return as_cell(value)
+    return value
 
 
 def columns(name: str, count: int) -> list[str]:

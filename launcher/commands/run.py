@@ -67,7 +67,8 @@ def run(options: RunOptions, output: Output) -> RunOutcome:
     spec = options.engine.with_addresses(options.spec)
     with closing(RunDirectory.chosen(spec, options.out)) as directory:
         spec = directory.named(spec, options.fresh)
-        run = Run(spec, directory.files, options.device or "auto", options.certs, say=output.say)
+        replaces = options.fresh and directory.is_run()
+        run = Run(spec, directory.files, options.device or "auto", options.certs, replaces, say=output.say)
         with opened(options.dashboard) as dashboard:
             finished = prepare(directory, run, options)
             if options.beside and (ended := train_alone(options, directory, output)).code:

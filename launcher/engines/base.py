@@ -53,6 +53,8 @@ class Run:
     device: str = "auto"
     certs: Path | None = None
     """The directory of `dfl-launch certs`."""
+    replaces: bool = False
+    """Whether an earlier run in the directory is discarded, so that nothing may be wrong with any peer's data."""
     lock: int = -1
     """A descriptor for peers on this machine to keep open: its lock is held until the last of them has ended."""
     say: Callable[[str], None] = lambda _line: None
@@ -283,7 +285,7 @@ def parsed_options(options: Sequence[str]) -> dict[str, Any]:
         if not key or not equals:
             raise InputError(f"--option {option}: write key=value, such as --option image=dfl")
         try:
-            found[key] = scalar(value)
+            found[key] = value if len(value) == 1 and not value.isalnum() else scalar(value)  # such as decimal=,
         except ValueError as error:
             raise InputError(f"--option {option}: the value is not valid YAML: {error}; put it in quotes") from None
     return found

@@ -121,7 +121,7 @@ class DockerEngine(Engine[DockerSettings]):
         check_container_device(run.device, self.settings.gpus, "a container", "all")
         check_secrecy(run)
         check_resources(run.spec, run.files.path)
-        check_room(run.spec, run.files.path)
+        check_room(run)
 
     def config(self, run: Run, id: str) -> Mapping[str, object]:
         config = {**super().config(run, id), "listen": f"0.0.0.0:{FIRST_PORT}", "health": HEALTH}

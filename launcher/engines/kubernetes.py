@@ -24,8 +24,7 @@ from typing import Any
 from launcher.engines.base import Deployment, Engine, FollowedProcess, Process, Run, bytes_here, write_at
 from launcher.engines.kubernetes_cluster import CLAIM, Cluster, ClusterState, CutError, Kubectl, Pod, refusal
 from launcher.engines.kubernetes_objects import DIGEST_ANNOTATION, RUNS, ClusterLayout, KubernetesSettings, RunObjects
-from launcher.engines.preflight import as_input_error, check_container_device, check_resources, check_secrecy
-from launcher.plan import outline
+from launcher.engines.preflight import as_input_error, check_container_device, check_resources, check_secrecy, laid_out
 from peer.errors import FailedError, InputError
 from peer.files import write_failure
 from peer.process import WRONG_INPUT
@@ -46,7 +45,7 @@ class KubernetesEngine(Engine[KubernetesSettings]):
         check_secrecy(run, "--on kubernetes: peers in a cluster speak over its network")
         check_container_device(run.device, self.settings.gpus, "a pod", "1")
         check_resources(run.spec, run.files.path)
-        outline(run.spec)  # finds whether data and model fit together
+        laid_out(run)
         with as_input_error():
             asyncio.run(check_cluster(run, self.settings))
 

@@ -251,7 +251,7 @@ class LocalEngine(Engine[LocalSettings]):
         check_addresses(run.spec)
         check_watching(run.spec)
         check_resources(run.spec, run.files.path)
-        check_room(run.spec, run.files.path)
+        check_room(run)
 
     def config(self, run: Run, id: str) -> Mapping[str, object]:
         """A peer's config, with one GPU each if there are several."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from launcher.engines.base import Run
-from launcher.plan import outline
+from launcher.plan import Plan, outline, plan
 from launcher.run_files import certificate_files
 from peer.errors import FailedError, InputError
 from peer.runtime.dry_run import check_disk, disk_needed, dry_run_figures
@@ -72,9 +72,14 @@ def check_resources(spec: Spec, out: Path) -> None:
         recorded_views(config, spec)
 
 
-def check_room(spec: Spec, out: Path) -> None:
-    """Check that data and model fit together, as far as the first peer's data tell, and that the disk has room for what
-    all peers together write; a peer itself checks for its own files only."""
-    made, first = outline(spec), spec.ids[0]
+def laid_out(run: Run) -> Plan:
+    """Check that data and model fit together: the first peer's data or, before a run is discarded, every peer's."""
+    return plan(run.spec) if run.replaces else outline(run.spec)
+
+
+def check_room(run: Run) -> None:
+    """Check what `laid_out` does, and that the disk has room for what all peers together write; a peer itself checks
+    for its own files only."""
+    made, spec, first = laid_out(run), run.spec, run.spec.ids[0]
     needed = disk_needed(spec, made.model.sizes["model"], dry_run_figures(spec, first, made.dry_run_input(first)))
-    check_disk(out, len(spec.ring) * needed)
+    check_disk(run.files.path, len(spec.ring) * needed)

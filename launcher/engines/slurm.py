@@ -246,7 +246,7 @@ class SlurmEngine(Engine[SlurmSettings]):
                 f"`scancel {job.id}` ends it"
             )
         check_job(*self._job(run))
-        check_room(run.spec, run.files.path)
+        check_room(run)
 
     @asynccontextmanager
     async def deploy(self, run: Run) -> AsyncIterator[Deployment]:

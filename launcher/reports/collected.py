@@ -165,7 +165,7 @@ def _check_code(names: Sequence[str], file: Path, code: Path | None) -> None:
     known = (*PROTOCOLS, *TASKS)
     if unknown := next((name for name in names if ":" not in name and name not in known), None):
         raise InputError(f"{file}: this version has no protocol or task `{unknown}`")
-    own = [name for name in names if ":" in name]
+    own = [name for name in names if ":" in name and not name.startswith("extras.")]  # which come with dfl
     if own and code is None:
         raise InputError(
             f"{file}: the run is of code of somebody's own, `{'`, `'.join(own)}`, which is imported only from where "

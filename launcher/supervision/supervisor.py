@@ -246,14 +246,20 @@ class Supervisor:
             view.end("failed")
             so = "; the others continue without it" if self._goes_on() else "; stopping the run"
             self.run.say(f"{self._exit_message(id, code)}\n{id} will not be restarted{so}")
-            last = view.failure or " ".join(last_lines(self.run.files.log(id), 1))
-            self._failures.append(f"{id} {exit_words(code)}" + (f": {last}" if last else ""))
+            last = (view.failure or " ".join(last_lines(self.run.files.log(id), 1))).removeprefix("dfl-peer: ")
+            ended = id if code == WRONG_INPUT else f"{id} {exit_words(code)}"
+            self._failures.append(f"{ended}: {last}" if last else f"{id} {exit_words(code)}")
 
     def _take_refusal(self) -> None:
         """Count a peer whose data differ from a neighbour's as one that has ended with wrong input."""
         if (found := self.federation.refusal) and found[0] not in self.codes:
-            why = printable(f"{found[0]} waits for {found[1]}")
-            self.codes[found[0]] = WRONG_INPUT
+            id, other = found[0], found[1].id
+            said = found[1].reason.removeprefix("refused: ").partition(" (before that")[0]
+            named = said.replace("its data has", f"the data of {other} has").replace(
+                "this peer's data", f"that of {id}"
+            )
+            why = printable(named.replace("this peer's", f"that of {id}").replace("the other's", f"that of {other}"))
+            self.codes[id] = WRONG_INPUT
             self.run.say(f"{why}; stopping the run")
             self._failures.append(why)
 

@@ -90,8 +90,8 @@ EMPTY = "column `a` has no value in any training sample to impute by; name the o
             {"hold_back": 0.5},
             "the data of peer2: `hold_back: 0.5` leaves none of peer2's 1 ",
         ),
-        (other_columns, {}, {}, "refused: its data has column 1 `"),
-        (empty_at_one, {"impute": {"a": "mean"}, "standardize": "own"}, {}, f"peer2 ended with exit code 2: {EMPTY}"),
+        (other_columns, {}, {}, "the data of peer"),
+        (empty_at_one, {"impute": {"a": "mean"}, "standardize": "own"}, {}, f"peer2: {EMPTY}"),
         (empty_at_all, {"impute": {"a": "mean"}, "standardize": "federation"}, {}, EMPTY),
     ],
     ids=lambda given: getattr(given, "__name__", ""),
@@ -128,7 +128,9 @@ def test_a_mistake_at_a_later_start_leaves_the_run_as_it_is(
     assert main(["run", str(small), "--out", str(out)]) == 0
     other_columns(tmp_path)
     assert main(["run", str(small), "--out", str(out), "--quiet", more]) == 2
-    assert "refused: its data has column 1 `" in capsys.readouterr().err
+    assert "the data of peer" in capsys.readouterr().err
+    assert main(["run", str(small), "--out", str(out), "--quiet", "--fresh"]) == 2
+    assert (out / "peer0" / "model.safetensors").exists(), "a mistake at any peer costs no finished run"
     table(tmp_path / "peer2.csv")
     assert main(["run", str(small), "--out", str(out), more]) == 0
     assert "peer2 resumed after round 1" in capsys.readouterr().out

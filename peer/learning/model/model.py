@@ -107,7 +107,7 @@ def as_inputs(x: Any, names: Names, dtype: torch.dtype, device: torch.device) ->
     """
     columns = names.raw
     if not hasattr(x, "columns"):
-        batch = torch.as_tensor(x, dtype=dtype, device=device)
+        batch = _as_tensor(x, dtype, device)
     else:
         named = _columns_in_order(x, columns) if columns else x
         numbers = [_column_numbers(named[name], name) for name in named.columns]
@@ -118,6 +118,13 @@ def as_inputs(x: Any, names: Names, dtype: torch.dtype, device: torch.device) ->
     if bool(wrong.any()):
         _refuse_not_finite(batch, wrong, columns)
     return batch
+
+
+def _as_tensor(x: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    try:
+        return torch.as_tensor(x, dtype=dtype, device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"the inputs are not numbers in the form of an array ({error}); convert them") from error
 
 
 def _columns_in_order(table: Any, columns: Sequence[str]) -> Any:
@@ -373,21 +380,27 @@ class Model:
     def _judged(self, inputs: Any) -> Tensor:
         self.train(False)
         with torch.inference_mode():
-            return self.task.inferred(self.forward, inputs)
+            outputs = self.task.inferred(self.forward, inputs)
+        if bool((wrong := outputs.isnan().flatten(1).any(1)).any()):
+            row = int(wrong.byte().argmax()) + 1
+            raise InputError(f"model {self.name} has no answer to row {row} of the inputs; are its values too large?")
+        return outputs
 
     def _as_several(self, x: Any) -> Any:
         """Several inputs as the model takes them; InputError where they do not fit."""
         shapes = self.shape if isinstance(self.shape, dict) else dict(enumerate(self.shape))
-        given = x if isinstance(x, Mapping) else dict(enumerate(x))
+        given = x if isinstance(x, Mapping) else dict(enumerate(x)) if isinstance(x, tuple | list) else {}
         if given.keys() != shapes.keys():
-            has = ", ".join(map(str, given)) or "none"
+            has = ", ".join(map(str, given)) or f"one {type(x).__name__}"
             raise InputError(f"model {self.name} takes the inputs {', '.join(map(str, shapes))}, not {has}")
         kinds = {key: getattr(torch, dtype) for key, dtype in zip(shapes, self.dtypes, strict=True)}
-        made = {key: torch.as_tensor(given[key], dtype=kind, device=self.device) for key, kind in kinds.items()}
+        made = {key: _as_tensor(given[key], kind, self.device) for key, kind in kinds.items()}
         for key, one in made.items():
             if not one.ndim or (tuple(one.shape[1:]) != shapes[key] and not self.task.infers):
                 wanted = ", ".join(map(str, ("n", *shapes[key])))
                 raise InputError(f"model {self.name} takes the input {key} as ({wanted}), not {tuple(one.shape)}")
+        if len(sizes := {*map(len, made.values())}) > 1:
+            raise InputError(f"the inputs have {', '.join(map(str, sorted(sizes)))} samples; give as many of each")
         return made if isinstance(self.shape, dict) else tuple(made.values())
 
     def rebind(self) -> None:

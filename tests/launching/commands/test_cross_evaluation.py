@@ -93,10 +93,31 @@ def test_a_changed_model_is_named_and_ends_nobody(
     (sites / "lied.yaml").write_text(DATA + JUDGING + f"behaviour: {{south: {{kind: {lie}}}}}\n" + RING)
     federate(sites / "lied.yaml", tmp_path / "run")
     assert main(["cross-evaluation", str(tmp_path / "run")]) == 1
-    assert f"east was given another model than that of {of}" in capsys.readouterr().err
+    assert f"the peers' notes of {of}'s model differ" in capsys.readouterr().err
     found = judged(tmp_path / "run", capsys, 1)
-    assert not [key for key in found if key[:2] == ("east", of)]
+    assert not [key for key in found if key[1] == of != key[0]]
+    assert (of, of, "test loss") in found
     assert found == {key: value for key, value in honest.items() if key in found}
+
+
+@pytest.mark.parametrize("spoilt", [None, "{", '{"history": "x"}'])
+def test_a_peer_without_a_result_is_named(
+    sites: Path, tmp_path: Path, spoilt: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for site in SITES[:2]:
+        (tmp_path / site).mkdir()
+        (tmp_path / site / "result.json").write_bytes((sites / "judged" / site / "result.json").read_bytes())
+    if spoilt:
+        (tmp_path / "east").mkdir()
+        (tmp_path / "east/result.json").write_text(spoilt)
+    assert main(["cross-evaluation", str(tmp_path)]) == 1
+    assert "there is no result of east" in capsys.readouterr().err
+    told = json.loads((tmp_path / "north/result.json").read_text())
+    for round in told["history"]:
+        round["notes"]["sha256"] = [0] * 32
+    (tmp_path / "north/result.json").write_text(json.dumps(told))
+    assert main(["cross-evaluation", str(tmp_path)]) == 1
+    assert "the peers' notes of east's model differ" in capsys.readouterr().err
 
 
 def test_a_model_of_huge_values_has_no_loss_and_ends_nobody(
@@ -151,8 +172,9 @@ def test_what_no_peer_notes_is_passed_over(
     (tmp_path / "north").mkdir()
     (tmp_path / "north/result.json").write_text(json.dumps(told))
     code = main(["cross-evaluation", str(tmp_path), "--json"])
-    assert code == (2 if note == "north" else 0), "a result as no peer writes it is none"
-    assert len({row["model of"] for row in json.loads(capsys.readouterr().out)} - {"error"} if code == 0 else "ab") == 2
+    assert code == (2 if note == "north" else 1), "a result as no peer writes it is none; the others' are not there"
+    told = json.loads(capsys.readouterr().out)
+    assert isinstance(told, dict) or len({row["model of"] for row in told}) == 2
 
 
 def test_the_command_asks_the_peers_of_a_finished_run(
@@ -188,5 +210,8 @@ def test_the_command_asks_the_peers_of_a_finished_run(
     (tmp_path / "runs/a study/east/model.safetensors").unlink()
     assert main(["cross-evaluation", "runs/a study"]) == 2
     assert "east left no model.safetensors" in capsys.readouterr().err
+    assert main(["summary", str(again)]) == 0, "it is no code of somebody's own"
+    assert main(["cross-evaluation", "nowhere"]) == 2
+    assert "there is no directory nowhere" in capsys.readouterr().err
     assert main(["cross-evaluation", "runs"]) == 2
     assert "holds no cross-evaluation" in capsys.readouterr().err

@@ -90,6 +90,7 @@ def of_a_table(folder: Path) -> Path:
 
 def answered(peer: Path, samples: Path, *more: str) -> list[dict[str, str]]:
     target = peer.parent / "answers.csv"
+    target.unlink(missing_ok=True)
     assert main(["predict", str(peer), str(samples), "--to", str(target), *more]) == 0
     with target.open() as file:
         return [*csv.DictReader(file)]
@@ -99,19 +100,20 @@ def answered(peer: Path, samples: Path, *more: str) -> list[dict[str, str]]:
 def test_a_table_by_its_names_and_what_stands_beside(tmp_path: Path, kind: str) -> None:
     peer = of_a_table(tmp_path / "north")
     frame = pandas.DataFrame(
-        {"patient": ["a", "b", "c"], "dose": [0.5, 1.5, 2.5], "age": [40, 50, 60], "bmi": [22.5, None, 31.25]}
+        {"patient": ["00123", "=1+1", "-7"], "dose": [0.5, 1.5, 2.5], "age": [40, 50, 60], "bmi": [22.5, None, 31.25]}
     )
     path, more = tmp_path / "new.csv", list[str]()
     if kind == "parquet":
         frame.to_parquet(path := tmp_path / "new.parquet")
     else:
         frame.to_csv(path, index=False, sep=";" if kind == "german" else ",", decimal="," if kind == "german" else ".")
-        more = ["--option", "decimal=','"] if kind == "german" else []
+        more = ["--option", "decimal=,"] if kind == "german" else []
     rows = answered(peer, path, *more)
+    assert main(["predict", str(peer), str(path), "--to", str(path)]) == 2, "what is there stays"
     model = load_model(peer / "model.safetensors")
     features = frame[["age", "bmi", "dose"]]
     shares = model.outputs(features).double().softmax(1).numpy()
-    assert [row["patient"] for row in rows] == ["a", "b", "c"]
+    assert [row["patient"] for row in rows] == ["00123", "'=1+1", "-7"], "as written, but no formula"
     assert [row["answer"] for row in rows] == model.predict(features, names=True)
     told = [[float(row["probability well"]), float(row["probability ill"])] for row in rows]
     np.testing.assert_allclose(told, shares, rtol=1e-5)
@@ -227,7 +229,18 @@ def test_a_model_that_reads_its_samples_itself(code: Path, tmp_path: Path, capsy
     [
         ("none.csv", None, [], "there is no file"),
         ("new.csv", "age,bmi\n1,2\n", [], "there is no column `dose`, which the model goes by"),
-        ("new.csv", "age,bmi,dose\n1,2,x\n", [], "column `dose` holds something other than numbers"),
+        ("new.csv", "age,bmi,dose\n1,2,x\n", [], "new.csv: column 'dose' holds 'x' in line 2, which is not a number"),
+        (
+            "new.csv",
+            "age,bmi,dose\n1,2,3\n1,2,3\n1,2,'4,5'\n".replace("'", chr(34)),
+            [],
+            "in line 4, which is not a number; write `decimal",
+        ),
+        ("new.csv", "age,bmi,dose\n1,2,1e38\n", [], "has no answer to row 1 of the inputs"),
+        ("new.csv", "age,bmi,dose,answer\n1,2,3,4\n", [], "have a column `answer` of their own; rename it"),
+        ("new.csv", "age,bmi,dose\n1,2,3\n", ["--option", "path=/etc/passwd"], "--option path: the file is"),
+        ("new.csv", "age,bmi,dose\n1,2,3\n", ["--code", "nowhere"], "--code nowhere: there is no such directory"),
+        ("new.csv", "age,bmi,dose\n1,2,3\n", ["--to", "no/where.csv"], "there is no directory no"),
         ("new.csv", "age,bmi,dose\n1,2,\n", [], "row 1 of the inputs has nan in column `dose`"),
         ("new.csv", "age,bmi,dose\n", [], "has no samples"),
         (

@@ -5,7 +5,7 @@ import csv
 import io
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, ClassVar, Literal, cast
@@ -110,6 +110,12 @@ class Csv(Table):
             if counts[name] > 1:
                 raise InputError(f"{self.path}: two columns are called {name!r}; give each a name of its own")
         return chosen, names
+
+    def texts(self, columns: Collection[str]) -> dict[str, list[str]]:
+        """These columns as they are written, a text for each row."""
+        separator, header = self._header()
+        rows = [fields for _, fields in islice(self._records(separator), 1, None)]
+        return {name: [row[at] for row in rows] for at, name in enumerate(header) if name in columns}
 
     @property
     def _remarks(self) -> tuple[str, ...]:

@@ -137,7 +137,7 @@ class Table(Source):
         frame = self._complete(read, columns.rules)
         y, names = self._targets(frame[self.label], task)
         features = frame.drop(columns=[*self._beside])
-        x = columns.with_flags(torch.from_numpy(self._features(features))).numpy()
+        x = columns.with_flags(torch.from_numpy(self.features(features))).numpy()
         samples = labelled(x, y, where, task, "the table", self.label, gaps=bool(columns.rules))
         samples = replace(samples, groups=self._groups(frame))
         left_out = len(read) - len(frame)
@@ -260,7 +260,7 @@ class Table(Source):
                 "`when_missing: drop` to leave out all such rows"
             )
 
-    def _features(self, frame: "pandas.DataFrame") -> Array:
+    def features(self, frame: "pandas.DataFrame") -> Array:
         """float32 (rows, columns), NaN where there is no value; all values must be numeric and finite."""
         found = np.full(frame.shape, np.nan, np.float32)
         for number, name in enumerate(frame.columns):
