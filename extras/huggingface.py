@@ -288,7 +288,7 @@ def _of_datasets(folder: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield f"{folder}, row {number}", row | known
 
 
-class Network(nn.Module):
+class TextNetwork(nn.Module):
     """A model of `transformers` whose logits alone are wanted, with its tensors under the names that it gives them.
 
     fresh: the layers that the model's folder has no weights for.
@@ -336,7 +336,7 @@ def network(
     digests: Mapping[str, str],
     labels: Sequence[str] = (),
     adapter: Mapping[str, Any] | None = None,
-) -> Network:
+) -> TextNetwork:
     """The model in a folder, with its weights if it has some; a head for these labels, or a language model."""
     here = Path(path)
     _check(here, digests)
@@ -359,7 +359,7 @@ def network(
         config.label2id = {label: number for number, label in enumerate(labels)}
     reads = partial(tokens, here, max_length=shape[0])
     if "weights" not in digests:
-        return Network(kind.from_config(config, dtype=torch.float32), pad, [""], reads)
+        return TextNetwork(kind.from_config(config, dtype=torch.float32), pad, [""], reads)
     made, told = kind.from_pretrained(
         here,
         config=config,
@@ -379,7 +379,7 @@ def network(
                 layer.padding_idx = None  # the end of a text is learnt, though it pads as well
     if adapter:
         _adapt(made, Lora.model_validate(adapter), fresh, here)
-    return Network(made, pad, fresh, reads)
+    return TextNetwork(made, pad, fresh, reads)
 
 
 def _heads(inner: Any) -> list[str]:
@@ -508,7 +508,7 @@ def save_pretrained(peer_directory: Path, target: Path) -> None:
     options = told["model"]["options"]
     task = f"{__name__}:{'Classes' if options['labels'] else 'NextToken'}"
     model = load_model(path, user_model=f"{__name__}:network", user_task=task)
-    assert isinstance(model.module, Network)
+    assert isinstance(model.module, TextNetwork)
     inner, tensors, tokenizer = model.module.inner, state_dict(model), _tokenizer(Path(options["path"]))
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token

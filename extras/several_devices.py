@@ -49,7 +49,7 @@ LAST_WORDS = 2.0
 Loss = Callable[[Any, Tensor], Tensor]
 
 
-class Share(NamedTuple):
+class BatchShare(NamedTuple):
     """What one process does of a batch."""
 
     inputs: Any
@@ -66,14 +66,14 @@ class Work(NamedTuple):
     options: Mapping[str, Any]
     """Of `DistributedDataParallel`."""
 
-    def gradients(self) -> Callable[[Share], Tensor]:
+    def gradients(self) -> Callable[[BatchShare], Tensor]:
         """Return what leaves the mean gradient in the model's parameters and gives the mean loss: called in all
         processes at once, with the parameters of the first."""
         model = DistributedDataParallel(self.model, **self.options)
         learning = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         sizes = [parameter.numel() for parameter in learning]
 
-        def gradient(share: Share) -> Tensor:
+        def gradient(share: BatchShare) -> Tensor:
             with torch.no_grad():
                 values = parameters_to_vector(learning)
                 dist.broadcast(values, 0)
@@ -127,18 +127,18 @@ def shared_gradient(
         raise
 
 
-def _shares(inputs: Any, targets: Tensor, count: int) -> list[Share]:
+def _shares(inputs: Any, targets: Tensor, count: int) -> list[BatchShare]:
     """One for each process; all of a batch that is too small to give each two samples, as BatchNorm may need."""
     size = len(targets)
     if any(len(one) != size for one in tree_leaves(inputs)):
         raise ValueError(f"a batch has {size} targets and another number of inputs; so it cannot be shared")
     if size < 2 * count:
-        return [Share(inputs, targets, 1.0)] * count
+        return [BatchShare(inputs, targets, 1.0)] * count
     cuts = [size * number // count for number in range(count + 1)]
     parts = [slice(*ends) for ends in pairwise(cuts)]
     weights = [(part.stop - part.start) * count / size for part in parts]
     inputs_of = [tree_map(lambda one, part=part: one[part], inputs) for part in parts]
-    return [Share(*one) for one in zip(inputs_of, (targets[part] for part in parts), weights, strict=True)]
+    return [BatchShare(*one) for one in zip(inputs_of, (targets[part] for part in parts), weights, strict=True)]
 
 
 class Team:
