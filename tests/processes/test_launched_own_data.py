@@ -1,4 +1,7 @@
-"""`dfl-launch run` where peers have data of their own: who opens them, and what becomes of a mistake in one's."""
+"""`dfl-launch run` where peers have data of their own: who opens them, and what becomes of a mistake in one's.
+
+Each launcher has a fork server of its own, as only its end is that of a peer which is just being started.
+"""
 
 import os
 from collections.abc import Callable
@@ -6,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_launch import Ports, lent, write
+from test_launch import Ports, write
 
 from launcher.cli import main
 
 pytestmark = pytest.mark.long
-__all__ = ["lent"]
 
 READER = """
 import os
@@ -24,7 +26,7 @@ def read(root):
 """
 
 
-def test_the_launcher_opens_one_peers_data(ports: Ports, lent: None, tmp_path: Path) -> None:
+def test_the_launcher_opens_one_peers_data(ports: Ports, tmp_path: Path) -> None:
     (tmp_path / "opened_by.py").write_text(READER)
     data = {"name": "opened_by:read", "root": str(tmp_path / "{id}")}
     small = write(tmp_path, ports(3), data=data, code=str(tmp_path), protocol="fibfl", rounds=1)
@@ -102,7 +104,6 @@ def test_what_only_a_later_peer_can_find_leaves_nothing(
     of_spec: dict[str, Any],
     said: str,
     ports: Ports,
-    lent: None,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -119,7 +120,7 @@ def test_what_only_a_later_peer_can_find_leaves_nothing(
 
 
 def test_a_mistake_at_a_later_start_leaves_the_run_as_it_is(
-    ports: Ports, lent: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ports: Ports, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number in range(3):
         table(tmp_path / f"peer{number}.csv")
