@@ -127,6 +127,8 @@ SCENARIOS = {
         Scenario("rffl", {"name": "rffl", "epochs": 1, "batch_size": 16, "after": 1, "threshold": 0.9}, peers=5),
         Scenario("cffl", {"name": "cffl", "epochs": 1, "lr": 0.85, "clip": 1, "upload": 1}, keys={"data": PUBLIC}),
         Scenario("ring-median", {"name": "ring-median", **ONCE}),
+        Scenario("cross-evaluation", {"name": "extras.cross_evaluation:CrossEvaluation"}, keys={"init": "independent"}),
+        Scenario("statistics", {"name": "extras.statistics:Statistics"}, rounds=2),
         Scenario("archive", {"name": "rdfl", "epochs": 1}, peers=3, rounds=7, keys={"keep": {"every": 2, "last": 2}}),
         Scenario("misbehaving", {"name": "gossip-sgd", "trim": 1}, peers=5, rounds=3, keys={"behaviour": LIARS}),
         Scenario(
