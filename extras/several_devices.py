@@ -106,7 +106,7 @@ def shared_gradient(
     if processes < 2:
         raise ValueError(f"several processes are two at least, and not {processes}")
     team = _team(loop, processes)
-    try:
+    with team.explaining():
         work = Work(loop.model, loss or loop.loss, options)
         team.send([(work, derive(loop.seed, rank)) for rank in range(1, processes)])
         gradient = work.gradients()
@@ -118,13 +118,6 @@ def shared_gradient(
 
         yield shared
         team.send([None] * (processes - 1))
-    except (RuntimeError, OSError) as error:
-        if why := team.end_and_ask(error):
-            raise why from error
-        raise
-    except BaseException:
-        team.end()
-        raise
 
 
 def _shares(inputs: Any, targets: Tensor, count: int) -> list[BatchShare]:
@@ -148,14 +141,19 @@ class Team:
         """Start them. RuntimeError or FailedError if one cannot begin."""
         self.first, self.size, self._users = first, processes, set[int]()
         self._others = list[tuple[torch.device, subprocess.Popen[bytes], Connection]]()
+        with self.explaining(), TemporaryDirectory(prefix="dfl-") as directory:
+            for rank in range(1, processes):
+                self._start(rank, Path(directory, "store"))
+            for _, _, connection in self._others:
+                if connection.poll(PATIENCE):
+                    connection.recv_bytes()
+            _join(Path(directory, "store"), 0, processes)
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """End all if the block fails; in place of what only follows from it, raise what one of them has said."""
         try:
-            with TemporaryDirectory(prefix="dfl-") as directory:
-                for rank in range(1, processes):
-                    self._start(rank, Path(directory, "store"))
-                for _, _, connection in self._others:
-                    if connection.poll(PATIENCE):
-                        connection.recv_bytes()
-                _join(Path(directory, "store"), 0, processes)
+            yield
         except (RuntimeError, OSError, EOFError) as error:
             if why := self.end_and_ask(error):
                 raise why from error
