@@ -139,17 +139,21 @@ def test_a_column_that_nobody_has_is_refused(
     ("lie", "message"),
     [
         (-5.0, "for missing ones, as found with the other peers, are of no use"),
+        (None, "this peer has values of all columns, so another's figures are false"),
         (float("nan"), "is not finite in round 0"),
     ],
 )
 async def test_a_peer_that_lies_about_its_gaps_ends_the_run(
-    lie: float, message: str, federation: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lie: float | None, message: str, federation: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, told = sites(federation, tmp_path), list[str]()
 
     def lying(samples: Samples, names: Names) -> torch.Tensor:
         told.append("values")
         found = typical_values(samples, names)
+        own, others = len(samples), sum(map(len, trained_on(tmp_path))) - len(samples)
+        if lie is None:  # the liar takes from the sum what all others add to it
+            return torch.cat([torch.tensor([1.0 if len(told) > 1 else -others / own]), found[1:].clamp(min=0.1)])
         return found if len(told) > 1 else torch.cat([torch.tensor([lie]), found[1:]])
 
     monkeypatch.setattr(admission, "typical_values", lying)

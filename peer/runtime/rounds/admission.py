@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from peer.errors import FailedError, InputError
 from peer.learning.data.samples import (
     Standardisation,
     first_pass,
@@ -147,7 +148,15 @@ async def settle_columns(participant: "Participant") -> None:
         return vector
 
     if spec.data.impute:
-        settled = imputation_of(await found(IMPUTED, typical_values, samples, names), names)
+        try:
+            settled = imputation_of(await found(IMPUTED, typical_values, samples, names), names)
+        except InputError as error:
+            shares, _ = (await learner.compute(typical_values, samples, names)).chunk(2)
+            if bool((shares > 0).all()):  # then nothing is wrong here, and a start later on may well succeed
+                raise FailedError(
+                    f"{error}; this peer has values of all columns, so another's figures are false"
+                ) from None
+            raise
         samples = samples.standardised(settled)
     if spec.data.standardize:
         first = await found(MEANS, first_pass, samples)
