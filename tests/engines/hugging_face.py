@@ -32,11 +32,11 @@ def write_notes(file: Path, count: int = 240, seed: int = 0) -> None:
     drawn, kinds = random.Random(seed), {"skin": "rash", "lung": "cough"}
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w") as lines:
-        for _ in range(count):
+        for number in range(count):
             diagnosis = drawn.choice([*kinds])
             said = [word for word in drawn.choices(WORDS, k=drawn.randint(2, 9)) if word not in kinds.values()]
             note = " ".join(["patient", *said, kinds[diagnosis]])
-            lines.write(json.dumps({"note": note, "diagnosis": diagnosis}) + "\n")
+            lines.write(json.dumps({"note": note, "diagnosis": diagnosis, "ward": f"ward {number % 12}"}) + "\n")
 
 
 def write_models(folder: Path) -> None:

@@ -27,16 +27,19 @@ class Partition(Settings):
     by_label: ClassVar[bool] = True
     """Whether it looks at the samples' classes, and not only at how many there are."""
 
-    def split(self, labels: Labels, names: Sequence[str], rng: np.random.Generator) -> list[Indices]:
+    def split(
+        self, labels: Labels, names: Sequence[str], rng: np.random.Generator, of: str = "samples"
+    ) -> list[Indices]:
         """Split `labels` (n,) among the peers `names`: one int64 index array per peer, in the peers' order.
 
-        The arrays are disjoint and none is empty. InputError names the peers that would get nothing.
+        The arrays are disjoint and none is empty. InputError names the peers that would get nothing. of: what there is
+        a label of.
         """
         parts = self._assign(labels, len(names), rng)
         empty = [name for name, part in zip(names, parts, strict=True) if len(part) == 0]
         if empty:
             raise InputError(
-                f"the {self.kind} split of {len(labels)} samples leaves {', '.join(empty)} without any; {self._hint}"
+                f"the {self.kind} split of {len(labels)} {of} leaves {', '.join(empty)} without any; {self._hint}"
             )
         return parts
 

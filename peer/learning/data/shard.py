@@ -169,8 +169,9 @@ def split_samples(source: Source, dataset: Dataset, ids: Sequence[str]) -> dict[
     Classes are those of the data set, whatever a drift calls them: with other names every peer keeps its samples. Whole
     groups are dealt, each as the class that most of its samples have.
     """
-    labels, of = _split_labels(dataset.train_targets, dataset), None
+    labels, of, dealt = _split_labels(dataset.train_targets, dataset), None, "samples"
     if dataset.groups is not None:
+        dealt = "groups"
         _, of = np.unique(dataset.groups, return_inverse=True)
         counts = np.zeros((of.max() + 1, labels.max() + 1), np.int64)
         np.add.at(counts, (of, labels), 1)
@@ -179,7 +180,7 @@ def split_samples(source: Source, dataset: Dataset, ids: Sequence[str]) -> dict[
     for stage in source.stages:
         stage.check(dataset.shape, dataset.classes, dataset.task)
         try:
-            parts = stage.partition.split(labels, ids, np.random.default_rng(source.seed))
+            parts = stage.partition.split(labels, ids, np.random.default_rng(source.seed), dealt)
         except InputError as error:
             raise InputError(f"{stage}: {error}" if stage.since > 1 else str(error)) from None
         found[stage.since] = parts if of is None else [np.flatnonzero(np.isin(of, part)) for part in parts]
