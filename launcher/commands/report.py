@@ -15,7 +15,7 @@ from launcher.headline import mean
 from launcher.history import ACTIVITIES
 from launcher.output import Output
 from launcher.page.build import document_of
-from launcher.page.charts import check_installed, look, picture, vega_script
+from launcher.page.charts import PICTURES, check_installed, look, picture, vega_script
 from launcher.page.document import ReportDocument, as_csv, merge_documents
 from launcher.page.html import figures, page
 from launcher.page.run_data import RunData
@@ -59,7 +59,6 @@ def _spent(directories: Sequence[Path]) -> TimeSpent | None:
 
 PRIVATE = 0o600
 """The file's mode, as it tells what otherwise only peers' own directories hold."""
-PICTURES = ("png", "svg")
 
 
 def report_command(arguments: argparse.Namespace, output: Output) -> int:

@@ -16,7 +16,7 @@ from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, Literal
 
 from launcher.page.document import ReportDocument
 from peer.errors import FailedError, InputError
@@ -110,22 +110,25 @@ EVENT_SHAPES = {
     "note": "circle",
 }
 ACTIVITY_COLOURS = {"train": "#0072b2", "communicate": "#e69f00", "evaluate": "#009e73", "other": "#b8bcc2"}
-INK = {"light": "#1c2430", "dark": "#e8eaed"}
-FAINT = {"light": "#d9dde3", "dark": "#3a4250"}
-MUTED = {"light": "#5b6573", "dark": "#a4adba"}
-PAPER = {"light": "#ffffff", "dark": "#171c24"}
-HEAT = {"light": ("#3f7fb0", "#08306b"), "dark": ("#5f9bcc", "#eaf5ff")}
-"""The scale from few to many; what is written on it has the colour of the paper."""
-MAIN = {"light": "#0072b2", "dark": "#56b4e9"}
-RUN_COLOURS = {
-    "light": ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#444444"),
-    "dark": ("#56b4e9", "#e69f00", "#2ec4a0", "#cc79a7", "#f0e442", "#d55e00", "#b39ddb", "#cccccc"),
-}
+INK, FAINT, MUTED, PAPER = "#1c2430/#e8eaed", "#d9dde3/#3a4250", "#5b6573/#a4adba", "#ffffff/#171c24"
+"""Colours on light paper and on dark."""
+HEAT = ["#3f7fb0", "#a03d8f"]
+"""The scale from few to many, which stands out from either paper, as does white on it."""
+RUN_COLOURS = (
+    *("#0072b2/#56b4e9", "#d55e00/#e69f00", "#009e73/#2ec4a0", "#cc79a7/#cc79a7", "#e69f00/#f0e442"),
+    *("#56b4e9/#d55e00", "#7a5195/#b39ddb", "#444444/#cccccc"),
+)
 
 
-def look(shade: str) -> dict[str, Any]:
-    """How every chart looks in "light" or "dark", as Vega-Lite's `config`."""
-    ink, muted, faint, main = INK[shade], MUTED[shade], FAINT[shade], MAIN[shade]
+def look(paper: Literal["light", "any"]) -> dict[str, Any]:
+    """How every chart looks, as Vega-Lite's `config`. "any": the browser chooses the colours for light paper or dark."""
+
+    def on(pair: str) -> str:
+        light, dark = pair.split("/")
+        return light if paper == "light" else f"light-dark({light}, {dark})"
+
+    ink, faint, muted, back = map(on, (INK, FAINT, MUTED, PAPER))
+    first, *others = map(on, RUN_COLOURS)
     return {
         "background": None,
         "font": "system-ui, sans-serif",
@@ -136,22 +139,23 @@ def look(shade: str) -> dict[str, Any]:
         },
         "legend": {"labelColor": ink, "titleColor": muted, "labelFontSize": 12, "orient": "top", "title": None},
         "line": {"strokeWidth": 2.5},
-        "range": {"category": list(RUN_COLOURS[shade]), "heatmap": list(HEAT[shade])},
+        "range": {"category": [first, *others], "heatmap": HEAT},
         "style": {
-            "mean": {"color": main, "strokeWidth": 2.5},
-            "band": {"color": main, "fillOpacity": 0.22},
+            "mean": {"color": first, "strokeWidth": 2.5},
+            "band": {"color": first, "fillOpacity": 0.22},
             "each": {"color": muted},
             "worst": {"color": "#d55e00", "strokeWidth": 1.5, "strokeDash": [5, 4]},
             "edge": {"color": muted, "strokeWidth": 1.5},
             "earlier": {"fill": None, "stroke": ink, "strokeWidth": 1.5, "strokeDash": EARLIER_DASHES},
-            "sector": {"stroke": PAPER[shade], "strokeWidth": 0.5},
+            "sector": {"stroke": back, "strokeWidth": 0.5},
             "name": {"color": ink},
-            "cell": {"color": PAPER[shade]},
-            "change": {"color": main, "strokeWidth": 1.5, "strokeDash": [3, 3]},
+            "cell": {"color": "#ffffff"},
+            "change": {"color": first, "strokeWidth": 1.5, "strokeDash": [3, 3]},
         },
     }  # fmt: skip
 
 
+PICTURES = ("png", "svg")
 SCALE = 2.0
 """Pixels of a PNG for each of a chart's."""
 INSTALL_HINT = "the report's charts need vl-convert; install it with: pip install -c constraints.txt 'dfl[report]'"

@@ -3,8 +3,7 @@
 // Whatever a document says is put in as text, never as markup.
 
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
-let { figures, looks } = read("figures");
-const dark = matchMedia("(prefers-color-scheme: dark)");
+let { figures, look } = read("figures");
 const MOST_ROWS = 1000;
 let shown = read("document");
 
@@ -121,11 +120,10 @@ function compare(doc) {
 const views = new Map();
 
 async function charts(doc) {
-  const config = looks[dark.matches ? "dark" : "light"];
   for (const one of figures) {
     const data = Object.fromEntries(one.tables.map((name) => [name, doc.tables[name]]));
     const place = document.querySelector(`#${one.name} .chart`);
-    const made = JSON.stringify([one.chart, config]);
+    const made = JSON.stringify(one.chart);
     const known = views.get(one.name);
     if (known?.made === made && known.place === place) {
       for (const [name, rows] of Object.entries(data)) known.view.data(name, rows);
@@ -137,7 +135,7 @@ async function charts(doc) {
     const chart = { width: "container", autosize: { type: "fit-x", contains: "padding" }, ...one.chart, datasets: data };
     // `ast`: expressions are interpreted, as the page's own policy forbids code made of text.
     // Warnings are of empty tables, which are no fault (logLevel 1: errors alone).
-    const options = { actions: false, ast: true, renderer: "svg", logLevel: 1, config };
+    const options = { actions: false, ast: true, renderer: "svg", logLevel: 1, config: look };
     const { view } = await vegaEmbed(place, chart, options);
     views.set(one.name, { view, made, place });
   }
@@ -187,4 +185,3 @@ function draw(doc, others) {
 }
 
 if (shown) draw(shown);
-dark.addEventListener("change", () => shown && draw(shown));

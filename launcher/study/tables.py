@@ -230,18 +230,15 @@ def latex_text(text: str) -> str:
     return "".join(LATEX_ESCAPES.get(one, one) for one in text)
 
 
-# The colours of a picture are those of a light page: `light` keeps page.css from its dark ones.
 HEAD = """<!doctype html>
-<html lang="en" class="light">
+<html lang="en">
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light">
+<meta name="color-scheme" content="light dark">
 """
 STYLE = """
-:root { color-scheme: light; }
-img { max-width: 100%; height: auto; }
 td, th { text-align: right; white-space: nowrap; padding: 2px 10px; }
 td:first-child, th:first-child { text-align: left; }
 pre { overflow-x: auto; }
@@ -259,7 +256,8 @@ def study_page(
     parts += [f"<h1>{escape(name)}</h1><p>{how_many}</p><p class='muted'>{escape(LEGEND)}</p></header><main>"]
     parts += [_html_table(table) for table in tables]
     for title, svg in pictures.values():
-        source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+        on_any_paper = svg.replace(b"<svg ", b'<svg style="color-scheme:light dark" ', 1)
+        source = f"data:image/svg+xml;base64,{base64.b64encode(on_any_paper).decode()}"
         parts.append(f"<figure><h2>{escape(title)}</h2><img alt='{escape(title)}' src='{source}'></figure>")
     if failures:
         failed = "\n".join(f"{row['command']}\n    {row['failure']}" for row in failures)

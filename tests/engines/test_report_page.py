@@ -20,6 +20,8 @@ pytestmark = pytest.mark.timeout(600)
 PATIENCE = 90_000
 """Milliseconds: a machine may be busy."""
 WIDTHS = {"phone": 390, "desk": 1280}
+A4 = 718
+"""CSS pixels of its width between the margins of a browser."""
 HOSTILE = "</script><img src=http://127.0.0.1:9/x onerror=document.title='broken'>"
 
 
@@ -110,6 +112,25 @@ def test_what_peers_say_does_nothing(run: Path, opened: Any) -> None:
     assert page.locator("#happened td", has_text="onerror=").count() >= 2
     assert page.title() == "small"
     assert page.locator("img").count() == 0
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_on_paper_nothing_is_cut_off_or_folded(run: Path, opened: Any, width: str) -> None:
+    page = opened(run / "report.html", WIDTHS[width], "dark")
+    page.emulate_media(media="print", color_scheme="light")  # as Chromium prints
+    page.evaluate(f"document.documentElement.style.width = '{A4}px'")  # it draws nothing anew for paper
+    right = page.evaluate(
+        """() => Object.fromEntries([...document.querySelectorAll("figure")].map((one) => [one.id, Object.fromEntries(
+            [...one.querySelectorAll("svg text")].map((text) => [text.textContent, text.getBoundingClientRect().right]),
+        )]))"""
+    )
+    assert len(right) == 8
+    assert all(edge <= A4 for texts in right.values() for edge in texts.values())
+    assert "3" in right["accuracy"], "the last round"
+    assert all("peer3" in right[name] for name in ("time", "traffic", "timeline", "ring-after")), "the last peer"
+    assert page.evaluate("[...document.querySelectorAll('td')].every((cell) => cell.checkVisibility())")
+    assert page.evaluate("getComputedStyle(document.querySelector('#time svg text')).fill") == "rgb(91, 101, 115)"
+    assert page.pdf(format="A4").startswith(b"%PDF")
 
 
 def test_it_forbids_itself_the_network(run: Path, opened: Any, browser: "Browser") -> None:
