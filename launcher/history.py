@@ -124,6 +124,8 @@ class PeerHistory:
     views: dict[int, ViewDecided] = field(default_factory=dict)
     runs: list[TimelineEvent] = field(default_factory=list)
     """When its process ran, from the first to the last event of each run."""
+    version: str = ""
+    """The version of dfl that it runs, by its own account."""
     failure: str | None = None
     ended: float | None = None
     """When it was done."""
@@ -219,6 +221,8 @@ class PeerHistory:
                 self._close_all(over=False)
             case Failed():
                 self.failure = event.message
+            case Started():
+                self.version = event.version
         self.certificate_expires = certificate_expiry(event) or self.certificate_expires
         if kind := self._kind(event):
             self._add(TimelineEvent(kind, event.time, str(event)))

@@ -5,8 +5,12 @@ and the run's state and notes. What peers have told may be anything: what cannot
 are none become None, and of very many events the more important ones are kept.
 """
 
+import json
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from math import isfinite
+from typing import Any
 
 from launcher.headline import Headline
 from launcher.history import EventKind
@@ -23,7 +27,9 @@ from launcher.reports.summary_text import adversary_lines, caveats, view_changes
 from launcher.reports.worth import worth_lines
 from launcher.table import quantity
 from peer.errors import FailedError
+from peer.learning.training.phase import Training
 from peer.plugins import describe_error
+from peer.spec.document import dump_yaml
 from peer.text import duration, number, one_line, plural
 
 MAX_VIOLATIONS = 50
@@ -204,8 +210,51 @@ def _run_part(data: RunData, label: str, tables: Mapping[str, list[Row]], left_o
         notes=[titled(one_line(note).strip()) for note in _notes(data)],
         ring_cost=data.ring_cost,
         moments_left_out=left_out,
+        made={name: one_line(words) for name, words in _made(data)},
+        settings=dump_yaml(data.settings) if data.settings else spec.dump(),
         classes=[*next(iter(mixes(data).values()), {})],
     )
+
+
+UNREAD = ("data", "training")
+"""What a spec lacks that was read with its peers' files."""
+
+
+def _made(data: RunData) -> Iterator[tuple[str, str]]:
+    """What was run, with what, where and when, as far as it was written down."""
+    chosen = {"protocol.name": data.spec.protocol.name}
+    chosen |= flat(data.spec.model_dump(mode="json", exclude_defaults=True, exclude={"name", "ring", *UNREAD}))
+    usual = flat({"training": Training().model_dump(mode="json")})
+    found = flat({key: data.settings.get(key) for key in UNREAD})
+    chosen |= {key: value for key, value in found.items() if value and value != usual.get(key)}
+    runs = [run for one in data.histories.values() for run in one.runs if run.start > 0]
+    yield "command", _command(data.launched) if data.launched else "not known: the peers were not started by a launcher"
+    yield "other than the defaults", ", ".join(f"{key}={value}" for key, value in chosen.items())
+    dfl = ", ".join(dict.fromkeys(one.version[:100] for one in data.histories.values() if one.version))
+    yield "versions", f"dfl {dfl or 'not known'}; at the launcher: {data.launched.get('versions') or 'not known'}"
+    yield "launched on", str(data.launched.get("host") or "not known")
+    if runs:
+        times = {"began": min(run.start for run in runs), "last event": max(run.end or run.start for run in runs)}
+        for name, time in times.items():
+            yield name, f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%S} UTC, by the peers' clocks"
+
+
+def _command(launched: Mapping[str, Any]) -> str:
+    """What runs the federation again."""
+    words = ["dfl-launch", "run", "federation.yaml"]
+    words += ["--on", f"{launched.get('on')}"] if launched.get("on") != "local" else []
+    words += ["--device", f"{launched.get('device')}"] if launched.get("device") != "auto" else []
+    words += ["--certs", f"{launched['certs']}"] if launched.get("certs") else []
+    options = {name: value for name, value in launched.get("settings", {}).items() if value is not None}
+    return shlex.join([*words, *(f"--option={name}={json.dumps(value)}" for name, value in options.items())])
+
+
+def flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Settings by their dotted keys, as `--set` takes them."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": value}
+    return found
 
 
 def _state(data: RunData) -> tuple[State, str]:

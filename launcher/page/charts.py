@@ -121,7 +121,7 @@ RUN_COLOURS = (
 
 
 def look(paper: Literal["light", "any"]) -> dict[str, Any]:
-    """How every chart looks, as Vega-Lite's `config`. "any": the browser chooses the colours for light paper or dark."""
+    """How every chart looks, as Vega-Lite's `config`; "any": on light paper or dark, as the browser chooses."""
 
     def on(pair: str) -> str:
         light, dark = pair.split("/")

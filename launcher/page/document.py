@@ -11,7 +11,7 @@ their own words.
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 from typing import Any, Literal
@@ -87,6 +87,10 @@ class RunPart:
     ring_cost: Sequence[float | None] = (None, None)
     """The ring's cost before and after ordering."""
     moments_left_out: int = 0
+    made: Mapping[str, str] = field(default_factory=dict)
+    """What was run, in words: enough, with `settings`, to run it again."""
+    settings: str = ""
+    """All settings, as a federation.yaml."""
     classes: Sequence[str] = ()
     """The classes that the ring's figure shows, in order."""
 

@@ -20,6 +20,12 @@ function fill(id, ...children) {
   place.hidden = children.length === 0;
 }
 
+function fold(summary, ...children) {
+  const made = make("details");
+  made.append(make("summary", summary), ...children);
+  return made;
+}
+
 function head(doc) {
   const lines = [make("h1", doc.title)];
   if (doc.runs.length === 1) {
@@ -90,6 +96,9 @@ function tables(doc) {
     ["sent", (row) => bytes(row.bytes_sent)], ["train s", (row) => fixed(row.train_seconds, 1)],
     ["communicate s", (row) => fixed(row.communicate_seconds, 1)], ["starts", (row) => row.starts]],
     one ? doc.tables.peers : []);
+  table("made", [["", (name) => name, true], ...doc.runs.map((each) => [each.label, (name) => [each.made[name], "long"], true])],
+    Object.keys(run.made));
+  fill("settings", ...doc.runs.map((each) => fold(`All settings of ${each.label}, as its federation.yaml`, make("pre", each.settings))));
   compare(doc);
 }
 

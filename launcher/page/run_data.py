@@ -4,11 +4,13 @@ All that a report shows is derived from this one object, lazily: the histories o
 who sent to whom, and the proof of privacy. A run that still goes on is one without a summary.
 """
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from launcher.headline import Headline
 from launcher.history import PeerHistory
@@ -24,8 +26,11 @@ from launcher.reports.privacy import (
     sent_vectors,
 )
 from launcher.reports.summary_json import Privacy, Summary
+from launcher.run_files import RunFiles
 from launcher.views import Views
+from peer.files import MAX_SETTINGS_BYTES, read_plain
 from peer.spec.federation import Spec
+from peer.spec.recordings import RunIdentity
 from peer.telemetry.events import RingOrdered
 
 
@@ -40,13 +45,18 @@ class RunData:
     audits: Audits = field(default_factory=dict)
     goes_on: bool = False
     """Whether the run still goes on: nothing is proven then."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """All, as a peer wrote them down: a spec that was read with its peers' files is without data and training."""
+    launched: Mapping[str, Any] = field(default_factory=dict)
+    """What its launcher wrote of how it began the run; empty where there was none."""
 
     @classmethod
     def read(cls, spec: Spec, places: Mapping[str, Path], summary: Summary | None) -> Self:
         """Read the data from the peers' own files."""
         histories = {id: PeerHistory.read(id, places[id]) for id in spec.ids if id in places}
         views = decided_views(spec, places, summary.rounds if summary else spec.rounds)
-        return cls(spec, views, histories, summary, audits(places))
+        settings, launched = _settings(places), _launched(places)
+        return cls(spec, views, histories, summary, audits(places), settings=settings, launched=launched)
 
     @cached_property
     def headline(self) -> Headline:
@@ -99,3 +109,18 @@ class RunData:
         if self.summary:
             return self.summary.privacy
         return privacy(self.views, self.audits, privacy_declaration(self.spec, self.audits), self.spec.ids)
+
+
+def _settings(places: Mapping[str, Path]) -> Mapping[str, Any]:
+    for place in places.values():
+        with suppress(OSError, ValueError):
+            return RunIdentity.read(place).spec or {}
+    return {}
+
+
+def _launched(places: Mapping[str, Path]) -> Mapping[str, Any]:
+    for place in places.values():
+        with suppress(OSError, ValueError):
+            found = json.loads(read_plain(RunFiles(place.resolve().parent).engine, MAX_SETTINGS_BYTES))
+            return found if isinstance(found, dict) else {}
+    return {}

@@ -241,7 +241,6 @@ HEAD = """<!doctype html>
 STYLE = """
 td, th { text-align: right; white-space: nowrap; padding: 2px 10px; }
 td:first-child, th:first-child { text-align: left; }
-pre { overflow-x: auto; }
 """
 
 

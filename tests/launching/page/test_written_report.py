@@ -2,9 +2,11 @@
 
 import csv
 import json
+import platform
+import shlex
 import shutil
 import stat
-from importlib.metadata import PackageNotFoundError
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,16 @@ import pytest
 from report_pages import cards, document, federate, say
 
 from launcher.cli import main
+from launcher.engines.base import Run, engine, parsed_options
 from launcher.page import build, charts
 from launcher.page.charts import look
 from launcher.page.document import MAX_POINTS, MAX_ROUNDS, TABLES, ReportDocument, as_csv, as_text
+from launcher.run_files import RunFiles
+from launcher.supervision.run_directory import LaunchRecord
 from peer.errors import FailedError
 from peer.files import write_atomically
+from peer.spec.loading import load_spec
+from peer.versions import release
 
 HOSTILE = "</script><script>alert(1)</script><!-- & ' \u2028"
 
@@ -38,6 +45,39 @@ def reported(*arguments: Path | str) -> dict[str, Any]:
     given = [str(argument) for argument in arguments]
     out = Path(given[given.index("--out") + 1]) if "--out" in given else Path(given[0]) / "report.html"
     return document(out)
+
+
+def test_it_says_what_was_run_so_that_it_can_be_run_again(run: Path) -> None:
+    launched = {"on": "slurm", "settings": {"partition": "gpu one", "account": None}, "device": "cuda", "certs": None}
+    (run / ".engine.json").write_text(json.dumps(launched | {"host": "here", "versions": "torch 9"}))
+    (one,) = reported(run)["runs"]
+    again = load_spec(write(run / "again.yaml", one["settings"]))
+    assert again.agreement == load_spec(run / "federation.yaml", peers=4).agreement
+    made = one["made"]
+    command = shlex.split(made["command"])
+    assert command == ["dfl-launch", "run", "federation.yaml", "--on", "slurm", "--device", "cuda", command[-1]]
+    assert parsed_options([command[-1].removeprefix("--option=")]) == {"partition": "gpu one"}
+    assert {"rounds=3", "data.limit=300", "protocol.name=fibfl++", "protocol.extractor_epochs=1"} <= {
+        *made["other than the defaults"].split(", ")
+    }
+    assert "seed" not in made["other than the defaults"].replace("data.seed", "")
+    assert (made["launched on"], made["versions"]) == ("here", f"dfl {release()}; at the launcher: torch 9")
+    assert made["began"] < made["last event"]
+    (run / ".engine.json").write_text("[]")
+    (one,) = reported(run)["runs"]
+    assert one["made"]["launched on"] == "not known"
+
+
+def test_a_launcher_writes_down_where_and_with_what_it_was_started(finished: Path, tmp_path: Path) -> None:
+    files = RunFiles(tmp_path)
+    LaunchRecord.write(engine("local", {}), Run(load_spec(finished / "federation.yaml", peers=4), files))
+    assert LaunchRecord.read(files).host.startswith(platform.node())
+    assert f"torch {version('torch')}" in LaunchRecord.read(files).versions
+
+
+def write(file: Path, text: str) -> Path:
+    file.write_text(text)
+    return file
 
 
 def refused(capfd: pytest.CaptureFixture[str], *arguments: Path | str) -> str:
