@@ -7,8 +7,9 @@ are none become None, and of very many events the more important ones are kept.
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from math import isfinite
 from typing import Any
 
@@ -29,10 +30,11 @@ from launcher.table import quantity
 from peer.errors import FailedError
 from peer.learning.training.phase import Training
 from peer.plugins import describe_error
+from peer.spec.agreement import Agreement
 from peer.spec.document import dump_yaml
 from peer.text import duration, number, one_line, plural
 
-MAX_VIOLATIONS = 50
+MAX_VIOLATIONS, MAX_VALUE = 50, 40
 DEFINITION_NAMES = {
     "3.1": "No head leaves its peer",
     "3.2": "No peer is a server",
@@ -247,6 +249,23 @@ def _command(launched: Mapping[str, Any]) -> str:
     words += ["--certs", f"{launched['certs']}"] if launched.get("certs") else []
     options = {name: value for name, value in launched.get("settings", {}).items() if value is not None}
     return shlex.join([*words, *(f"--option={name}={json.dumps(value)}" for name, value in options.items())])
+
+
+TASK = ("data", "model", "task", "test", "seed", "rounds", "peers", "ring", "behaviour", "hold_back", "stop_early")
+"""What is to be learned, by whom and for how long: only where that is alike can one run be better."""
+
+
+def differences(runs: Sequence[RunData]) -> tuple[str, bool]:
+    """What all runs do not have alike, in a sentence, and whether one can be called better than another."""
+    content = [flat(Agreement.from_plain(one.settings).content) | {"peers": len(one.spec.ids)} for one in runs]
+    found = {key: [one.get(key) for one in content] for key in dict.fromkeys(chain(*content)) if key != "name"}
+    found = {key: values for key, values in found.items() if any(one != values[0] for one in values)}
+    alike = not any(key.partition(".")[0] in TASK for key in found)
+    if "protocol.name" in found:  # then their other settings are no difference in one thing
+        found = {key: one for key, one in found.items() if key == "protocol.name" or not key.startswith("protocol.")}
+    words = [f"{key} ({', '.join(one_line(f'{one}')[:MAX_VALUE] for one in values)})" for key, values in found.items()]
+    end = "" if alike else " Like is not compared with like, so none is marked as the best."
+    return f"These runs differ in {', '.join(words)}.{end}" if words else "", alike
 
 
 def flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:

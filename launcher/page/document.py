@@ -97,12 +97,14 @@ class RunPart:
 
 @dataclass(frozen=True)
 class ReportDocument:
-    """One run or several."""
+    """One run or several. differing: in what these differ; alike: whether one of them can be the best."""
 
     title: str
     runs: Sequence[RunPart]
     tables: dict[str, list[Row]] = field(default_factory=lambda: {name: [] for name in TABLES})
     version: int = VERSION
+    differing: str = ""
+    alike: bool = True
 
     def dump(self) -> str:
         return as_text({**vars(self), "runs": [asdict(run) for run in self.runs]})
@@ -135,12 +137,6 @@ def as_text(content: object) -> str:
     except ValueError as error:
         raise FailedError(f"what the peers have told cannot be shown: {one_line(error)}") from error
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def merge_documents(documents: Sequence[ReportDocument], title: str) -> ReportDocument:
-    """Merge documents into one with all their runs."""
-    tables = {name: [row for one in documents for row in one.tables[name]] for name in TABLES}
-    return ReportDocument(title, [run for one in documents for run in one.runs], tables)
 
 
 CSV_TABLES = ("rounds", "peer_rounds", "peers", "final", "confusion", "seconds", "edges", "moments")

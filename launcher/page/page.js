@@ -33,6 +33,7 @@ function head(doc) {
     lines.push(make("p", `${run.protocol}, ${run.peers} peers, seed ${run.seed}`, "muted"), make("p", run.told, run.state));
   } else {
     const unfinished = doc.runs.filter((run) => run.state !== "finished");
+    if (doc.differing) lines.push(make("p", doc.differing, doc.alike ? "" : "unfinished"));
     lines.push(...unfinished.map((run) => make("p", `${run.label}: ${run.told}`, run.state)));
   }
   fill("head", ...lines);
@@ -102,14 +103,14 @@ function tables(doc) {
   compare(doc);
 }
 
-// The runs beside each other: the best of each column in bold.
+// The runs beside each other: the best of each column in bold, where like is compared with like.
 function compare(doc) {
   const keys = [...new Set(doc.runs.flatMap((run) => run.cards.map((one) => one.key)))];
   const find = (run, key) => run.cards.find((one) => one.key === key);
   const best = new Map(keys.map((key) => {
     const known = doc.runs.map((run) => find(run, key)).filter((one) => one && one.value !== null);
     const better = known[0]?.better === "up" ? Math.max : Math.min;
-    return [key, known.length > 1 ? better(...known.map((one) => one.value)) : null];
+    return [key, doc.alike && known.length > 1 ? better(...known.map((one) => one.value)) : null];
   }));
   const columns = keys.map((key) => {
     const name = doc.runs.map((run) => find(run, key)).find(Boolean).name;
@@ -120,6 +121,7 @@ function compare(doc) {
     return [name, cell];
   });
   table("runs", [["run", (run) => run.label, true], ["protocol", (run) => run.protocol, true], ["seed", (run) => run.seed],
+    ["peers", (run) => run.peers],
     ["rounds", (run) => (run.state === "finished" ? run.completed : `${run.completed} of ${run.rounds}`)], ...columns,
     ["privacy", (run) => (run.privacy ? { kept: "all three met", open: "no violation", broken: "VIOLATION" }[run.privacy.verdict] : null), true]],
     doc.runs.length > 1 ? doc.runs : []);

@@ -40,11 +40,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return federate(tmp_path_factory.mktemp("shown") / "other", {"name": "fedavg", "epochs": 1}, seed=3)
+    return federate(tmp_path_factory.mktemp("shown") / "other", {"name": "fedavg", "epochs": 1})
 
 
 @pytest.fixture(scope="module")
-def browser(run: Path, other: Path) -> Iterator["Browser"]:
+def shorter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return federate(tmp_path_factory.mktemp("shown") / "shorter", peers=3, rounds=2)
+
+
+@pytest.fixture(scope="module")
+def browser(run: Path, other: Path, shorter: Path) -> Iterator["Browser"]:
     """After the runs: it occupies this thread's event loop."""
     with chromium() as started:
         yield started
@@ -182,5 +187,18 @@ def test_runs_stand_beside_each_other(run: Path, other: Path, opened: Any, tmp_p
     summaries = [json.loads((place / "summary.json").read_text()) for place in (run, other)]
     best = max(one["mean_accuracy"]["matched"] for one in summaries)
     assert number(best) in page.locator("#runs td.best").all_text_contents()
+    assert "differ in protocol.name (fibfl++, fedavg)" in page.locator("#head").inner_text()
     assert page.locator("#runs tr").count() == 3
     assert page.locator("figure svg").count() == 4
+
+
+def test_no_run_is_marked_as_better_than_a_longer_one_of_more_peers(
+    run: Path, shorter: Path, opened: Any, tmp_path: Path
+) -> None:
+    assert main(["report", str(run), str(shorter), "--out", str(tmp_path / "both.html")]) == 0
+    page = opened(tmp_path / "both.html", 390)
+    said = page.locator("#head").inner_text()
+    assert "rounds (3, 2)" in said
+    assert "peers (4, 3)" in said
+    assert "none is marked as the best" in said
+    assert page.locator("#runs td.best").count() == 0
