@@ -13,7 +13,6 @@ from itertools import chain
 from math import isfinite
 from typing import Any
 
-from launcher.headline import Headline
 from launcher.history import EventKind
 from launcher.page.charts import titled
 from launcher.page.document import Card, Definition, PrivacyWords, ReportDocument, Row, RunPart, State, Verdict
@@ -21,9 +20,9 @@ from launcher.page.final_evaluation import confusion_rows, final_rows
 from launcher.page.learning_curves import peer_round_rows, round_rows
 from launcher.page.ring import edge_rows, line_rows, mixes, sector_rows
 from launcher.page.run_data import RunData
-from launcher.page.timeline import activity_rows, event_rows, peer_rows
+from launcher.page.timeline import activity_rows, event_rows, peer_rows, seconds_of_rounds
 from launcher.reports.privacy import HOLDS, violation_line
-from launcher.reports.summary_json import Privacy, Summary
+from launcher.reports.summary_json import Privacy
 from launcher.reports.summary_text import adversary_lines, caveats, view_changes
 from launcher.reports.worth import worth_lines
 from launcher.table import quantity
@@ -42,47 +41,41 @@ DEFINITION_NAMES = {
 }
 
 
-def cards(summary: Summary, headline: Headline) -> Iterator[Card]:
-    """The numbers of a finished run that are looked for first."""
-    first = "" if summary.r50 is None else f"mean first above 0.5 in round {summary.r50}"
-    judged = next(iter(summary.figures.values()), None)
-    better = headline.figure.better
+def cards(data: RunData, tables: Mapping[str, list[Row]]) -> Iterator[Card]:
+    """The numbers that are looked for first: of a finished run those of its summary, else those of its last round."""
+    summary, headline, better = data.summary, data.headline, data.headline.figure.better
+    last: Mapping[str, Any] = tables["rounds"][-1] if tables["rounds"] else {}
+    note = after = f"after round {last.get('round', '–')}"
+    if summary:
+        last = next(({**one} for one in summary.figures.values()), {})
+        note, after = "less is better" if better == "down" else "", headline.words
+        if headline.test:
+            mean = headline.of_means(summary.mean_accuracy)
+            last = {"mean": mean, "worst": summary.worst_accuracy, "gini": summary.gini}
+            note = "" if summary.r50 is None else f"mean first above 0.5 in round {summary.r50}"
+    if last or not summary:
+        yield Card("mean", f"Mean {headline.words}", last.get("mean"), number(last.get("mean")), note, better)
+        yield Card("worst", "Worst peer", last.get("worst"), number(last.get("worst")), after, better)
     if headline.test:
-        mean = headline.of_means(summary.mean_accuracy)
-        yield Card("mean", f"Mean {headline.words}", mean, number(mean), first, better)
-        worst = summary.worst_accuracy
-        yield Card("worst", "Worst peer", worst, number(worst), f"{headline.words}", better)
-        yield Card("gini", "Gini", summary.gini, number(summary.gini), "0: all peers alike", "down")
-    elif judged:
-        less = "less is better" if better == "down" else ""
-        yield Card("mean", f"Mean {headline.words}", judged["mean"], number(judged["mean"]), less, better)
-        yield Card("worst", "Worst peer", judged["worst"], number(judged["worst"]), headline.words, better)
+        yield Card("gini", "Gini", last.get("gini"), number(last.get("gini")), "0: all peers alike", "down")
+    if not summary:
+        sent = sum(row["bytes_sent"] for row in tables["peers"])
+        yield Card("bytes_sent", "Sent", sent, quantity(sent), "so far", "down")
+        return
     for name, other in summary.figures.items():
         if name != headline.figure.name:
-            worst_of = f"worst {number(other['worst'])}"
-            yield Card(
-                f"figure {name}", f"Mean {name}", other["mean"], number(other["mean"]), worst_of, other["better"]
-            )
-    again = plural(summary.restarts, "restart") if summary.restarts else ""
-    yield Card("wall_seconds", "Time", summary.wall_seconds, duration(summary.wall_seconds), again, "down")
+            key, note = f"figure {name}", f"worst {number(other['worst'])}"
+            yield Card(key, f"Mean {name}", other["mean"], number(other["mean"]), note, other["better"])
+    wall = summary.wall_seconds
+    outside = f"{max(0.0, wall - seconds_of_rounds(data.histories)):.1f} s of it start-up and end"
+    again = f", {plural(summary.restarts, 'restart')}" if summary.restarts else ""
+    yield Card("wall_seconds", "Time", wall, duration(wall), f"{outside}{again}", "down")
     sent = sum(peer.bytes_sent for peer in summary.per_peer)
     each = f"{quantity(sent / len(summary.per_peer) / max(summary.rounds, 1))} a peer and round"
     yield Card("bytes_sent", "Sent", sent, quantity(sent), each, "down")
     head = summary.privacy["head_bytes_sent"]
     broken = plural(len(summary.privacy["violations"]), "violation")
     yield Card("head_bytes_sent", "Heads sent", head, quantity(head), broken, "down")
-
-
-def cards_so_far(data: RunData, tables: Mapping[str, list[Row]]) -> Iterator[Card]:
-    """The cards of a run that is not over, as far as its peers have reported."""
-    headline, sent = data.headline, sum(row["bytes_sent"] for row in tables["peers"])
-    last = tables["rounds"][-1] if tables["rounds"] else {}
-    after, better = f"after round {last.get('round', '–')}", headline.figure.better
-    yield Card("mean", f"Mean {headline.words}", last.get("mean"), number(last.get("mean")), after, better)
-    yield Card("worst", "Worst peer", last.get("worst"), number(last.get("worst")), after, better)
-    if headline.test:
-        yield Card("gini", "Gini", last.get("gini"), number(last.get("gini")), "0: all peers alike", "down")
-    yield Card("bytes_sent", "Sent", sent, quantity(sent), "so far", "down")
 
 
 def in_plain_words(proof: Privacy, edges: Iterable[Row]) -> PrivacyWords:
@@ -207,7 +200,7 @@ def _run_part(data: RunData, label: str, tables: Mapping[str, list[Row]], left_o
         told=said,
         figure=data.headline.words,
         better=data.headline.figure.better,
-        cards=[*(cards(data.summary, data.headline) if data.summary else cards_so_far(data, tables))],
+        cards=[*cards(data, tables)],
         privacy=in_plain_words(data.proof, tables["edges"]) if data.proof else None,
         notes=[titled(one_line(note).strip()) for note in _notes(data)],
         ring_cost=data.ring_cost,

@@ -60,6 +60,11 @@ def nominal(field: str, title: str | None = None, **more: Any) -> Chart:
     return {"field": field, "type": "nominal", "title": title, **more}
 
 
+def in_bytes(value: str) -> str:
+    """Vega's expression of a number of bytes in words, as 13.3 MB."""
+    return f"replace(format({value}, '.3~s'), regexp('[kMGT]?$'), ' $&B')"
+
+
 def rounds_axis() -> Chart:
     """The axis of rounds: whole numbers."""
     whole = "datum.value % 1 ? '' : format(datum.value, 'd')"
@@ -85,7 +90,7 @@ def heat_map(x: str, y: str, names: Sequence[str], colour: Chart, written: Chart
     }
     text: Chart = {
         "mark": {"type": "text", "style": "cell", "fontSize": 10},
-        "encoding": {"text": {**written, "type": "quantitative"}, "tooltip": seen},
+        "encoding": {"text": {"type": "quantitative", **written}, "tooltip": seen},
     }
     place = {"x": nominal(x, x, scale=scale, axis=axis), "y": nominal(y, y, scale=scale, axis=axis)}
     return {"height": 320, "encoding": place, "layer": [square, text]}
@@ -109,7 +114,8 @@ EVENT_SHAPES = {
     "change of view": "diamond",
     "note": "circle",
 }
-ACTIVITY_COLOURS = {"train": "#0072b2", "communicate": "#e69f00", "evaluate": "#009e73", "other": "#b8bcc2"}
+ACTIVITY_COLOURS = {"start": "#cc79a7", "train": "#0072b2", "communicate": "#e69f00", "evaluate": "#009e73"}
+ACTIVITY_COLOURS |= {"other": "#b8bcc2"}
 INK, FAINT, MUTED, PAPER = "#1c2430/#e8eaed", "#d9dde3/#3a4250", "#5b6573/#a4adba", "#ffffff/#171c24"
 """Colours on light paper and on dark."""
 HEAT = ["#3f7fb0", "#a03d8f"]

@@ -140,10 +140,14 @@ LOSSES = {"train_loss": "training", "test_loss": "test"}
 
 
 def loss_figure(document: ReportDocument) -> ReportFigure:
+    said = "Mean over the peers. Training: on their own samples, in the last training phase; test: on all test samples."
+    if document.runs[0].figure == "matched accuracy":
+        said += " Of these a peer's matched accuracy weighs each class as its own data do, but the loss all alike: it "
+        said += "may rise beside a high accuracy, as a model grows sure of wrong answers for classes it hardly has."
     return ReportFigure(
         "loss",
         "Loss",
-        "Mean over the peers: of their last training phase, and on their test sets.",
+        said,
         ("rounds",),
         {
             "data": {"name": "rounds"},

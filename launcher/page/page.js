@@ -83,6 +83,7 @@ function bytes(size) {
   return `${at ? size.toFixed(1) : size} ${unit[at]}`;
 }
 
+const seconds = (value) => (value === null || value === undefined ? null : `${value.toFixed(1)} s`);
 const fixed = (value, digits) => (value === null || value === undefined ? null : value.toFixed(digits));
 
 function tables(doc) {
@@ -90,12 +91,12 @@ function tables(doc) {
   const [run] = doc.runs;
   table("sent", [["from", (row) => row.from, true], ["to", (row) => row.to, true], ["what", (row) => row.vector, true],
     ["bytes", (row) => bytes(row.bytes + row.number_bytes)]], one ? doc.tables.edges : []);
-  table("happened", [["second", (row) => fixed(row.begin, 1)], ["until", (row) => fixed(row.end, 1)],
+  table("happened", [["from", (row) => seconds(row.begin)], ["until", (row) => seconds(row.end)],
     ["peer", (row) => row.peer, true], ["kind", (row) => row.kind, true], ["what", (row) => [row.text, "long"], true]],
     one ? doc.tables.moments : []);
   table("peers", [["peer", (row) => row.peer, true], ["samples", (row) => row.samples], [run.figure, (row) => fixed(row.value, 4)],
-    ["sent", (row) => bytes(row.bytes_sent)], ["train s", (row) => fixed(row.train_seconds, 1)],
-    ["communicate s", (row) => fixed(row.communicate_seconds, 1)], ["starts", (row) => row.starts]],
+    ["sent", (row) => bytes(row.bytes_sent)], ["train", (row) => seconds(row.train_seconds)],
+    ["communicate", (row) => seconds(row.communicate_seconds)], ["starts", (row) => row.starts]],
     one ? doc.tables.peers : []);
   table("made", [["", (name) => name, true], ...doc.runs.map((each) => [each.label, (name) => [each.made[name], "long"], true])],
     Object.keys(run.made));

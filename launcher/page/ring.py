@@ -21,6 +21,7 @@ from launcher.page.charts import (
     Chart,
     ReportFigure,
     heat_map,
+    in_bytes,
     nominal,
     tip,
 )
@@ -280,9 +281,9 @@ MAX_NUMBERED_PEERS = 12
 def traffic_figure(document: ReportDocument) -> ReportFigure:
     seated = [row["peer"] for row in document.tables["ring"] if row["when"] == "after"]
     peers = list(dict.fromkeys([*seated, *(row["peer"] for row in document.tables["peers"])]))
-    known = [tip("from", "from"), tip("to", "to"), tip("sent", "bytes", ".4s"), tip("ring", "ring")]
-    colour = {"field": "sent", "scale": {"zero": True}, "legend": {"title": "bytes", "format": "~s"}}
-    chart = heat_map("to", "from", peers, colour, {"field": "sent", "format": ".2s"}, known)
+    known = [tip("from", "from"), tip("to", "to"), tip("told", "sent"), tip("ring", "ring")]
+    colour = {"field": "sent", "scale": {"zero": True}, "legend": {"title": None, "labelExpr": in_bytes("datum.value")}}
+    chart = heat_map("to", "from", peers, colour, {"field": "told", "type": "nominal"}, known)
     square, written = chart["layer"]
     earlier: Chart = {
         "transform": [{"filter": "datum.ring === 'earlier'"}],
@@ -302,6 +303,7 @@ def traffic_figure(document: ReportDocument) -> ReportFigure:
             "transform": [
                 {"calculate": "datum.bytes + datum.number_bytes", "as": "size"},
                 {"aggregate": [{"op": "sum", "field": "size", "as": "sent"}], "groupby": ["from", "to", "ring"]},
+                {"calculate": in_bytes("datum.sent"), "as": "told"},
             ],
             "layer": [square, earlier, written] if len(peers) <= MAX_NUMBERED_PEERS else [square, earlier],
         },

@@ -11,7 +11,7 @@ from itertools import chain, count
 from statistics import fmean, stdev
 from typing import Any
 
-from launcher.page.charts import NAMES_AXIS, Chart, nominal, quantitative, rounds_axis, tip, titled
+from launcher.page.charts import NAMES_AXIS, Chart, in_bytes, nominal, quantitative, rounds_axis, tip, titled
 from launcher.page.document import Row
 from launcher.page.ring import UNKNOWN, lines, ring_chart, sectors
 from launcher.reports import summary_json
@@ -103,7 +103,7 @@ def _curves(figure: str) -> Chart:
 
 def _points(figure: str, field: str, words: str) -> Chart:
     """A point a cell."""
-    axis = {"format": "s"} if field == "tensor_bytes_sent" else {}
+    axis = {"labelExpr": in_bytes("datum.value")} if field == "tensor_bytes_sent" else {}
     return {
         **SIZE,
         "mark": {"type": "point", "filled": True, "size": 60},
@@ -163,7 +163,7 @@ def _axis_values(rows: Sequence[Row], axes: Sequence[str], axis: str, column: st
 
 def _axis_lines(values: Sequence[Row], axis: str, words: str, counted: bool) -> Chart:
     """A point a cell, and a line through the means over the seeds. counted: y is a size, which may be logarithmic."""
-    ticks = {"format": ".2s"} if max(row["y"] for row in values) >= 1000 else {}
+    ticks = {"labelExpr": in_bytes("datum.value")} if words.startswith("bytes") else {}
     scale = _scale([row["y"] for row in values]) if counted else {"zero": False}
     found = sorted({row["x"] for row in values})
     x = quantitative("x", axis, scale=_scale(found), axis={"values": found, "format": "~g"})

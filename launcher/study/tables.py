@@ -46,7 +46,7 @@ MEASURES = (
     Measure("weight_divergence", "Weight divergence between the peers' models", "", "{:.2e}".format),
     Measure("ring_saving", "Ring saving by ordering, as a share of the cost", "", four),
     Measure("tensor_bytes_sent", "Bytes of tensors sent by all peers", "down", quantity),
-    Measure("seconds", "Seconds", "", "{:.1f}".format),
+    Measure("seconds", "Seconds", "", "{:.1f} s".format),
 )
 
 SIGNIFICANT = 0.05

@@ -2,6 +2,7 @@
 nothing leaves it. Its pictures stay in `report-pages` among the temporary files of the test, as pytest keeps them."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,6 +108,9 @@ def test_it_shows_the_summary(run: Path, opened: Any, width: str, shade: str, tm
     ]
     assert page.locator("#privacy li.kept").count() == 3
     assert page.locator("figure svg").count() == page.locator("figure").count() == 8
+    sizes = page.locator("#traffic .mark-text.role-mark text").all_text_contents()
+    assert len(sizes) >= 8
+    assert all(re.fullmatch(r"[\d.]+ [kM]?B", size) for size in sizes), "with their unit"
     for id in ("ring-before", "ring-after"):
         assert {*page.locator(f"#{id} svg text").all_text_contents()} >= {peer["id"] for peer in summary["per_peer"]}
 

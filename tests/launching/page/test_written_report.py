@@ -3,6 +3,7 @@
 import csv
 import json
 import platform
+import re
 import shlex
 import shutil
 import stat
@@ -15,14 +16,17 @@ from report_pages import cards, document, federate, say
 
 from launcher.cli import main
 from launcher.engines.base import Run, engine, parsed_options
+from launcher.history import PeerHistory
 from launcher.page import build, charts
 from launcher.page.charts import look
 from launcher.page.document import MAX_POINTS, MAX_ROUNDS, TABLES, ReportDocument, as_csv, as_text
+from launcher.page.timeline import start_up_seconds
 from launcher.run_files import RunFiles
 from launcher.supervision.run_directory import LaunchRecord
 from peer.errors import FailedError
 from peer.files import write_atomically
 from peer.spec.loading import load_spec
+from peer.telemetry.events import read_event
 from peer.versions import release
 
 HOSTILE = "</script><script>alert(1)</script><!-- & ' \u2028"
@@ -73,6 +77,40 @@ def test_a_launcher_writes_down_where_and_with_what_it_was_started(finished: Pat
     LaunchRecord.write(engine("local", {}), Run(load_spec(finished / "federation.yaml", peers=4), files))
     assert LaunchRecord.read(files).host.startswith(platform.node())
     assert f"torch {version('torch')}" in LaunchRecord.read(files).versions
+
+
+def test_it_says_how_long_the_start_took(run: Path) -> None:
+    made = reported(run)
+    time = next(card for card in made["runs"][0]["cards"] if card["key"] == "wall_seconds")
+    rounds = [row for row in made["tables"]["seconds"] if row["activity"] not in ("start", "other")]
+    outside = float(re.match(r"([\d.]+) s of it start-up and end, 1 restart", time["note"])[1])
+    spent = {peer: sum(row["seconds"] for row in rounds if row["peer"] == peer) for peer in ("peer0", "peer1")}
+    assert max(spent.values()) <= 7.25 - outside + 0.1, "what is not start-up has the rounds in it"
+    history = PeerHistory("a")
+    told = {"accuracy": {}, "loss": 1.0}
+    for line in (
+        {"time": 10, "event": "state", "state": "joining", "round": 0},
+        {"time": 18, "event": "round", "round": 1, "seconds": {"train": 2.0, "evaluate": 1.0}, **told},
+        {"time": 31, "event": "round", "round": 2, "seconds": {"train": 2.0}, **told},
+    ):
+        event = read_event(line)
+        assert event
+        history.apply(event)
+    assert start_up_seconds(history) == 5.0
+
+
+def test_it_says_why_a_loss_may_rise_beside_a_high_accuracy(run: Path) -> None:
+    captions = {one["name"]: one["caption"] for one in drawn(run)}
+    assert "all test samples" in captions["loss"]
+    assert "weighs each class as its own data do" in captions["loss"]
+
+
+def drawn(run: Path) -> list[dict[str, Any]]:
+    """The figures of the run's page."""
+    reported(run)
+    (text,) = re.findall(r'id="figures">(.*?)</script>', (run / "report.html").read_text(), re.DOTALL)
+    figures: list[dict[str, Any]] = json.loads(text)["figures"]
+    return figures
 
 
 def write(file: Path, text: str) -> Path:
