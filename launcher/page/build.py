@@ -171,7 +171,9 @@ def _build(data: RunData, label: str) -> ReportDocument:
     made = {name: [_finite({"run": label} | row | {"run": label}) for row in rows] for name, rows in tables.items()}
     happened = made["moments"]
     made["moments"] = _foremost(happened)
-    return ReportDocument(data.spec.name, [_run_part(data, label, made, len(happened) - len(made["moments"]))], made)
+    unseen = len(happened) - len(made["moments"])
+    notes = [f"{unseen} events are left out of the timeline, notes and waits first"] if unseen else []
+    return ReportDocument(data.spec.name, [_run_part(data, label, made, notes)], made)
 
 
 def _foremost(happened: list[Row]) -> list[Row]:
@@ -185,7 +187,7 @@ def _finite(row: Row) -> Row:
     return {key: None if isinstance(value, float) and not isfinite(value) else value for key, value in row.items()}
 
 
-def _run_part(data: RunData, label: str, tables: Mapping[str, list[Row]], left_out: int) -> RunPart:
+def _run_part(data: RunData, label: str, tables: Mapping[str, list[Row]], notes: list[str]) -> RunPart:
     spec = data.spec
     state, said = _state(data)
     return RunPart(
@@ -202,9 +204,8 @@ def _run_part(data: RunData, label: str, tables: Mapping[str, list[Row]], left_o
         better=data.headline.figure.better,
         cards=[*cards(data, tables)],
         privacy=in_plain_words(data.proof, tables["edges"]) if data.proof else None,
-        notes=[titled(one_line(note).strip()) for note in _notes(data)],
+        notes=[titled(one_line(note).strip()) for note in (*_notes(data), *notes)],
         ring_cost=data.ring_cost,
-        moments_left_out=left_out,
         made={name: one_line(words) for name, words in _made(data)},
         settings=dump_yaml(data.settings) if data.settings else spec.dump(),
         classes=[*next(iter(mixes(data).values()), {})],

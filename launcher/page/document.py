@@ -86,7 +86,6 @@ class RunPart:
     """Sentences about changes of view, peers that misbehave, peers that are missing."""
     ring_cost: Sequence[float | None] = (None, None)
     """The ring's cost before and after ordering."""
-    moments_left_out: int = 0
     made: Mapping[str, str] = field(default_factory=dict)
     """What was run, in words: enough, with `settings`, to run it again."""
     settings: str = ""

@@ -27,7 +27,6 @@ from launcher.page.charts import (
 )
 from launcher.page.document import ReportDocument, Row
 from launcher.page.run_data import RunData
-from launcher.table import quantity
 from peer.text import number
 
 INNER, OUTER = 0.46, 0.86
@@ -139,11 +138,8 @@ def edge_rows(data: RunData) -> Iterator[Row]:
         sizes, key=lambda edge: (place.get(edge[0], -1), place.get(edge[1], -1), edge[2])
     ):
         size, beside = sizes[source, target, vector]
-        ring, shown = "earlier" if (source, target) in data.earlier_edges else "last", quantity(size + beside)
-        yield {
-            "from": source, "to": target, "vector": vector, "bytes": size, "number_bytes": beside, "ring": ring,
-            "shown": shown,
-        }  # fmt: skip
+        edge = {"from": source, "to": target, "ring": "earlier" if (source, target) in data.earlier_edges else "last"}
+        yield {**edge, "vector": vector, "bytes": size, "number_bytes": beside}
 
 
 CLASS_COLOURS = (

@@ -177,7 +177,7 @@ def time_figure(document: ReportDocument) -> ReportFigure:
                     "activity", scale={"domain": [*ACTIVITY_COLOURS], "range": [*ACTIVITY_COLOURS.values()]}, sort=None
                 ),
                 "order": {"field": "activity_order", "type": "quantitative"},
-                "tooltip": [tip("peer", "peer"), tip("activity", "activity"), tip("seconds", "seconds (s)", ".1f")],
+                "tooltip": [tip("peer", "peer"), tip("activity", "activity"), tip("seconds", "time (s)", ".1f")],
             },
             "transform": [{"calculate": f"indexof({[*ACTIVITY_COLOURS]}, datum.activity)", "as": "activity_order"}],
         },
@@ -195,7 +195,8 @@ def timeline_figure(document: ReportDocument) -> ReportFigure:
     colour = nominal(
         "kind", scale={"domain": shown, "range": [EVENT_COLOURS[kind] for kind in shown]}, legend={"columns": 3}
     )
-    known = [tip("peer", "peer"), tip("text", "what"), tip("begin", "from (s)", ".1f"), tip("end", "to (s)", ".1f")]
+    known = [tip(name, name) for name in ("peer", "kind")] + [tip("text", "what")]
+    known += [tip("begin", "from (s)", ".1f"), tip("end", "to (s)", ".1f")]
     row: Chart = nominal("peer", scale={"domain": order, "paddingInner": 0.3}, axis=NAMES_AXIS | {"labelSeparation": 0})
     along = quantitative("begin", "time (s)", scale={"nice": False}, axis={"grid": False})
 
@@ -223,7 +224,7 @@ def timeline_figure(document: ReportDocument) -> ReportFigure:
     changes: Chart = {
         "transform": [{"filter": f"datum.peer === '{ALL_PEERS}'"}],
         "mark": {"type": "rule", "style": "change"},
-        "encoding": {"x": along, "tooltip": known[1:3]},
+        "encoding": {"x": along, "tooltip": known},
     }
     return ReportFigure(
         "timeline",

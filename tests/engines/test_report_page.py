@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from headless import chromium
-from report_pages import federate, say
+from report_pages import document, federate, say
 
 from launcher.cli import main
 from peer.text import number
@@ -117,10 +117,43 @@ def test_it_shows_the_summary(run: Path, opened: Any, width: str, shade: str, tm
 
 def test_what_peers_say_does_nothing(run: Path, opened: Any) -> None:
     page = opened(run / "report.html", 1280)
-    page.locator("#happened summary").click()
-    assert page.locator("#happened td", has_text="onerror=").count() >= 2
+    page.locator("#timeline summary").click()
+    assert page.locator("#timeline td", has_text="onerror=").count() >= 2
     assert page.title() == "small"
     assert page.locator("img").count() == 0
+
+
+def test_each_chart_is_described_and_its_numbers_are_a_table(run: Path, opened: Any) -> None:
+    made = document(run / "report.html")
+    page = opened(run / "report.html", 1280)
+    described = [one.get_attribute("aria-label") for one in page.locator("[role=graphics-document]").all()]
+    titles = page.locator("figure h2").all_text_contents()
+    assert len({*described}) == 8
+    assert all(words.startswith(f"{title}. ") for words, title in zip(described, titles, strict=True))
+    for figure in page.locator("figure").all():
+        assert not figure.locator("table").first.is_visible()
+        figure.locator("summary").focus()
+        page.keyboard.press("Enter")
+        assert figure.locator("table").first.is_visible()
+    rows = page.locator("#accuracy tbody tr").all_inner_texts()
+    told = {(row["peer"], str(row["round"]), f"{row['value']:.4f}") for row in made["tables"]["peer_rounds"]}
+    means = {
+        (str(row["round"]), *(f"{row[name]:.4f}" for name in ("mean", "worst", "best")))
+        for row in made["tables"]["rounds"]
+    }
+    assert {tuple(row.split("\t")) for row in rows} == told | means
+    moments = page.locator("#timeline tbody tr").count()
+    assert moments == len({tuple(map(str, row.values())) for row in made["tables"]["moments"]})
+
+
+def test_tables_say_what_they_are_and_are_reached_by_keys(run: Path, opened: Any) -> None:
+    page = opened(run / "report.html", 390)
+    tables = page.locator("table").count()
+    assert tables > 8
+    assert page.locator("table > caption:not(:empty)").count() == tables
+    assert page.locator("thead th").count() == page.locator("thead th[scope=col]").count()
+    assert page.locator("tbody tr").count() == page.locator("tbody th[scope=row]").count()
+    assert page.locator(".scroll[tabindex='0'][role=region][aria-label] > table").count() == tables
 
 
 @pytest.mark.parametrize("width", WIDTHS)
