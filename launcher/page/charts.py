@@ -144,6 +144,8 @@ def look(paper: Literal["light", "any"]) -> dict[str, Any]:
             "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal",
         },
         "legend": {"labelColor": ink, "titleColor": muted, "labelFontSize": 12, "orient": "top", "title": None},
+        "header": {"labelColor": ink, "titleColor": ink},
+        "title": {"color": ink},
         "line": {"strokeWidth": 2.5},
         "range": {"category": [first, *others], "heatmap": HEAT},
         "style": {
@@ -162,6 +164,8 @@ def look(paper: Literal["light", "any"]) -> dict[str, Any]:
 
 
 PICTURES = ("png", "svg")
+FIT, ROOM = {"type": "fit", "contains": "padding"}, {"left": 8, "top": 8, "right": 70, "bottom": 8}
+"""The room is for letters wider than those with which the chart was laid out."""
 SCALE = 2.0
 """Pixels of a PNG for each of a chart's."""
 INSTALL_HINT = "the report's charts need vl-convert; install it with: pip install -c constraints.txt 'dfl[report]'"
@@ -208,8 +212,8 @@ def picture(chart: Mapping[str, Any], look: Mapping[str, Any], kind: str) -> byt
     """A chart as "png" or "svg"; FailedError where it cannot be one."""
     import vl_convert
 
-    whole = chart if {"facet", "hconcat"} & chart.keys() else _sized(chart)
-    content = json.dumps({"$schema": SCHEMA, **whole}, ensure_ascii=False)
+    size = {} if {"facet", "hconcat"} & chart.keys() else {"autosize": FIT, "width": 640}
+    content = json.dumps({"$schema": SCHEMA, "padding": ROOM, **size, **chart}, ensure_ascii=False)
     text = content.encode(errors="replace").decode()  # half of a surrogate pair is no text
     try:
         if kind == "svg":
@@ -217,15 +221,6 @@ def picture(chart: Mapping[str, Any], look: Mapping[str, Any], kind: str) -> byt
         return vl_convert.vegalite_to_png(text, config=dict(look), scale=SCALE)
     except ValueError as error:
         raise FailedError(f"a chart cannot be made a picture: {one_line(error)}") from error
-
-
-def _sized(chart: Mapping[str, Any]) -> dict[str, Any]:
-    width = chart.get("width", 640)
-    return {
-        "autosize": {"type": "fit", "contains": "padding"},
-        **chart,
-        "width": 640 if width == "container" else width,
-    }
 
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"

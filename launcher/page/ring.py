@@ -240,7 +240,7 @@ def ring_chart(when: str, names: Sequence[str], peers: int, width: int | None = 
             },
         },
     ]
-    return {"width": width or "container", "height": HEIGHT, "layer": layers, "view": {"stroke": None}}
+    return {**({"width": width} if width else {}), "height": HEIGHT, "layer": layers, "view": {"stroke": None}}
 
 
 def _colour_channel(names: Sequence[str]) -> Chart:

@@ -127,8 +127,8 @@ def axis_figures(rows: Sequence[Row], axes: Sequence[str]) -> dict[str, tuple[st
     """The figures along each axis, title and chart by file name."""
     against = {
         "mean": f"mean {headline_words(rows)}",
-        "weight_divergence": "weight divergence between the peers' models",
-        "tensor_bytes_sent": "bytes of tensors sent by all peers",
+        "weight_divergence": "weight divergence",
+        "tensor_bytes_sent": "bytes of tensors sent",
     }
     methods = list(dict.fromkeys(row["protocol"] for row in rows))  # each with its colour, also where it has no point
     made: dict[str, tuple[str, Chart]] = {}

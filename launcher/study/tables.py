@@ -33,16 +33,20 @@ def four(value: float) -> str:
     return f"{value:.4f}"
 
 
+def signed(value: float) -> str:
+    return f"{value:+.4f}"
+
+
 MEASURES = (
     Measure("mean", "Mean", "figure", four),
     Measure("worst", "Worst peer", "figure", four),
     Measure("honest", "Mean of the peers that do not misbehave", "figure", four),
     Measure("gini", "Gini coefficient", "down", four),
     Measure("r50", "First round with a mean of at least one half (R50)", "down", "{:.1f}".format),
-    Measure("plateau_sigma", "Plateau σ", "down", four),
-    Measure("mcg", "Mean collaboration gain over training alone (MCG)", "up", "{:+.4f}".format),
-    Measure("cgs", "Spread of the collaboration gain (CGS)", "down", four),
-    Measure("least_gain", "Gain of the peer that gains least", "up", "{:+.4f}".format),
+    Measure("plateau_sigma", "Plateau σ: deviation of the mean over the second half of the rounds", "down", four),
+    Measure("mcg", "Mean collaboration gain (MCG): a peer's figure less that of its training alone", "up", signed),
+    Measure("cgs", "Spread of the collaboration gain (CGS): its deviation over the peers", "down", four),
+    Measure("least_gain", "Gain of the peer that gains least", "up", signed),
     Measure("weight_divergence", "Weight divergence between the peers' models", "", "{:.2e}".format),
     Measure("ring_saving", "Ring saving by ordering, as a share of the cost", "", four),
     Measure("tensor_bytes_sent", "Bytes of tensors sent by all peers", "down", quantity),
@@ -238,41 +242,81 @@ HEAD = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 """
-STYLE = """
-td, th { text-align: right; white-space: nowrap; padding: 2px 10px; }
-td:first-child, th:first-child { text-align: left; }
-"""
+FIRST = ("mean", "worst", "tensor_bytes_sent", "seconds")
+"""The columns of what a reader looks for first."""
+RANKED = (
+    "Means over the whole grid. Rank: the mean of a method's places by the mean in each column of the tables below, 1 "
+    "the best. How far seeds agree is in the tables."
+)
 
 
 def study_page(
     name: str, rows: Sequence[Row], tables: Sequence[MeasureTable], pictures: Mapping[str, tuple[str, bytes]]
 ) -> str:
-    """pictures: by name, a title and an SVG."""
+    """What won and the curves, and folded all else. pictures: by name, a title and an SVG."""
     style = files("launcher.page").joinpath("page.css").read_text(encoding="utf-8")
-    parts = [HEAD, f"<title>{escape(name)}</title><style>{style}{STYLE}</style></head><body><header>"]
     failures = [row for row in rows if row["failure"]]
     how_many = f"{len(rows)} cells" + (f"; {len(failures)} failed, as told at the end" if failures else "")
-    parts += [f"<h1>{escape(name)}</h1><p>{how_many}</p><p class='muted'>{escape(LEGEND)}</p></header><main>"]
-    parts += [_html_table(table) for table in tables]
-    for title, svg in pictures.values():
-        on_any_paper = svg.replace(b"<svg ", b'<svg style="color-scheme:light dark" ', 1)
-        source = f"data:image/svg+xml;base64,{base64.b64encode(on_any_paper).decode()}"
-        parts.append(f"<figure><h2>{escape(title)}</h2><img alt='{escape(title)}' src='{source}'></figure>")
+    parts = [HEAD, f"<title>{escape(name)}</title><style>{style}</style></head><body><header>"]
+    parts += [f"<h1>{escape(name)}</h1><p>{how_many}</p></header><main>"]
+    if won := ranking(tables):
+        parts.append(f"<section>{_html_table('What won', won)}<p class='muted'>{RANKED}</p></section>")
+    figures = {name: _html_figure(title, svg) for name, (title, svg) in pictures.items()}
+    parts += [figures.pop("rounds", ""), f"<p class='muted'>{escape(LEGEND)}</p>"]
+    parts += [_folded(one.measure.name, _html_table(one.measure.name, _lines(one))) for one in tables]
+    parts += [_folded(pictures[name][0], figure) for name, figure in figures.items()]
     if failures:
         failed = "\n".join(f"{row['command']}\n    {row['failure']}" for row in failures)
         parts.append(f"<section><h2>Failed</h2><pre>{escape(failed)}</pre></section>")
     again = "\n".join(row["command"] for row in rows)
-    parts.append(
-        f"<section><details><summary>Each cell once more</summary><pre>{escape(again)}</pre></details></section>"
-    )
-    return "\n".join([*parts, "</main></body></html>\n"])
+    return "\n".join([*parts, _folded("Each cell once more", f"<pre>{escape(again)}</pre>"), "</main></body></html>\n"])
 
 
-def _html_table(table: MeasureTable) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in (table.of, *table.columns))
-    lines = []
-    for name, entries in table.lines.items():
-        written = "".join(f"<td>{text}</td>" for text in written_entries(table, entries, escape, "<b>{}</b>"))
-        lines.append(f"<tr><td>{escape(name)}</td>{written}</tr>")
-    body = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
-    return f"<section><h2>{escape(table.measure.name)}</h2><div class='scroll'>{body}</div></section>"
+def ranking(found: Sequence[MeasureTable]) -> list[list[str]]:
+    """The head, and a line a method, best first: its mean rank, and its means over the grid; empty without figures."""
+    ranks: dict[str, list[int]] = {}
+    chosen = [table for table in found if table.measure.column in FIRST]
+    for table in (one for one in chosen if one.measure.column == "mean"):
+        for column in zip(*table.lines.values(), strict=True):
+            known = {name: one.mean for name, one in zip(table.lines, column, strict=True) if one.values}
+            order = sorted(known.values(), reverse=table.measure.better == "up")
+            for name, mean in known.items():
+                ranks.setdefault(name, []).append(1 + order.index(mean))
+    lines = [[chosen[0].of, "Rank", *(table.measure.name for table in chosen)]] if ranks else []
+    for name in sorted(ranks, key=lambda name: fmean(ranks[name])):
+        entries = [table.lines.get(name, ()) for table in chosen]
+        lines.append([name, f"{fmean(ranks[name]):.1f}", *map(_over_grid, entries, (one.measure for one in chosen))])
+    return [[*map(escape, line)] for line in lines]
+
+
+def _over_grid(entries: Sequence[TableEntry], measure: Measure) -> str:
+    known = [one.mean for one in entries if one.values]
+    missing = f" ({len(entries) - len(known)} missing)" if known and len(known) < len(entries) else ""
+    return (measure.shown(fmean(known)) if known else "–") + missing
+
+
+def _lines(table: MeasureTable) -> list[list[str]]:
+    lines = [[table.of, *table.columns]] + [[name] for name in table.lines]
+    written = [written_entries(table, entries, escape, "<b>{}</b>") for entries in table.lines.values()]
+    return [[*map(escape, line), *more] for line, more in zip(lines, ([], *written), strict=True)]
+
+
+def _html_table(title: str, lines: Sequence[Sequence[str]]) -> str:
+    """lines: of HTML, the head first; the first of each line names it."""
+    (first, *others), *rows = lines
+    head = f"<th scope=col class=text>{first}</th>" + "".join(f"<th scope=col>{one}</th>" for one in others)
+    body = ""
+    for name, *cells in rows:
+        body += f"<tr><th scope=row class=text>{name}</th>{''.join(f'<td>{one}</td>' for one in cells)}</tr>"
+    table = f"<table><caption>{escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div class=scroll role=region tabindex=0 aria-label='{escape(title)}'>{table}</div>"
+
+
+def _html_figure(title: str, svg: bytes) -> str:
+    on_any_paper = svg.replace(b"<svg ", b'<svg style="color-scheme:light dark" ', 1)
+    source = f"data:image/svg+xml;base64,{base64.b64encode(on_any_paper).decode()}"
+    return f"<figure><h2>{escape(title)}</h2><img alt='{escape(title)}' src='{source}'></figure>"
+
+
+def _folded(title: str, content: str) -> str:
+    return f"<section><details><summary>{escape(title)}</summary>{content}</details></section>"

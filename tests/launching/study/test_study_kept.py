@@ -204,6 +204,16 @@ def test_the_page_and_its_pictures_are_on_light_paper_or_dark_as_the_reader_like
     assert not any("light-dark(" in one.read_text() for one in finished.glob("figures/*.svg"))
 
 
+def test_the_page_opens_with_what_won_and_the_curves_and_folds_the_rest(finished: Path) -> None:
+    page = (finished / "study.html").read_text()
+    opening, *folded = page.split("<details>")
+    assert opening.index("What won</caption>") < opening.index("per round</h2>")
+    assert opening.count("<table") == opening.count("<figure") == 1
+    assert len(folded) > 5
+    assert "Plateau σ: deviation of the mean" in page
+    assert page.count("<th scope=row") == page.count("<tr>") - page.count("<thead>")
+
+
 def computed(cell: Cell) -> int:
     """The exit code of a process for the cell that waits for nobody."""
     patient = "import sys; from pathlib import Path; from launcher.study import worker; worker.LOCK_TIMEOUT_S = 0.0; "
