@@ -91,7 +91,7 @@ def told(place: Path, code: Path | None) -> RunData:
     if summary is None:
         with suppress(FailedError):  # no peer has finished
             summary = summarise(collected, [place])
-    return RunData.read(collected.spec, collected.places, summary)
+    return RunData.read(collected.spec, collected.places, summary, collected.settings)
 
 
 def _written(place: Path, spec: Spec) -> Summary | None:

@@ -13,7 +13,6 @@ from itertools import chain
 from math import isfinite
 from typing import Any
 
-from launcher.history import EventKind
 from launcher.page.charts import titled
 from launcher.page.document import Card, Definition, PrivacyWords, ReportDocument, Row, RunPart, State, Verdict
 from launcher.page.final_evaluation import confusion_rows, final_rows
@@ -135,15 +134,7 @@ def _sentences(proof: Privacy, edges: list[Row]) -> Iterator[str]:
 
 
 MAX_EVENTS = 3000
-EVENTS_BY_WEIGHT: tuple[EventKind, ...] = (
-    "failure",
-    "change of view",
-    "recovery",
-    "running",
-    "not heard",
-    "waits",
-    "note",
-)
+EVENTS_BY_WEIGHT = ("failure", "change of view", "recovery", "running", "not heard", "waits", "note")
 """Kinds of moments, those first that are shown rather than others if there are too many."""
 
 
@@ -151,7 +142,7 @@ def document_of(data: RunData, label: str) -> ReportDocument:
     """`label` names the run in tables and legends. FailedError where what a peer has told cannot be shown."""
     try:
         return _build(data, label)
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise FailedError(f"what the peers have told cannot be shown: {one_line(describe_error(error))}") from error
 
 
@@ -207,7 +198,7 @@ def _run_part(data: RunData, label: str, tables: Mapping[str, list[Row]], notes:
         notes=[titled(one_line(note).strip()) for note in (*_notes(data), *notes)],
         ring_cost=data.ring_cost,
         made={name: one_line(words) for name, words in _made(data)},
-        settings=dump_yaml(data.settings) if data.settings else spec.dump(),
+        settings="" if data.goes_on else dump_yaml(data.whole),
         classes=[*next(iter(mixes(data).values()), {})],
     )
 
@@ -221,7 +212,7 @@ def _made(data: RunData) -> Iterator[tuple[str, str]]:
     chosen = {"protocol.name": data.spec.protocol.name}
     chosen |= flat(data.spec.model_dump(mode="json", exclude_defaults=True, exclude={"name", "ring", *UNREAD}))
     usual = flat({"training": Training().model_dump(mode="json")})
-    found = flat({key: data.settings.get(key) for key in UNREAD})
+    found = flat({key: data.whole.get(key) for key in UNREAD})
     chosen |= {key: value for key, value in found.items() if value and value != usual.get(key)}
     runs = [run for one in data.histories.values() for run in one.runs if run.start > 0]
     yield "command", _command(data.launched) if data.launched else "not known: the peers were not started by a launcher"
@@ -241,7 +232,7 @@ def _command(launched: Mapping[str, Any]) -> str:
     words += ["--on", f"{launched.get('on')}"] if launched.get("on") != "local" else []
     words += ["--device", f"{launched.get('device')}"] if launched.get("device") != "auto" else []
     words += ["--certs", f"{launched['certs']}"] if launched.get("certs") else []
-    options = {name: value for name, value in launched.get("settings", {}).items() if value is not None}
+    options = {name: value for name, value in dict(launched.get("settings", {})).items() if value is not None}
     return shlex.join([*words, *(f"--option={name}={json.dumps(value)}" for name, value in options.items())])
 
 
@@ -251,7 +242,7 @@ TASK = ("data", "model", "task", "test", "seed", "rounds", "peers", "ring", "beh
 
 def differences(runs: Sequence[RunData]) -> tuple[str, bool]:
     """What all runs do not have alike, in a sentence, and whether one can be called better than another."""
-    content = [flat(Agreement.from_plain(one.settings).content) | {"peers": len(one.spec.ids)} for one in runs]
+    content = [flat(Agreement.from_plain(one.whole).content) | {"peers": len(one.spec.ids)} for one in runs]
     found = {key: [one.get(key) for one in content] for key in dict.fromkeys(chain(*content)) if key != "name"}
     found = {key: values for key, values in found.items() if any(one != values[0] for one in values)}
     alike = not any(key.partition(".")[0] in TASK for key in found)

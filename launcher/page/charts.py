@@ -67,8 +67,7 @@ def in_bytes(value: str) -> str:
 
 def rounds_axis() -> Chart:
     """The axis of rounds: whole numbers."""
-    whole = "datum.value % 1 ? '' : format(datum.value, 'd')"
-    return quantitative("round", "round", axis={"labelExpr": whole, "grid": False}, scale={"nice": False})
+    return quantitative("round", "round", axis={"format": "d", "tickMinStep": 1, "grid": False}, scale={"nice": False})
 
 
 def tip(field: str, title: str, form: str | None = None) -> Chart:
@@ -77,12 +76,14 @@ def tip(field: str, title: str, form: str | None = None) -> Chart:
     return {**shown, "format": form} if form else shown
 
 
-def heat_map(x: str, y: str, names: Sequence[str], colour: Chart, written: Chart, seen: list[Chart]) -> Chart:
+def heat_map(
+    x: str, y: str, along: Sequence[str], up: Sequence[str], colour: Chart, written: Chart, seen: list[Chart]
+) -> Chart:
     """A square for each pair of names that has a number, which gives its colour, and one written on it.
 
     colour: its field, scale and legend; written: its field and format. The layers are the squares and what is written.
     """
-    scale, axis = {"domain": [*names], "paddingInner": 0.06}, NAMES_AXIS | {"domain": False}
+    scale, axis = {"paddingInner": 0.06}, NAMES_AXIS | {"domain": False}
     legend = colour["legend"] | {"orient": "top", "gradientThickness": 8}
     square: Chart = {
         "mark": {"type": "rect", "cornerRadius": 2},
@@ -92,30 +93,14 @@ def heat_map(x: str, y: str, names: Sequence[str], colour: Chart, written: Chart
         "mark": {"type": "text", "style": "cell", "fontSize": 10},
         "encoding": {"text": {"type": "quantitative", **written}, "tooltip": seen},
     }
-    place = {"x": nominal(x, x, scale=scale, axis=axis), "y": nominal(y, y, scale=scale, axis=axis)}
+    names = {"x": (x, along), "y": (y, up)}
+    place = {way: nominal(one, one, scale=scale | {"domain": [*all]}, axis=axis) for way, (one, all) in names.items()}
     return {"height": 320, "encoding": place, "layer": [square, text]}
 
 
 EARLIER_DASHES = [4, 3]
 """The dashes of what was used only before the ring was put in its last order."""
 GREY = "#9aa0a6"
-EVENT_COLOURS = {
-    "running": GREY,
-    "waits": "#e69f00",
-    "not heard": "#cc79a7",
-    "failure": "#d55e00",
-    "recovery": "#009e73",
-    "change of view": "#0072b2",
-    "note": "#56b4e9",
-}
-EVENT_SHAPES = {
-    "failure": "cross",
-    "recovery": "triangle-up",
-    "change of view": "diamond",
-    "note": "circle",
-}
-ACTIVITY_COLOURS = {"start": "#cc79a7", "train": "#0072b2", "communicate": "#e69f00", "evaluate": "#009e73"}
-ACTIVITY_COLOURS |= {"other": "#b8bcc2"}
 INK, FAINT, MUTED, PAPER = "#1c2430/#e8eaed", "#d9dde3/#3a4250", "#5b6573/#a4adba", "#ffffff/#171c24"
 """Colours on light paper and on dark."""
 HEAT = ["#3f7fb0", "#a03d8f"]
@@ -212,7 +197,7 @@ def picture(chart: Mapping[str, Any], look: Mapping[str, Any], kind: str) -> byt
     """A chart as "png" or "svg"; FailedError where it cannot be one."""
     import vl_convert
 
-    size = {} if {"facet", "hconcat"} & chart.keys() else {"autosize": FIT, "width": 640}
+    size = {} if {"facet", "hconcat", "width"} & chart.keys() else {"autosize": FIT, "width": 640}
     content = json.dumps({"$schema": SCHEMA, "padding": ROOM, **size, **chart}, ensure_ascii=False)
     text = content.encode(errors="replace").decode()  # half of a surrogate pair is no text
     try:

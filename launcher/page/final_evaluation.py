@@ -87,7 +87,7 @@ def confusion_figure(document: ReportDocument) -> ReportFigure:
     legend = {"title": "share of the class", "format": ".0%"}
     colour = {"field": "share", "scale": {"domain": [0, 1]}, "legend": legend}
     classes = list(dict.fromkeys(row["class"] for row in document.tables["confusion"]))
-    chart = heat_map("taken for", "class", classes, colour, {"field": "samples", "format": "d"}, seen)
+    chart = heat_map("taken for", "class", classes, classes, colour, {"field": "samples", "format": "d"}, seen)
     return ReportFigure(
         "confusion",
         "Which class is taken for which",

@@ -76,12 +76,7 @@ def accuracy_figure(document: ReportDocument) -> ReportFigure:
     run = document.runs[0]
     upright = quantitative("mean", run.figure, scale={"zero": False})
     thin = {"type": "line", "style": "each", "strokeWidth": 1 if run.peers <= MAX_NAMED_PEERS else 0.5}
-    known = [
-        tip("round", "round"),
-        tip("mean", "mean", ".4f"),
-        tip("worst", "worst", ".4f"),
-        tip("best", "best", ".4f"),
-    ]
+    known = [tip("round", "round"), *(tip(name, name, ".4f") for name in ("mean", "worst", "best"))]
     layers: list[Chart] = [
         {
             "data": {"name": "peer_rounds"},

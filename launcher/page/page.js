@@ -75,9 +75,7 @@ function grid(caption, columns, rows) {
   parts[0].append(line(columns.map(([title]) => title), "th"));
   parts[1].append(...rows.slice(0, MOST_ROWS).map((row) => line(columns.map(([, cell]) => cell(row)), "td")));
   made.append(make("caption", rows.length > MOST_ROWS ? `${caption}: the first ${MOST_ROWS} of ${rows.length}` : caption), ...parts);
-  place.tabIndex = 0; // what scrolls is scrolled by keys, too
-  place.setAttribute("role", "region");
-  place.setAttribute("aria-label", caption);
+  Object.assign(place, { tabIndex: 0, role: "region", ariaLabel: caption }); // what scrolls is scrolled by keys, too
   place.append(made);
   return place;
 }
@@ -107,19 +105,18 @@ function bytes(size) {
   return `${at ? size.toFixed(1) : size} ${unit[at]}`;
 }
 
-const seconds = (value) => (value === null || value === undefined ? null : `${value.toFixed(1)} s`);
-const fixed = (value, digits) => (value === null || value === undefined ? null : value.toFixed(digits));
+const fixed = (value, digits, unit = "") => (value === null || value === undefined ? null : value.toFixed(digits) + unit);
 
 function tables(doc) {
   const one = doc.runs.length === 1;
   const [run] = doc.runs;
   const peers = grid("The peers", [["peer", (row) => row.peer, true], ["samples", (row) => row.samples],
-    [run.figure, (row) => fixed(row.value, 4)], ["sent", (row) => bytes(row.bytes_sent)], ["train", (row) => seconds(row.train_seconds)],
-    ["communicate", (row) => seconds(row.communicate_seconds)], ["starts", (row) => row.starts]], doc.tables.peers);
+    [run.figure, (row) => fixed(row.value, 4)], ["sent", (row) => bytes(row.bytes_sent)], ["train", (row) => fixed(row.train_seconds, 1, " s")],
+    ["communicate", (row) => fixed(row.communicate_seconds, 1, " s")], ["starts", (row) => row.starts]], doc.tables.peers);
   fill("peers", ...(one ? [peers] : []));
   fill("made", grid("What was run", [["", (name) => name, true],
     ...doc.runs.map((each) => [each.label, (name) => [each.made[name], "long"], true])], Object.keys(run.made)),
-    ...doc.runs.map((each) => fold(`All settings of ${each.label}, as its federation.yaml`, make("pre", each.settings))));
+    ...doc.runs.filter((each) => each.settings).map((each) => fold(`All settings of ${each.label}, as its federation.yaml`, make("pre", each.settings))));
   fill("runs", ...(one ? [] : [compare(doc)]));
 }
 

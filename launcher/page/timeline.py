@@ -8,17 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 
 from launcher.history import ACTIVITIES, PeerHistory, TimelineEvent
-from launcher.page.charts import (
-    ACTIVITY_COLOURS,
-    EVENT_COLOURS,
-    EVENT_SHAPES,
-    NAMES_AXIS,
-    Chart,
-    ReportFigure,
-    nominal,
-    quantitative,
-    tip,
-)
+from launcher.page.charts import GREY, NAMES_AXIS, Chart, ReportFigure, nominal, quantitative, tip
 from launcher.page.document import ReportDocument, Row
 from launcher.page.run_data import RunData
 from launcher.views import Views, change_in_words
@@ -58,6 +48,11 @@ class Clock:
         return [round(begin - paused, 3) for begin, _, paused in self._spans[1:]]
 
 
+ACTIVITY_COLOURS = {"start": "#cc79a7", "train": "#0072b2", "communicate": "#e69f00", "evaluate": "#009e73"}
+ACTIVITY_COLOURS |= {"other": "#b8bcc2"}
+EVENT_COLOURS = {"running": GREY, "waits": "#e69f00", "not heard": "#cc79a7", "failure": "#d55e00"}
+EVENT_COLOURS |= {"recovery": "#009e73", "change of view": "#0072b2", "note": "#56b4e9"}
+EVENT_SHAPES = {"failure": "cross", "recovery": "triangle-up", "change of view": "diamond", "note": "circle"}
 ALL_PEERS = "all peers"
 """No peer's id has a space in it."""
 MIN_SILENCE_S = 0.5

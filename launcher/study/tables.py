@@ -33,10 +33,6 @@ def four(value: float) -> str:
     return f"{value:.4f}"
 
 
-def signed(value: float) -> str:
-    return f"{value:+.4f}"
-
-
 MEASURES = (
     Measure("mean", "Mean", "figure", four),
     Measure("worst", "Worst peer", "figure", four),
@@ -44,9 +40,9 @@ MEASURES = (
     Measure("gini", "Gini coefficient", "down", four),
     Measure("r50", "First round with a mean of at least one half (R50)", "down", "{:.1f}".format),
     Measure("plateau_sigma", "Plateau σ: deviation of the mean over the second half of the rounds", "down", four),
-    Measure("mcg", "Mean collaboration gain (MCG): a peer's figure less that of its training alone", "up", signed),
+    Measure("mcg", "Mean collaboration gain (MCG): a peer's figure less that when alone", "up", "{:+.4f}".format),
     Measure("cgs", "Spread of the collaboration gain (CGS): its deviation over the peers", "down", four),
-    Measure("least_gain", "Gain of the peer that gains least", "up", signed),
+    Measure("least_gain", "Gain of the peer that gains least", "up", "{:+.4f}".format),
     Measure("weight_divergence", "Weight divergence between the peers' models", "", "{:.2e}".format),
     Measure("ring_saving", "Ring saving by ordering, as a share of the cost", "", four),
     Measure("tensor_bytes_sent", "Bytes of tensors sent by all peers", "down", quantity),
@@ -178,15 +174,9 @@ LATEX_ESCAPES["["] = "{[}"  # else a length, after the end of a row
 def markdown(tables: Sequence[MeasureTable], title: str) -> str:
     parts = [f"# {markdown_text(title)}\n", f"{LEGEND}\n"]
     for table in tables:
-        lines = [
-            _markdown_row([markdown_text(table.of), *map(markdown_text, table.columns)]),
-            "|---" + "|---:" * len(table.columns) + "|",
-        ]
-        lines += [
-            _markdown_row([markdown_text(name), *written_entries(table, entries, markdown_text, "**{}**")])
-            for name, entries in table.lines.items()
-        ]
-        parts.append("\n".join([f"## {markdown_text(table.measure.name)}\n", *lines, ""]))
+        head, *rows = [f"| {' | '.join(cells)} |" for cells in written_lines(table, markdown_text, "**{}**")]
+        rule = "|---" + "|---:" * len(table.columns) + "|"
+        parts.append("\n".join([f"## {markdown_text(table.measure.name)}\n", head, rule, *rows, ""]))
     return "\n".join(parts)
 
 
@@ -194,13 +184,17 @@ def latex(tables: Sequence[MeasureTable], title: str) -> str:
     """The tables in LaTeX, for `\\input` into a document that uses booktabs."""
     parts = [f"% {title.splitlines()[0]}: {LEGEND}\n"]
     for table in tables:
+        head, *rows = [rf"{' & '.join(cells)} \\" for cells in written_lines(table, latex_text, r"\textbf{{{}}}")]
         lines = [r"\begin{table}", r"\centering", rf"\caption{{{latex_text(table.measure.name)}}}"]
-        lines += [rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule"]
-        lines += [_latex_row([latex_text(table.of), *map(latex_text, table.columns)]), r"\midrule"]
-        for name, entries in table.lines.items():
-            lines.append(_latex_row([latex_text(name), *written_entries(table, entries, latex_text, r"\textbf{{{}}}")]))
+        lines += [rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule", head, r"\midrule", *rows]
         parts.append("\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]))
     return "\n".join(parts)
+
+
+def written_lines(table: MeasureTable, safe: Callable[[str], str], bold: str) -> list[list[str]]:
+    """The head of a table and its lines, in a language in which `safe` makes a text plain."""
+    lines = [[safe(name), *written_entries(table, entries, safe, bold)] for name, entries in table.lines.items()]
+    return [[*map(safe, (table.of, *table.columns))], *lines]
 
 
 def written_entries(
@@ -214,14 +208,6 @@ def written_entries(
         text += safe("†") if entry.mark == NOT_WORSE else ""
         made.append(text + (f" ({entry.unknown} missing)" if entry.unknown and entry.values else ""))
     return made
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _latex_row(cells: Sequence[str]) -> str:
-    return rf"{' & '.join(cells)} \\"
 
 
 def markdown_text(text: str) -> str:
@@ -261,10 +247,15 @@ def study_page(
     parts += [f"<h1>{escape(name)}</h1><p>{how_many}</p></header><main>"]
     if won := ranking(tables):
         parts.append(f"<section>{_html_table('What won', won)}<p class='muted'>{RANKED}</p></section>")
-    figures = {name: _html_figure(title, svg) for name, (title, svg) in pictures.items()}
-    parts += [figures.pop("rounds", ""), f"<p class='muted'>{escape(LEGEND)}</p>"]
-    parts += [_folded(one.measure.name, _html_table(one.measure.name, _lines(one))) for one in tables]
-    parts += [_folded(pictures[name][0], figure) for name, figure in figures.items()]
+    images = {name: _image(*picture) for name, picture in pictures.items()}
+    if curves := images.pop("rounds", ""):
+        parts.append(f"<figure><h2>{escape(pictures['rounds'][0])}</h2>{curves}</figure>")
+    parts.append(f"<p class='muted'>{escape(LEGEND)}</p>")
+    parts += [
+        _folded(one.measure.name, _html_table(one.measure.name, written_lines(one, escape, "<b>{}</b>")))
+        for one in tables
+    ]
+    parts += [_folded(pictures[name][0], image) for name, image in images.items()]
     if failures:
         failed = "\n".join(f"{row['command']}\n    {row['failure']}" for row in failures)
         parts.append(f"<section><h2>Failed</h2><pre>{escape(failed)}</pre></section>")
@@ -295,12 +286,6 @@ def _over_grid(entries: Sequence[TableEntry], measure: Measure) -> str:
     return (measure.shown(fmean(known)) if known else "–") + missing
 
 
-def _lines(table: MeasureTable) -> list[list[str]]:
-    lines = [[table.of, *table.columns]] + [[name] for name in table.lines]
-    written = [written_entries(table, entries, escape, "<b>{}</b>") for entries in table.lines.values()]
-    return [[*map(escape, line), *more] for line, more in zip(lines, ([], *written), strict=True)]
-
-
 def _html_table(title: str, lines: Sequence[Sequence[str]]) -> str:
     """lines: of HTML, the head first; the first of each line names it."""
     (first, *others), *rows = lines
@@ -312,10 +297,9 @@ def _html_table(title: str, lines: Sequence[Sequence[str]]) -> str:
     return f"<div class=scroll role=region tabindex=0 aria-label='{escape(title)}'>{table}</div>"
 
 
-def _html_figure(title: str, svg: bytes) -> str:
+def _image(title: str, svg: bytes) -> str:
     on_any_paper = svg.replace(b"<svg ", b'<svg style="color-scheme:light dark" ', 1)
-    source = f"data:image/svg+xml;base64,{base64.b64encode(on_any_paper).decode()}"
-    return f"<figure><h2>{escape(title)}</h2><img alt='{escape(title)}' src='{source}'></figure>"
+    return f"<img alt='{escape(title)}' src='data:image/svg+xml;base64,{base64.b64encode(on_any_paper).decode()}'>"
 
 
 def _folded(title: str, content: str) -> str:

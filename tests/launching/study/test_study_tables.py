@@ -44,7 +44,7 @@ def test_what_won_is_the_method_with_the_best_places_by_the_mean() -> None:
         ["poor", "3.0", "0.1000 (1 missing)", "1.5 kB", "2.0 s"],
     ]
     text = markdown(tables([{**row, "mcg": 0.1, "cgs": 0.2} for row in given], ["protocol", "split", "seed"]), "t")
-    assert "(MCG): a peer's figure less that of its training alone" in text
+    assert "(MCG): a peer's figure less that when alone" in text
     assert "(CGS): its deviation over the peers" in text
     assert ranking(tables(rows(one=[None]), ["protocol", "seed"])) == []
 
