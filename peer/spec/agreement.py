@@ -124,7 +124,7 @@ def user_code(content: Mapping[str, Any]) -> list[str]:
 
 
 def _names(content: Mapping[str, Any]) -> Iterator[str]:
-    for key in ("protocol", "model", "task"):
+    for key in ("protocol", "model", "task", "wire"):
         yield from _name(content.get(key))
     yield from filter(_is_text, _entries(_block(content.get("task")).get("judged_by")))
     yield from _name(_block(content.get("protocol")).get("like"))

@@ -20,12 +20,13 @@ from peer.learning.data.sources import Source
 from peer.learning.model.layout import ModelPart
 from peer.learning.model.model import Model
 from peer.learning.training.phase import Phase
-from peer.plugins import describe_error, is_installed
+from peer.network.wire.codec import CodedBlock
+from peer.plugins import describe_error, is_installed, user_input_errors
 from peer.protocols.base import Init, Protocol, ResourceSource
 from peer.protocols.declarations import Record, Share
 from peer.protocols.registry import suited
 from peer.spec.agreement import CHANGEABLE, NOT_COMPARED
-from peer.spec.blocks import LabelFlip, why_no_ports
+from peer.spec.blocks import Coded, LabelFlip, why_no_ports
 from peer.topology import Graph, unreachable_pair, unreachable_pair_problem
 
 if TYPE_CHECKING:
@@ -372,8 +373,13 @@ def _check_names(told: str, names: Any) -> None:
         raise ValueError(f"{told} {names!r}, and must be a tuple of names in `peer.state`, such as `('weights',)`")
 
 
-def check_learnt(spec: "Spec", model: Model) -> None:
-    """Raises InputError if a phase trains a part of the model that has nothing trainable."""
+def check_model(spec: "Spec", model: Model) -> None:
+    """Raises InputError if a phase trains a part of the model that has nothing trainable, or if a user's codec cannot
+    encode a part of that size."""
+    if isinstance(spec.wire, Coded):
+        for size in filter(None, (model.sizes["extractor"], model.sizes["head"])):
+            with user_input_errors(f"`{spec.wire.name}` fails on {size} values"):
+                CodedBlock(size, spec.wire.codec).rehearse()
     for phase in spec.protocol.local():
         if phase.epochs and not model.trainable(phase.part):
             raise InputError(
