@@ -163,6 +163,7 @@ CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
     "most of a vector": (content(wire={"kind": "top-k", "share": 0.9}), "less than or equal to 0.5"),
     "top-k of a mean": (protocol("fedavg") | {"wire": "top-k"}, "the mean of `model` needs all; write"),
     "top-k of a token": (protocol("fedisp") | {"wire": "top-k"}, "`model` is handed on as a whole"),
+    "codec by its name alone": (content(wire="json:dumps"), "not a subclass of peer.Codec"),
     "codec without a name": (content(wire="codec"), "`wire` wants a `name`"),
     "codec that nobody brings": (content(wire={"kind": "codec", "name": "qsgd"}), "unknown wire `qsgd`; known: module"),
     "codec that is none": (content(wire={"kind": "codec", "name": "json:dumps"}), "not a subclass of peer.Codec"),

@@ -68,7 +68,7 @@ class CodedBlock(NamedTuple):
         if not isinstance(found, Tensor) or found.dtype != torch.float32 or found.shape != (self.size,):
             raise ValueError(f"`decode` gives something else than {self.size} float32 values")
         if not bool(torch.isfinite(found).all()):
-            raise ValueError("its values are not finite")
+            raise ValueError("`decode` gives values that are not finite")
         return found
 
     def rehearse(self) -> None:

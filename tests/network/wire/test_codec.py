@@ -49,7 +49,7 @@ WRONG = {
     "exits": (b"\0\0\0\0\2", "`decode` raises SystemExit$"),
     "too many values": (b"\0\0\0\0\3", "something else than 9 float32 values"),
     "other values": (b"\0\0\0\0\4", "something else than 9 float32 values"),
-    "not finite": (b"\0\0\x80\x7f\x05", "its values are not finite"),
+    "not finite": (b"\0\0\x80\x7f\x05", "`decode` gives values that are not finite"),
 }
 
 
@@ -89,7 +89,7 @@ def test_what_arrives_cannot_be_changed_by_decoding_it() -> None:
     ("codec", "why"),
     [
         (Forgetful(), "`encode` gives other bytes the second time; draw from its `generator` alone"),
-        (Dividing(), "its values are not finite"),
+        (Dividing(), "`decode` gives values that are not finite"),
         (Short(), r"`encode` gives torch.uint8 \(13,\); by `length` it is torch.uint8 \(9,\)"),
         (Endless(), "`length` gives 4.5 for 9 values; it is a whole number from 1 up"),
     ],
