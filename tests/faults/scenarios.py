@@ -202,6 +202,7 @@ HEALING = {
             keys=BYPASS | {"faulty_members": 2},
             signed=True,
         ),
+        Scenario("signed codec", {"name": "gossip-sgd"}, 4, 10, BYPASS | {"wire": STEPS}, signed=True),
         Scenario("healing three", {"name": "fedavg", "epochs": 1}, peers=3, rounds=12, keys=BYPASS),
     )
 }
