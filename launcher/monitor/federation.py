@@ -10,6 +10,7 @@ Peers that were started elsewhere are polled instead: `polled_federation.py`.
 """
 
 import os
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -272,6 +273,7 @@ class PeerView:
 
 OUTSIDE = ("lost", "expelled", "returning")
 """What peers do that are no members of the view."""
+RECENT = 3
 REMIND_SECONDS = 60.0
 """Seconds after which a decision that waits for members is reported again; this doubles with each report."""
 News = tuple[str, Event]
@@ -287,6 +289,8 @@ class FederationView:
         self.peers = {id: PeerView(id) for id in ids}
         self.applied = 0
         """How many events were taken in so far: shows whether anything is new."""
+        self.recent = deque[str](maxlen=RECENT)
+        """The newest of what happened, each a line for a person."""
         self._later: list[View] = []
         """The views after the first that were reported."""
         self._remaining = Remaining()
@@ -305,7 +309,9 @@ class FederationView:
         self._remaining.see(self.round, now)
         works = any(peer.state in ("training", "evaluating") for peer in self.peers.values())
         overdue = [] if self.ending else [peer.overdue(now, works) for peer in self.present]
-        return told + [printable(line) for line in overdue if line]
+        told += [printable(line) for line in overdue if line]
+        self.recent.extend(told)
+        return told
 
     def apply(self, news: Iterable[News]) -> list[str]:
         """Take in some news; return what a person should be told of them."""

@@ -231,7 +231,7 @@ class Supervisor:
             view.end("restarting")
             view.restarts = restarts.total
             self.restarts += 1
-            self.run.say(f"{self._exit_message(id, code)}\n{id}: restarting in {delay:g} s")
+            self._tell_end(id, code, f"{id}: restarting in {delay:g} s")
             await asyncio.sleep(delay)
 
     def _ended(self, id: str, code: int) -> None:
@@ -245,10 +245,14 @@ class Supervisor:
         else:
             view.end("failed")
             so = "; the others continue without it" if self._goes_on() else "; stopping the run"
-            self.run.say(f"{self._exit_message(id, code)}\n{id} will not be restarted{so}")
+            self._tell_end(id, code, f"{id} will not be restarted{so}")
             last = (view.failure or " ".join(last_lines(self.run.files.log(id), 1))).removeprefix("dfl-peer: ")
             ended = id if code == WRONG_INPUT else f"{id} {exit_words(code)}"
             self._failures.append(f"{ended}: {last}" if last else f"{id} {exit_words(code)}")
+
+    def _tell_end(self, id: str, code: int, then: str) -> None:
+        self.run.say(f"{self._exit_message(id, code)}\n{then}")
+        self.federation.recent.extend((f"{id} {exit_words(code)}", then))
 
     def _take_refusal(self) -> None:
         """Count a peer whose data differ from a neighbour's as one that has ended with wrong input."""
