@@ -63,7 +63,7 @@ def _protocol(spec: "Spec") -> Iterator[str]:
     if len(spec.ring) < protocol.min_peers:
         yield (
             f"`{protocol.name}` needs at least {protocol.min_peers} peers and the ring has {len(spec.ring)}; add "
-            f"peers, or choose a protocol that goes with fewer: {suited(spec.task, len(spec.ring))}"
+            f"peers, or choose a protocol that goes with fewer: {', '.join(suited(spec.task, len(spec.ring)))}"
         )
     # Where the ring is put in another order, any two may become neighbours.
     graph = "complete" if protocol.reorders else protocol.graph
@@ -136,7 +136,7 @@ def _classes(spec: "Spec") -> Iterator[str]:
         own = "give it `kinds` and `mix`, or " if ":" in task.name and lacking != "classes" else ""
         yield (
             f"`{protocol.name}` goes by {lacking}, and the task `{task.name}` has none; {own}choose a protocol that "
-            f"does not: {suited(task, len(spec.ring))}"
+            f"does not: {', '.join(suited(task, len(spec.ring)))}"
         )
     if not task.has_classes:
         for what, hint in _by_classes(spec):
@@ -393,10 +393,14 @@ def check_model(spec: "Spec", model: Model) -> None:
         )
 
 
+def _goes_by_mix(protocol: Protocol | type[Protocol]) -> bool:
+    return "kinds" in {record.size for record in protocol.records}
+
+
 def check_mix(spec: "Spec", mix: NDArray[np.float64], id: str) -> None:
     """Raises InputError if a protocol needs a peer's mix of targets and it is not known, (0,)."""
-    if not len(mix) and any(record.size == "kinds" for record in spec.protocol.records):
-        instead = suited(spec.task, len(spec.ids))
+    if not len(mix) and _goes_by_mix(spec.protocol):
+        instead = ", ".join(name for name, one in suited(spec.task, len(spec.ids)).items() if not _goes_by_mix(one))
         raise InputError(
             f"`{spec.protocol.name}` goes by each peer's mix of targets, and that of {id} is not known: data of its "
             "own take `task: {name: regression, edges: [...]}`, and of a torch data set no targets are read before; "
