@@ -95,7 +95,7 @@ class Statistics(Protocol):
                 found = torch.where(missing > 0, torch.nan, values)
             if not peer.task.has_classes and batch.targets.is_floating_point() and batch.targets.ndim < 3:
                 found = torch.cat([found, batch.targets.reshape(len(found), -1).double()], 1)
-            parts.append(found)
+            parts.append(of_samples(found, len(batch.positions)))
         columns = torch.cat(parts).cpu()
         if columns.shape[1] > self.most_columns:
             raise InputError(
@@ -187,6 +187,13 @@ def classes_of(peer: Peer) -> Tensor:
     if not 0 < count <= MOST_CLASSES:
         return torch.zeros(0, dtype=torch.float64)
     return torch.bincount(peer.data.labels.cpu(), minlength=count).double()
+
+
+def of_samples(rows: Tensor, samples: int) -> Tensor:
+    """(samples, columns): the mean of each sample's rows, of which several crops have several."""
+    if len(rows) == samples:
+        return rows
+    return torch.stack([one.mean(0) for one in rows.tensor_split(samples)])
 
 
 def numbers_of(inputs: object) -> Tensor:

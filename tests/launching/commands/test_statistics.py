@@ -118,6 +118,50 @@ def test_neither_a_liar_nor_one_sample_moves_the_bins_by_a_little() -> None:
         assert float((moved - edges).abs().max()) <= 16
 
 
+CROPPED = """
+import torch
+from peer.learning.tasks import Segmentation
+
+class OneByOne(Segmentation):
+    name: str
+    evaluation_batch = 1
+
+class Scans(torch.utils.data.Dataset):
+    def __len__(self):
+        return 60
+    def __getitem__(self, at):
+        return [torch.full((1, 4, 4), at + crop) for crop in (0.0, 1.0)]
+
+def scans():
+    return Scans(), Scans()
+
+def collate(samples):
+    x = torch.cat([torch.stack(one) for one in samples])
+    return x, torch.zeros(len(x), 4, 4, dtype=torch.int64)
+
+def net(shape, classes):
+    return torch.nn.Conv2d(1, classes, 1)
+"""
+
+
+@pytest.mark.parametrize("task", ["segmentation", "cropped:OneByOne"])
+def test_several_crops_of_one_sample_are_one_sample(
+    task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cropped.py").write_text(CROPPED)
+    data = {"name": "cropped:scans", "collate": "cropped:collate", "classes": 2}
+    spec = {"rounds": 1, "task": task, "data": data, "model": {"name": "cropped:net", "head": ["bias"]}}
+    for smallest, samples in ((5, 30), (31, None)):
+        protocol = {"name": "extras.statistics:Statistics", "smallest": smallest}
+        (tmp_path / "f.yaml").write_text(json.dumps(spec | {"protocol": protocol}))
+        federate(tmp_path / "f.yaml", tmp_path / str(smallest), peers=2)
+        found = told(tmp_path / str(smallest), capsys)
+        assert [one["samples"] for one in found if "class" in one] == [samples, samples]
+        means = [one["mean"] for one in found if one.get("column") == "channel 0, mean"]
+        assert [mean is None for mean in means] == [samples is None] * 2
+        assert samples is None or np.mean(means) == pytest.approx(30), "of 0 to 59, and of their crops 0.5 more"
+
+
 class Site:
     """As much of a peer as reads what others tell."""
 
