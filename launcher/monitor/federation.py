@@ -117,6 +117,8 @@ PATIENCE_SECONDS = 5.0
 """Seconds that a peer may wait for another before a person is told."""
 ENDED = ("done", "left", "failed", "stopped", "restarting", "no answer")
 """States in which there is no process, or none that can be asked."""
+BEFORE_ROUNDS = ("starting", "joining")
+"""States of a peer that reads its data, or has not met its neighbours; one that is taken up is "starting", too."""
 
 
 @dataclass
@@ -383,13 +385,13 @@ class FederationView:
         return printable(f"the certificate of {soon[0][1]} {expiry_words(soon[0][0], now)}{more}")
 
     @property
-    def refusal(self) -> tuple[str, Awaited] | None:
-        """A peer that a neighbour refuses over its data, where neither has begun, and the neighbour; None without any.
-        In a later view the others may go on without it."""
-        joining = [] if self.view.number else [peer for peer in self.peers.values() if peer.state == "joining"]
+    def refusals(self) -> Sequence[tuple[str, Awaited]]:
+        """Peers that a neighbour refuses over its data, where neither has begun, each with the neighbour; two refuse
+        each other once. In a later view the others may go on without them."""
+        joining = [] if self.view.number else [peer for peer in self.peers.values() if peer.state in BEFORE_ROUNDS]
         waits = {peer.id: peer.waits["join"].awaited for peer in joining if "join" in peer.waits}
-        refused = ((id, one) for id, awaited in waits.items() for one in awaited if MAKE_ALIKE_HINT in one.reason)
-        return next(((id, one) for id, one in refused if one.id in waits), None)
+        refused = [(id, one) for id, awaited in waits.items() for one in awaited if MAKE_ALIKE_HINT in one.reason]
+        return [*{frozenset((id, one.id)): (id, one) for id, one in refused[::-1] if one.id in waits}.values()][::-1]
 
     def _take_shortages(self, news: Iterable[News]) -> list[str]:
         """Report that too few members are left to decide, as each of those says: once, then at growing intervals."""
