@@ -196,9 +196,11 @@ def parser() -> argparse.ArgumentParser:
     add = command("tasks", "commands.protocols", "list the tasks, and what installed packages bring")
     add("--json", action="store_true", help="as JSON")
 
-    add = command("new", "commands.new", "write the first version of custom code, with its test")
+    add = command("new", "commands.new", "write a federation for a table, or first code of your own with its test")
     add("kind", choices=KINDS, help="what it is to be")
-    add("name", metavar="NAME", help="of the module, such as my_ring")
+    add("name", metavar="NAME", help="of the module, such as my_ring; for a federation a table, such as patients.csv")
+    add("--label", metavar="COLUMN", help="of a table: what is to be predicted (default: a guess)")
+    add("--peers", type=int, default=3, metavar="N", help="of a federation (default: 3)")
     add("--out", type=Path, default=Path("."), metavar="DIR", help="output directory (default: here)")
 
     add = command("completion", completion_command, "let a shell complete this command line")
