@@ -11,6 +11,7 @@ import pytest
 from sklearn import metrics as sklearn
 
 from launcher.cli import main
+from peer.learning.randomness import derive
 from peer.learning.tasks import Classification, Regression, Segmentation
 from peer.learning.training.evaluation import EvaluationPass, intervals
 from peer.runtime.in_process import federate
@@ -90,6 +91,27 @@ def test_the_figures_can_be_made_again_from_the_predictions(run: Path) -> None:
         assert one["auroc"] == pytest.approx(sklearn.roc_auc_score(target == number, shares[:, number]))
     for name, (low, high) in told["final"]["intervals"].items():
         assert low <= told["figures"][name] <= high
+
+
+def test_each_class_has_the_intervals_of_the_same_resamples(run: Path) -> None:
+    final = json.loads((run / "peer0" / "result.json").read_text())["final"]
+    known = table(run / "peer0" / "predictions.csv")
+    true, said, scores = known["target"] == 0, known["answer"] == 0, known["output 0"]
+    rng = np.random.default_rng(derive(42, "intervals"))
+    drawn = [rng.integers(len(true), size=len(true)) for _ in range(200)]
+    figures = {
+        "sensitivity": lambda at: sklearn.recall_score(true[at], said[at]),
+        "specificity": lambda at: sklearn.recall_score(~true[at], ~said[at]),
+        "precision": lambda at: sklearn.precision_score(true[at], said[at], zero_division=np.nan),
+        "f1": lambda at: sklearn.f1_score(true[at], said[at]),
+        "auroc": lambda at: sklearn.roc_auc_score(true[at], scores[at]),
+        "average-precision": lambda at: sklearn.average_precision_score(true[at], scores[at]),
+    }
+    assert [*final["class_intervals"]] == [*final["classes"]] == [*"0123456789"]
+    assert final["class_intervals"]["0"].keys() == figures.keys()
+    for name, figure in figures.items():
+        expected = np.nanpercentile([figure(at) for at in drawn], [2.5, 97.5])
+        assert final["class_intervals"]["0"][name] == pytest.approx(expected), name
 
 
 def test_a_regression_has_each_samples_own_figures(tmp_path: Path) -> None:
@@ -179,7 +201,9 @@ def test_each_label_has_its_figures(tmp_path: Path) -> None:
         assert one["precision"] == pytest.approx(sklearn.precision_score(true, said))
         assert one["f1"] == pytest.approx(sklearn.f1_score(true, said))
         assert one["auroc"] == pytest.approx(sklearn.roc_auc_score(true, known[f"output {label}"]))
-    assert final["classes"]["2"]["sensitivity"] is None
+    assert final["classes"]["2"]["sensitivity"] is final["class_intervals"]["2"]["sensitivity"] is None
+    low, high = final["class_intervals"]["1"]["sensitivity"]
+    assert low < final["classes"]["1"]["sensitivity"] < high
 
 
 def test_summary_and_report_tell_of_each_organ(
@@ -201,6 +225,7 @@ def test_summary_and_report_tell_of_each_organ(
 
 SHAPES = """
 import torch
+from peer.learning.randomness import derive
 from peer.learning.tasks import Segmentation, Regression
 class Rows(torch.utils.data.Dataset):
     def __init__(self, sizes):
@@ -324,6 +349,9 @@ def test_summary_and_report_tell_of_it_and_of_none_where_none_was_asked(
     peer = json.loads((tmp_path / "summary.json").read_text())["per_peer"][0]
     low, high = peer["final"]["intervals"]["auroc"]
     assert f"peer0: auroc {peer['figures']['auroc']:.4f} ({low:.4f} to {high:.4f})" in said
+    low, high = peer["final"]["class_intervals"]["0"]["sensitivity"]
+    told = f"0 {peer['final']['classes']['0']['sensitivity']:.4f} ({low:.4f} to {high:.4f})"
+    assert f"peer0, sensitivity of each class: {told}" in said
     assert main(["report", str(run), "--out", str(tmp_path / "page.html"), "--csv"]) == 0
     rows = [*csv.DictReader((tmp_path / "page" / "confusion.csv").read_text().splitlines())]
     assert sum(int(row["samples"]) for row in rows) == 2 * len(table(run / "peer0" / "predictions.csv")["sample"])
