@@ -24,7 +24,7 @@ from peer.learning.model.model import Model
 from peer.learning.randomness import derive, draw_from, generators_in, global_stream, sample_streams
 from peer.learning.tasks import Classification, Multilabel, Task
 from peer.learning.training import metrics
-from peer.learning.training.metrics import CLASS_FIGURES, Float64, Judged
+from peer.learning.training.metrics import Float64, Judged
 from peer.plugins import UserCodeError, user_code_errors
 
 EVALUATION_BATCH = 256
@@ -56,7 +56,7 @@ class EvaluationPass:
         """The figures of each class, by number and name, NaN where one is not defined; none if the task fails."""
         with suppress(UserCodeError), user_code_errors(self.task.name):
             found: Mapping[str, Any] = (
-                self.judged.of_classes(*CLASS_FIGURES, among=among)
+                self.judged.of_classes(among)
                 if self.judged
                 else self.task.of_classes(torch.from_numpy(self.rows[among].sum(0)))
             )
@@ -225,11 +225,12 @@ class Predictions:
 
     def table(self, measured: EvaluationPass, names: Sequence[str]) -> str:
         """A line of CSV for each sample, in the order of the test set; a task without classes has its figures of that
-        sample alone, too. names: of the classes, if they have any."""
+        sample alone, too. names: of the classes or labels, if they have any."""
         made = {"sample": np.arange(len(measured.rows))[:, None], **self.columns}
         heads = list[str]()
         for name, values in made.items():
-            named = names if name == "output" and len(names) == values.shape[1] else range(values.shape[1])
+            each = len(names) == values.shape[1] and (name == "output" or isinstance(self._task, Multilabel))
+            named = names if each else range(values.shape[1])
             heads += [name] if values.shape[1] == 1 else [f"{name} {one}" for one in named]
         alone = () if measured.task.has_classes else [figure.name for figure in measured.task.figures]
         text = io.StringIO()

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 Real = NDArray[np.floating[Any] | np.integer[Any]]
 Float64 = NDArray[np.float64]
-Int64 = NDArray[np.int64]
 BLOCK = 1 << 22
 """Values of all peers that are sorted at a time."""
 
@@ -101,18 +100,18 @@ def matched_accuracy(recall: Float64, proportions: Real) -> float | None:
 CALIBRATION_BINS = 15
 
 
-def auroc(held: Int64, alike: Int64) -> float:
+def auroc(held: Real, alike: Real) -> float:
     """Area under the ROC curve: the share of pairs of a positive and a negative sample in which the positive has the
     higher score, ties counting half; NaN without one of both. Both arguments (scores,): how many samples with each
     score, ascending, are positive, and how many there are."""
-    positive, negative = int(held.sum()), int((alike - held).sum())
+    positive, negative = held.sum(), (alike - held).sum()
     if not (positive and negative):
         return np.nan
     ranks = np.cumsum(alike) - (alike - 1) / 2
     return float(((ranks * held).sum() - positive * (positive + 1) / 2) / (positive * negative))
 
 
-def average_precision(held: Int64, alike: Int64) -> float:
+def average_precision(held: Real, alike: Real) -> float:
     """Σ_k (R_k − R_{k−1})·P_k over the thresholds k, each score once, descending, with precision P and recall R; NaN
     without a positive sample. Both arguments as of `auroc`."""
     if not held.any():
@@ -131,9 +130,6 @@ def calibration_error(confidence: Float64, correct: NDArray[np.bool_]) -> float:
     return float(np.abs(right - sure).sum() / len(confidence))
 
 
-CLASS_FIGURES = ("sensitivity", "specificity", "precision", "f1", "auroc", "average-precision")
-
-
 @dataclass(frozen=True)
 class Judged:
     """What a classifier says of samples: its scores, (n, classes); the true classes and those that it says, one-hot,
@@ -148,45 +144,38 @@ class Judged:
         which it is defined. NaN where it is defined for none."""
         if name == "calibration-error":
             return calibration_error(self.scores.max(1), np.any(self.true & self.said, axis=1))
-        (of_classes,) = self.of_classes("sensitivity" if name == "balanced-accuracy" else name).values()
+        figures = self.of_classes(ranked=name in ("auroc", "average-precision"))
+        of_classes = figures["sensitivity" if name == "balanced-accuracy" else name]
         if len(of_classes) == 2 and name != "balanced-accuracy":
             return float(of_classes[1])
         known = of_classes[~np.isnan(of_classes)]
         return float(known.mean()) if len(known) else np.nan
 
-    def of_classes(self, *names: str, among: Int64 | slice = slice(None)) -> dict[str, Float64]:
-        """Those figures of each class against all others, (classes,) each, on the samples at some positions; NaN where
-        one is not defined."""
+    def of_classes(self, among: NDArray[np.int64] | slice = slice(None), ranked: bool = True) -> dict[str, Float64]:
+        """Each figure of each class against all others, (classes,), on the samples at some positions; NaN where it is
+        not defined. ranked: also those for which samples are sorted by their scores."""
         true, said = self.true[among], self.said[among]
         held, found, hits = true.sum(0), said.sum(0), (true & said).sum(0)
         absent = len(true) - held
         shares = {
-            "sensitivity": (hits, held),
-            "specificity": (absent - (found - hits), absent),
-            "precision": (hits, found),
-            "f1": (2 * hits, np.where(held > 0, held + found, 0)),
+            "sensitivity": _ratio(hits, held),
+            "specificity": _ratio(absent - (found - hits), absent),
+            "precision": _ratio(hits, found),
+            "f1": _ratio(2 * hits, np.where(held > 0, held + found, 0)),
         }
-        ranked = {"auroc": auroc, "average-precision": average_precision}
+        if not ranked:
+            return shares
         times = np.bincount(np.arange(len(self.true))[among], minlength=len(self.true))
-        counts = [
-            (np.add.reduceat(times[order] * positive, starts), np.add.reduceat(times[order], starts))
-            for order, positive, starts in (self._in_order if ranked.keys() & {*names} else ())
-        ]
-        return {
-            name: np.array([ranked[name](*one) for one in counts]) if name in ranked else _ratio(*shares[name])
-            for name in names
-        }
+        counts = [(np.bincount(place, times * true), np.bincount(place, times)) for place, true in self._places]
+        areas = {"auroc": auroc, "average-precision": average_precision}
+        return shares | {name: np.array([area(*one) for one in counts]) for name, area in areas.items()}
 
     @cached_property
-    def _in_order(self) -> list[tuple[Int64, NDArray[np.bool_], Int64]]:
-        """Of each class the samples by their scores, ascending, whether they are of it, and where another score
-        begins; none if a score is NaN. Sorted once, however often samples are drawn."""
-        made = []
-        for scores, true in zip(self.scores.T, self.true.T, strict=True):
-            order = np.argsort(scores, kind="stable")[: 0 if np.isnan(scores).any() else None]
-            begins = np.append(True, scores[order][1:] != scores[order][:-1])[: len(order)]
-            made.append((order, true[order], np.flatnonzero(begins)))
-        return made
+    def _places(self) -> list[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+        """Of each class the number of each sample's score among the different ones, ascending, and whether the sample
+        is of it; none is if a score is NaN. Sorted once, however often samples are drawn."""
+        known = zip(self.scores.T, (self.true & ~np.isnan(self.scores).any(0)).T, strict=True)
+        return [(np.unique(scores, return_inverse=True)[1], true) for scores, true in known]
 
     @property
     def confusion(self) -> tuple[tuple[int, ...], ...]:

@@ -11,6 +11,7 @@ import pytest
 from sklearn import metrics as sklearn
 
 from launcher.cli import main
+from peer import load_model
 from peer.learning.randomness import derive
 from peer.learning.tasks import Classification, Regression, Segmentation
 from peer.learning.training.evaluation import EvaluationPass, intervals
@@ -137,6 +138,13 @@ import numpy as np
 import torch
 def net(shape, classes):
     return torch.nn.Conv2d(1, 8, 3, padding=1), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Conv2d(8, classes, 1))
+class Named(torch.nn.Sequential):
+    class_names = ["small", "large"]
+def named(shape, classes):
+    return Named(torch.nn.Linear(4, classes))
+def sizes():
+    x = np.random.default_rng(0).normal(size=(90, 4)).astype("float32")
+    return x, (x[:, 0] > 0).astype(int)
 def organs():
     rng = np.random.default_rng(0)
     y = np.repeat(rng.integers(0, 3, (60, 4, 4)), 2, 1).repeat(2, 2)
@@ -154,7 +162,8 @@ def organs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "final_organs.py").write_text(ORGANS)
     (folder / "f.yaml").write_text(
         "rounds: 2\nprotocol: {name: fedavg, lr: 0.2, epochs: 3}\ntask: segmentation\nmodel: 'final_organs:net'\n"
-        "data: {name: 'final_organs:organs', classes: 4}\nfinal_evaluation: {resamples: 400}\n"
+        "data: {name: 'final_organs:organs', class_names: [nothing, liver, spleen, lung]}\n"
+        "final_evaluation: {resamples: 400}\n"
     )
     federate(folder / "f.yaml", folder / "run", peers=2)
     return folder / "run"
@@ -163,12 +172,12 @@ def organs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_each_organ_has_its_figures_and_intervals(organs: Path) -> None:
     told = json.loads((organs / "peer0" / "result.json").read_text())
     classes, spans = told["final"]["classes"], told["final"]["class_intervals"]
-    assert [*classes] == [*spans] == ["0", "1", "2", "3"]
-    assert classes["3"] == spans["3"] == {"dice": None, "iou": None}  # it neither occurs nor is found
+    assert [*classes] == [*spans] == ["nothing", "liver", "spleen", "lung"]
+    assert classes["lung"] == spans["lung"] == {"dice": None, "iou": None}  # it neither occurs nor is found
     for name in ("dice", "iou"):
-        known = [classes[one][name] for one in "012"]
+        known = [classes[one][name] for one in ("nothing", "liver", "spleen")]
         assert told["figures"][name] == pytest.approx(np.mean(known))
-        assert all(spans[one][name][0] < classes[one][name] < spans[one][name][1] for one in "012")
+        assert all(spans[one][name][0] < classes[one][name] < spans[one][name][1] for one in [*classes][:3])
     assert told["final"]["confusion"] == []
 
 
@@ -188,22 +197,37 @@ def test_an_interval_of_a_class_is_that_of_the_resampled_sums() -> None:
 
 def test_each_label_has_its_figures(tmp_path: Path) -> None:
     (tmp_path / "final_flags.py").write_text(ORGANS)
-    spec = "rounds: 3\nprotocol: {name: fedavg, lr: 0.5}\ntask: multilabel\ndata: {name: 'final_flags:flags'}\n"
+    spec = "rounds: 3\nprotocol: {name: fedavg, lr: 0.5}\ntask: multilabel\n"
+    spec += "data: {name: 'final_flags:flags', class_names: [fever, cough, rash]}\n"
     (tmp_path / "f.yaml").write_text(spec + "final_evaluation: {predictions: true, resamples: 100}\n")
     federate(tmp_path / "f.yaml", tmp_path / "run", peers=2)
     final = json.loads((tmp_path / "run/peer0/result.json").read_text())["final"]
     known = table(tmp_path / "run/peer0/predictions.csv")
-    assert [*final["classes"]] == ["0", "1", "2"]
+    assert [*final["classes"]] == ["fever", "cough", "rash"]
     assert final["confusion"] == []
-    for label in ("0", "1"):
+    for label in ("fever", "cough"):
         true, said, one = known[f"target {label}"], known[f"answer {label}"], final["classes"][label]
         assert one["sensitivity"] == pytest.approx(sklearn.recall_score(true, said))
         assert one["precision"] == pytest.approx(sklearn.precision_score(true, said))
         assert one["f1"] == pytest.approx(sklearn.f1_score(true, said))
         assert one["auroc"] == pytest.approx(sklearn.roc_auc_score(true, known[f"output {label}"]))
-    assert final["classes"]["2"]["sensitivity"] is final["class_intervals"]["2"]["sensitivity"] is None
-    low, high = final["class_intervals"]["1"]["sensitivity"]
-    assert low < final["classes"]["1"]["sensitivity"] < high
+    assert final["classes"]["rash"]["sensitivity"] is final["class_intervals"]["rash"]["sensitivity"] is None
+    low, high = final["class_intervals"]["cough"]["sensitivity"]
+    assert low < final["classes"]["cough"]["sensitivity"] < high
+
+
+def test_a_model_may_name_its_classes_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "final_sizes.py").write_text(ORGANS)
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = "rounds: 1\nprotocol: fedavg\nmodel: {name: 'final_sizes:named', head: ['0.*']}\ndata: 'final_sizes:sizes'\n"
+    (tmp_path / "f.yaml").write_text(spec + "final_evaluation: {predictions: true, resamples: 100}\n")
+    federate(tmp_path / "f.yaml", tmp_path / "run", peers=2)
+    assert [*json.loads((tmp_path / "run/peer0/result.json").read_text())["final"]["classes"]] == ["small", "large"]
+    known = table(tmp_path / "run/peer0/predictions.csv")
+    assert [*known] == ["sample", "target", "answer", "output small", "output large"]
+    model = load_model(tmp_path / "run/peer0/model.safetensors", user_model="final_sizes:named")
+    x = np.random.default_rng(1).normal(size=(9, 4))
+    assert model.predict(x, names=True) == [["small", "large"][one] for one in model.predict(x).tolist()]
 
 
 def test_summary_and_report_tell_of_each_organ(
@@ -213,14 +237,14 @@ def test_summary_and_report_tell_of_each_organ(
     said = " ".join(capsys.readouterr().out.split())
     assert main(["summary", str(organs), "--out", str(tmp_path / "summary.json")]) == 0
     final = json.loads((tmp_path / "summary.json").read_text())["per_peer"][1]["final"]
-    low, high = final["class_intervals"]["2"]["dice"]
-    assert f"2 {final['classes']['2']['dice']:.4f} ({low:.4f} to {high:.4f})" in said
-    assert "peer1, dice of each class: 0 " in said
+    low, high = final["class_intervals"]["spleen"]["dice"]
+    assert f"spleen {final['classes']['spleen']['dice']:.4f} ({low:.4f} to {high:.4f})" in said
+    assert "peer1, dice of each class: nothing " in said
     assert main(["report", str(organs), "--out", str(tmp_path / "page.html"), "--csv"]) == 0
     assert "Each class: dice" in (tmp_path / "page.html").read_text()
     rows = [*csv.DictReader((tmp_path / "page" / "final.csv").read_text().splitlines())]
-    (row,) = (one for one in rows if (one["peer"], one["class"], one["figure"]) == ("peer1", "2", "dice"))
-    assert [float(row[name]) for name in ("value", "low", "high")] == [final["classes"]["2"]["dice"], low, high]
+    (row,) = (one for one in rows if (one["peer"], one["class"], one["figure"]) == ("peer1", "spleen", "dice"))
+    assert [float(row[name]) for name in ("value", "low", "high")] == [final["classes"]["spleen"]["dice"], low, high]
 
 
 SHAPES = """
