@@ -12,7 +12,7 @@ from launcher.headline import Headline
 from launcher.history import EventKind
 from launcher.page.charts import titled
 from launcher.page.document import Card, Definition, PrivacyWords, ReportDocument, Row, RunPart, State, Verdict
-from launcher.page.final_evaluation import confusion_rows, final_rows
+from launcher.page.final_evaluation import confusion_rows, final_rows, judged_classes
 from launcher.page.learning_curves import peer_round_rows, round_rows
 from launcher.page.ring import edge_rows, line_rows, mixes, sector_rows
 from launcher.page.run_data import RunData
@@ -205,6 +205,7 @@ def _run_part(data: RunData, label: str, tables: Mapping[str, list[Row]], left_o
         ring_cost=data.ring_cost,
         moments_left_out=left_out,
         classes=[*next(iter(mixes(data).values()), {})],
+        judged_classes=judged_classes(data.summary) if data.summary else (),
     )
 
 

@@ -2,12 +2,14 @@
 
 import csv
 import json
+import re
 import sys
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+from report_pages import document
 from sklearn import metrics as sklearn
 
 from launcher.cli import main
@@ -347,12 +349,12 @@ def test_a_closer_look_can_be_stopped() -> None:
     "final",
     [
         {"intervals": {f"f{number}": None for number in range(100)}},
-        {"intervals": {}, "classes": {str(number): {} for number in range(30)}},
+        {"intervals": {}, "classes": {str(number): {} for number in range(101)}},
         {"intervals": {}, "classes": {"liver": {"dice": 1e200}}},
-        {"intervals": {}, "class_intervals": {str(number): {} for number in range(30)}},
+        {"intervals": {}, "class_intervals": {str(number): {} for number in range(101)}},
         {"intervals": {}, "class_intervals": {"liver": {f"f{number}": None for number in range(100)}}},
         {"intervals": {}, "class_intervals": {"liver": {"dice": [0, "x"]}}},
-        {"intervals": {}, "confusion": [[0] * 30]},
+        {"intervals": {}, "confusion": [[0] * 101]},
         {"intervals": {"auroc": [0, "x"]}},
     ],
 )
@@ -373,9 +375,11 @@ def test_summary_and_report_tell_of_it_and_of_none_where_none_was_asked(
     peer = json.loads((tmp_path / "summary.json").read_text())["per_peer"][0]
     low, high = peer["final"]["intervals"]["auroc"]
     assert f"peer0: auroc {peer['figures']['auroc']:.4f} ({low:.4f} to {high:.4f})" in said
-    low, high = peer["final"]["class_intervals"]["0"]["sensitivity"]
-    told = f"0 {peer['final']['classes']['0']['sensitivity']:.4f} ({low:.4f} to {high:.4f})"
-    assert f"peer0, sensitivity of each class: {told}" in said
+    known = {name: of["sensitivity"] for name, of in peer["final"]["classes"].items()}
+    worst = min(known, key=lambda name: known[name])
+    low, high = peer["final"]["class_intervals"][worst]["sensitivity"]
+    told = f"{worst} {known[worst]:.4f} ({low:.4f} to {high:.4f})"
+    assert f"peer0, sensitivity of the worst classes: {told}" in said
     assert main(["report", str(run), "--out", str(tmp_path / "page.html"), "--csv"]) == 0
     rows = [*csv.DictReader((tmp_path / "page" / "confusion.csv").read_text().splitlines())]
     assert sum(int(row["samples"]) for row in rows) == 2 * len(table(run / "peer0" / "predictions.csv")["sample"])
@@ -386,3 +390,33 @@ def test_summary_and_report_tell_of_it_and_of_none_where_none_was_asked(
     assert "final" not in json.loads((tmp_path / "plain/peer0/result.json").read_text())
     assert main(["report", str(tmp_path / "plain"), "--csv"]) == 0
     assert not (tmp_path / "plain/report/final.csv").exists()
+
+
+def test_of_many_classes_the_page_draws_the_worst(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "final_many.py").write_text(
+        "import numpy as np\n"
+        "def many():\n"
+        "    y = np.arange(1200) % 30\n"
+        "    x = 3 * np.eye(30)[y] * (y % 3 > 0)[:, None]  # every third class is not to be told from the others\n"
+        "    return x + np.random.default_rng(0).normal(0, 0.1, (1200, 30)), y\n"
+    )
+    spec = "rounds: 3\nprotocol: {name: fedavg, lr: 0.1, epochs: 5}\ndata: 'final_many:many'\n"
+    (tmp_path / "f.yaml").write_text(spec + "final_evaluation: {resamples: 100}\n")
+    federate(tmp_path / "f.yaml", tmp_path / "run", peers=2)
+    final = json.loads((tmp_path / "run/peer0/result.json").read_text())["final"]
+    assert len(final["classes"]) == len(final["class_intervals"]) == len(final["confusion"]) == 30
+    assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html"), "--csv"]) == 0
+    drawn = document(tmp_path / "page.html")["tables"]
+    told = {row["class"] for row in drawn["final"] if "class" in row}
+    assert len(told) == 20
+    assert {row["class"] for row in drawn["confusion"]} == {row["taken for"] for row in drawn["confusion"]} == told
+    known = {name: of["sensitivity"] for name, of in final["classes"].items()}  # both peers' are the same
+    assert max(known[name] for name in told) <= min(known[name] for name in known.keys() - told) > 0
+    assert "These are the 20 worst classes; 10 more are in summary.json." in (tmp_path / "page.html").read_text()
+    rows = [*csv.DictReader((tmp_path / "page" / "confusion.csv").read_text().splitlines())]
+    assert len({row["class"] for row in rows}) == 30
+    assert main(["summary", str(tmp_path / "run")]) == 0
+    (line,) = re.findall(r"peer0, sensitivity of the worst classes: (.*)", capsys.readouterr().out)
+    assert [float(one.split()[1]) for one in line.split("), ")[:8]] == sorted(round(one, 4) for one in known.values())[
+        :8
+    ]
