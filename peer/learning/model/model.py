@@ -223,8 +223,9 @@ class Model:
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of its classes or labels: of the data or, where these have numbers at most, of its module."""
-        own, known = tuple(map(str, getattr(self.module, "class_names", None) or ())), self.names.classes
-        return own if len(own) == self.classes and known in ((), tuple(map(str, range(self.classes)))) else known
+        own, numbers = tuple(map(str, getattr(self.module, "class_names", None) or ())), map(str, range(self.classes))
+        names_each = len({*own}) == len(own) == self.classes
+        return own if names_each and self.names.classes in ((), tuple(numbers)) else self.names.classes
 
     @property
     def extractor(self) -> Tensor:

@@ -55,9 +55,9 @@ def given() -> Any:
         (Classification(), {"class_names": ["a", "b"]}, "label 2 does not fit 2 classes, numbered from 0"),
         (Classification(), {"class_names": [*"aba"]}, "are a, b, a; give a different one for each of 3 classes"),
         (Classification(), {"class_names": [*"abc"], "classes": 4}, "are a, b, c; give a different"),
-        (MULTILABEL, {"class_names": ["a", "b"]}, "a target holds 3 numbers, `classes` or `class_names` 2; mend it"),
+        (MULTILABEL, {"class_names": ["a", "b"]}, "holds 3 numbers, not 2; mend `classes` or `class_names`"),
         (SEGMENTATION, {"class_names": ["liver", "spleen"]}, "class 2 does not fit 2 classes, numbered from 0"),
-        (Regression(name="regression"), {"class_names": ["a", "b"]}, "a target holds 1 numbers, `classes` or"),
+        (Regression(name="regression"), {"class_names": ["a", "b"]}, "a target holds 1 numbers, not 2"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_told(tmp_path: Path, task: Task, settings: dict[str, Any], said: str) -> None:
