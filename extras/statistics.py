@@ -12,19 +12,27 @@ leaves no peer, nor what it could be told from within one run:
 Samples are counted, not people. Runs over data that differ by few samples tell of these.
 
 A column is a number of the inputs; of images and volumes, for each channel, the mean and the deviation of a sample's
-intensities; and, where the task has no classes, a number of the targets.
+intensities; where the task has no classes, a number of the targets; and of volumes that a data set reads, the distance
+of voxels and the number of them along each axis, as they lie in the file (`VOXELS`).
 """
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import Dataset, default_collate
 
 from peer import Peer, Phase, Protocol, Received, Share
 from peer.errors import InputError
+from peer.learning.data.batch_loader import StreamedSamples
+from peer.learning.data.batch_reader import Collate
+from peer.learning.data.samples import Batch, Samples
 from peer.topology import Graph
 
 HIDDEN = -1.0
@@ -36,6 +44,8 @@ FEW_VALUES = 20
 """A column of no more different values is one of kinds: of such, a rare one must not be told from the mean."""
 MOST = 1e9
 """More samples no site has."""
+VOXELS = tuple(f"axis {at}, {what}" for what in ("spacing", "size") for at in range(3))
+"""The last columns, where samples are volumes that a data set reads."""
 
 
 class Statistics(Protocol):
@@ -77,7 +87,7 @@ class Statistics(Protocol):
         edges = self.edges(sites, columns.shape[1])
         peer.state["histograms"] = await peer.compute(self.histograms, columns, secret, edges)
         drawn = await peer.all_gather("histograms")
-        peer.note(edges=edges.flatten().tolist())
+        peer.note(edges=edges.flatten().tolist(), **({"volumes": 1.0} if volumes_in(peer.data) else {}))
         for id, site in sites.items():
             peer.note(**{f"counts of {id}": site.tolist()})
             if (bins := self.read_bins(drawn[id], columns.shape[1])) is not None:
@@ -86,7 +96,7 @@ class Statistics(Protocol):
     def columns(self, peer: Peer) -> Tensor:
         """(n, columns) float64, NaN for what is missing."""
         parts = []
-        for batch in peer.data.in_order(min(BATCH, peer.task.evaluation_batch)):
+        for batch, voxels in with_voxels(peer.data, min(BATCH, peer.task.evaluation_batch)):
             found = numbers_of(batch.inputs)
             if self.flagged:
                 values, missing = found.tensor_split(2, 1)
@@ -95,7 +105,7 @@ class Statistics(Protocol):
                 found = torch.where(missing > 0, torch.nan, values)
             if not peer.task.has_classes and batch.targets.is_floating_point() and batch.targets.ndim < 3:
                 found = torch.cat([found, batch.targets.reshape(len(found), -1).double()], 1)
-            parts.append(found)
+            parts.append(torch.cat([of_samples(found, len(batch.positions)), voxels], 1))
         columns = torch.cat(parts).cpu()
         if columns.shape[1] > self.most_columns:
             raise InputError(
@@ -164,8 +174,10 @@ class Statistics(Protocol):
         site, classes = given.vector.cpu().double(), len(classes_of(peer))
         if len(site) != 2 + classes + 3 * columns or int(site[1]) != classes:
             return None
-        missing, _, deviations = site[2 + classes :].reshape(columns, 3).T
+        missing, means, deviations = site[2 + classes :].reshape(columns, 3).T
         possible = _are_counts(site[: 2 + classes]) and _are_counts(torch.where(missing == FEW, HIDDEN, missing))
+        if volumes_in(peer.data):
+            possible &= bool(((means > 0) | (missing == FEW))[-len(VOXELS) :].all())
         return site if possible and bool((deviations >= 0).all()) and bool(site.isfinite().all()) else None
 
     def read_bins(self, given: Received, columns: int) -> Tensor | None:
@@ -189,6 +201,13 @@ def classes_of(peer: Peer) -> Tensor:
     return torch.bincount(peer.data.labels.cpu(), minlength=count).double()
 
 
+def of_samples(rows: Tensor, samples: int) -> Tensor:
+    """(samples, columns): the mean of each sample's rows, of which several crops have several."""
+    if len(rows) == samples:
+        return rows
+    return torch.stack([one.mean(0) for one in rows.tensor_split(samples)])
+
+
 def numbers_of(inputs: object) -> Tensor:
     """(n, columns) float64 of inputs (n, ...): rows as they are; of channels (n, c, ...) the mean and the deviation of
     each; nothing of tokens or of several inputs."""
@@ -200,3 +219,49 @@ def numbers_of(inputs: object) -> Tensor:
         return inputs.double()
     channels = inputs.double().reshape(len(inputs), inputs.shape[1], -1)
     return torch.stack([channels.mean(2), channels.std(2, correction=0)], 2).flatten(1)
+
+
+def volumes_in(samples: Samples) -> "StreamedSamples | None":
+    """The samples, if they are volumes (n, c, x, y, z) that a torch data set reads; else None."""
+    if not isinstance(samples, StreamedSamples) or not isinstance(samples.shape, tuple) or len(samples.shape) != 4:
+        return None
+    return samples if isinstance(samples.stream.reading.parts[samples.part].inputs, Dataset) else None
+
+
+def with_voxels(samples: Samples, size: int) -> Iterator[tuple[Batch, Tensor]]:
+    """All batches in order, each with its samples' `VOXELS`, (n, 6) float64; (n, 0) where they are no volumes."""
+    if (volumes := volumes_in(samples)) is None:
+        for batch in samples.in_order(size):
+            yield batch, torch.empty(len(batch.positions), 0).double()
+        return
+    stream = volumes.stream
+    reading = replace(stream.reading, collate=WithVoxels(stream.reading.collate or default_collate))
+    with closing(replace(volumes, stream=type(stream)(reading, stream.workers), turns=0)) as measured:
+        for batch in measured.in_order(size):
+            inputs, voxels = batch.inputs
+            yield batch._replace(inputs=inputs), voxels.double()
+
+
+@dataclass(frozen=True)
+class WithVoxels:
+    """A data set's `collate`, with the samples' `VOXELS` beside the inputs."""
+
+    collate: Collate
+
+    def __call__(self, samples: list[Any]) -> tuple[tuple[Any, Tensor], Any]:
+        inputs, targets = self.collate(samples)
+        return (inputs, torch.tensor([voxels_of(one) for one in samples])), targets
+
+
+def voxels_of(sample: Any) -> list[float]:
+    """`VOXELS` by the metadata of the sample's first tensor that has such, as MONAI's readers give them; NaN otherwise,
+    and for what cannot be."""
+    told = (getattr(leaf, "meta", None) for leaf in tree_leaves(sample))
+    meta = next((one for one in told if isinstance(one, Mapping) and "original_affine" in one), {})
+    try:
+        affine, size = (np.asarray(meta[key], float) for key in ("original_affine", "spatial_shape"))
+        found = [*np.linalg.norm(affine[:3, :3], axis=0), *size.reshape(3)]
+    except (LookupError, TypeError, ValueError):
+        found = [np.nan] * len(VOXELS)
+    # Rounded, as the same spacing is written in more ways than one, and would be another value each time.
+    return [float(f"{one:.4g}") if 0 < one < MOST else np.nan for one in found]

@@ -35,17 +35,42 @@ def lazily(module: str, name: str) -> Command:
     return call
 
 
+GROUPS = {
+    "start": ("check", "run", "attach", "study"),
+    "look": ("status", "watch", "dashboard", "summary", "report", "compare"),
+    "before and after training": ("statistics", "cross-evaluation", "predict", "export"),
+    "several machines": ("certs", "compose", "manifests", "leave", "expel", "rewind", "discard"),
+    "code of your own, and tools": ("protocols", "tasks", "new", "completion"),
+}
+"""The commands by what they are for, as `--help` lists them."""
+EPILOGUE = """
+examples:
+  dfl-launch check federation.yaml --peers 5
+  dfl-launch run federation.yaml --peers 5 --dashboard
+  dfl-launch report runs/one runs/other --out both.html
+
+exit status: 0 done, 1 failed, 2 wrong input, 75 certificates not valid now, 128 + n ended by signal n
+`dfl-launch COMMAND --help` has a command's arguments."""
+
+
 def parser() -> argparse.ArgumentParser:
-    top = Parser(prog="dfl-launch", description="Starts and watches federations of peers.")
+    raw, helps = argparse.RawDescriptionHelpFormatter, dict[str, str]()
+    top = Parser(
+        prog="dfl-launch",
+        usage="dfl-launch [-h] [--version] COMMAND ...",
+        description="Starts and watches federations of peers.",
+        formatter_class=raw,
+    )
     top.add_argument("--version", action=ShowRelease, nargs=0, help="show the version and exit")
     top.set_defaults(json=False, quiet=False, resumes=False)
-    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    commands = top.add_subparsers(required=True, prog=top.prog, metavar="COMMAND", help=argparse.SUPPRESS)
 
     def command(
         name: str, found: Command | str, help: str, *shared: Callable[[argparse.ArgumentParser], None], **defaults: Any
     ) -> Callable[..., argparse.Action]:
         """found: what is called, or the module of launcher that has it as NAME_command."""
-        made = commands.add_parser(name, help=help)
+        made = commands.add_parser(name, description=f"{help[0].upper()}{help[1:]}.")
+        helps[name] = help
         for add_arguments in shared:
             add_arguments(made)
         made.set_defaults(command=found if callable(found) else lazily(found, f"{name}_command"), **defaults)
@@ -171,13 +196,17 @@ def parser() -> argparse.ArgumentParser:
     add = command("tasks", "commands.protocols", "list the tasks, and what installed packages bring")
     add("--json", action="store_true", help="as JSON")
 
-    add = command("new", "commands.new", "write the first version of custom code, with its test")
+    add = command("new", "commands.new", "write a federation for a table, or first code of your own with its test")
     add("kind", choices=KINDS, help="what it is to be")
-    add("name", metavar="NAME", help="of the module, such as my_ring")
+    add("name", metavar="NAME", help="of the module, such as my_ring; for a federation a table, such as patients.csv")
+    add("--label", metavar="COLUMN", help="of a table: what is to be predicted (default: a guess)")
+    add("--peers", type=int, default=3, metavar="N", help="of a federation (default: 3)")
     add("--out", type=Path, default=Path("."), metavar="DIR", help="output directory (default: here)")
 
     add = command("completion", completion_command, "let a shell complete this command line")
     add("shell", choices=SHELLS, help="which; eval what is printed, in its start file")
+    lists = ["\n".join([f"{what}:", *(f"  {name:<18}{helps[name]}" for name in GROUPS[what])]) for what in GROUPS]
+    top.epilog = "\n\n".join(lists) + f"\n{EPILOGUE}"
     return top
 
 

@@ -31,7 +31,7 @@ from peer.learning.training.checks import check_length, try_training
 from peer.learning.training.phase import Training
 from peer.learning.training.trainer import check_batches
 from peer.runtime.dry_run import DRY_RUN_SAMPLES, DryRunInput
-from peer.spec.checks import check_learnt, check_mix
+from peer.spec.checks import check_mix, check_model
 from peer.spec.federation import Spec
 from peer.spec.peer import peer_data
 
@@ -121,7 +121,7 @@ def plan(spec: Spec, ids: Sequence[str] = ()) -> Plan:
         spec.model.of_peer(spec.ids[0]), Example.from_samples(few, dataset.classes, spec.task, tested), spec.seed
     )
     model.names = dataset.names
-    check_learnt(spec, model)
+    check_model(spec, model)
     for id, site in sites.items():
         for size in site.sizes:
             spec.protocol.check_samples(id, size)

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from peer.learning.training.optimiser import SGD, Adam, Optimiser
     from peer.learning.training.phase import Phase
     from peer.learning.training.scheduler import Scheduler
+    from peer.network.wire.codec import Codec
     from peer.plugins import Preset
     from peer.protocols.base import Peer, Protocol, Received
     from peer.protocols.declarations import Record, Share
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SGD",
     "Adam",
+    "Codec",
     "Figure",
     "Optimiser",
     "Peer",
@@ -37,6 +39,7 @@ _ELSEWHERE = {
     "load_model": "peer.learning.export",
     "SGD": "peer.learning.training.optimiser",
     "Adam": "peer.learning.training.optimiser",
+    "Codec": "peer.network.wire.codec",
     "Figure": "peer.learning.tasks",
     "Task": "peer.learning.tasks",
     "Optimiser": "peer.learning.training.optimiser",

@@ -108,6 +108,8 @@ def test_yaml_is_accepted(page: Path, tmp_path: Path) -> None:
     federation = ""
     if page.name == "huggingface.md":
         write_what_it_names(tmp_path)
+    if page.name == "wire.md":
+        (tmp_path / "own_codec.py").write_text(blocks(page, "python")[0], encoding="utf-8")
     if page.name == "monai.md":
         bundle = tmp_path / "bundles" / "spleen_ct_segmentation" / "configs"
         bundle.mkdir(parents=True)

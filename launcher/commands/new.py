@@ -3,8 +3,10 @@
 import argparse
 import ast
 import keyword
+from collections.abc import Mapping
 from importlib.resources import files
 from importlib.util import find_spec
+from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from launcher.output import Output
 
 
-KINDS = ("protocol", "model", "data")
+KINDS = ("protocol", "model", "data", "federation")
 WRITTEN = {"code.py": "{}.py", "test.py": "test_{}.py", "federation.yaml": "{}.yaml"}
 """Under which name each template is written."""
 PEERS = 4
@@ -24,20 +26,16 @@ PEERS = 4
 def new_command(arguments: argparse.Namespace, output: "Output") -> int:
     """Write the files, and say which, and what to type next. InputError where one of them cannot be written."""
     kind, name, out = arguments.kind, arguments.name, arguments.out
+    if kind == "federation":
+        from launcher.commands.new_federation import new_federation
+
+        return new_federation(arguments, output)
     check_name(name)
-    paths = {template: out / written.format(name) for template, written in WRITTEN.items()}
-    if there := next((path for path in paths.values() if path.exists()), None):
-        raise InputError(f"{there} is there already, and nothing was written; choose another name, or --out DIR")
     check_free(name)
     class_name = "".join(word.capitalize() for word in name.split("_"))
     check_unused(kind, class_name if kind == "protocol" else name)
-    if unwritable := unwritable_reason(out):
-        raise InputError(f"{unwritable}; choose another directory with --out")
-    out.mkdir(parents=True, exist_ok=True)
-    for template, path in paths.items():
-        with path.open("x", encoding="utf-8") as file:  # nothing is written through a link, or over what has come since
-            file.write(filled(kind, template, name, class_name))
-    code, test, federation = paths.values()
+    texts = {file.format(name): filled(kind, template, name, class_name) for template, file in WRITTEN.items()}
+    code, test, federation = write(out, texts)
     output.say(
         f"{code}, {test}, {federation}: change the first one, then",
         f"  dfl-launch check {federation} --peers {PEERS}",
@@ -45,6 +43,20 @@ def new_command(arguments: argparse.Namespace, output: "Output") -> int:
         f"  dfl-launch run {federation} --peers {PEERS}",
     )
     return 0
+
+
+def write(out: Path, texts: Mapping[str, str]) -> list[Path]:
+    """Write the files into a directory. InputError, and nothing is written, where one of them is there."""
+    paths = {out / name: text for name, text in texts.items()}
+    if there := next((path for path in paths if path.exists()), None):
+        raise InputError(f"{there} is there already, and nothing was written; choose another name, or --out DIR")
+    if unwritable := unwritable_reason(out):
+        raise InputError(f"{unwritable}; choose another directory with --out")
+    out.mkdir(parents=True, exist_ok=True)
+    for path, text in paths.items():
+        with path.open("x", encoding="utf-8") as file:  # nothing is written through a link, or over what has come since
+            file.write(text)
+    return [*paths]
 
 
 def filled(kind: str, template: str, name: str, class_name: str) -> str:

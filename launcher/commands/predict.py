@@ -32,7 +32,7 @@ from peer.learning.data.sources.image_folder import SUFFIXES, ImageFiles
 from peer.learning.data.sources.npz import read_npz
 from peer.learning.model.model import Model, as_inputs
 from peer.learning.model.shape_check import takes_several
-from peer.learning.tasks import Classification
+from peer.learning.tasks import Classification, Multilabel
 from peer.plugins import user_input_errors
 from peer.text import plural
 
@@ -183,15 +183,15 @@ def write_csv(target: Path, asked: Asked, model: Model) -> None:
     probability."""
     text, head, at = io.StringIO(), list[str](), 0
     writer = csv.writer(text, lineterminator="\n")
-    named = model.names.classes or getattr(model.module, "class_names", ())
-    names = [*map(str, named)] if model.task.has_classes else []
+    names = model.class_names if model.task.has_classes else ()
     for some, outputs in answers(asked, model):
         answer = some.reshape(len(some), -1)
         if answer.shape[1] > MOST_NUMBERS:
             raise InputError(f"an answer has {answer.shape[1]} numbers; write them as arrays, --to {target.stem}.npz")
         shares = outputs.double().softmax(1) if isinstance(model.task, Classification) else outputs[:, :0]
         if not head:
-            head = [*map(plain, asked.beside), "sample", *columns("answer", answer.shape[1])]
+            labels = model.class_names if isinstance(model.task, Multilabel) else ()
+            head = [*map(plain, asked.beside), "sample", *columns("answer", labels or range(answer.shape[1]))]
             writer.writerow([*head, *(f"probability {one}" for one in names or range(shares.shape[1]))])
         for said, probable in zip(answer.tolist(), shares.tolist(), strict=True):
             beside = [column[at] for column in asked.beside.values()]
@@ -210,8 +210,8 @@ def plain(value: Any) -> Any:
     return value
 
 
-def columns(name: str, count: int) -> list[str]:
-    return [name] if count == 1 else [f"{name} {number}" for number in range(count)]
+def columns(name: str, numbers: Sequence[object]) -> list[str]:
+    return [name] if len(numbers) == 1 else [f"{name} {one}" for one in numbers]
 
 
 def write_npz(target: Path, asked: Asked, model: Model) -> None:

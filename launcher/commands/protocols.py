@@ -45,7 +45,14 @@ def tasks_command(_arguments: argparse.Namespace, output: Output) -> int:
     return 0
 
 
-BROUGHT = {"tasks": "task", "models": "model", "data": "data", "protocols": "protocol", "exports": "export format"}
+BROUGHT = {
+    "tasks": "task",
+    "models": "model",
+    "data": "data",
+    "protocols": "protocol",
+    "codecs": "codec",
+    "exports": "export format",
+}
 """What packages bring, by the end of their entry points' group."""
 
 

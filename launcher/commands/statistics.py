@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.table import Table
 
-from extras.statistics import FEW, HIDDEN, Statistics
+from extras.statistics import FEW, HIDDEN, VOXELS, Statistics
 from launcher.output import Output
 from launcher.page.document import csv_text
 from launcher.recorded_spec import RecordedSpec
@@ -170,6 +170,9 @@ def shown(count: float) -> int | None:
 
 def names_of(place: Path, classes: int, columns: int) -> tuple[Sequence[str], Sequence[str]]:
     """So many names of classes and of columns, as a peer's model has them; numbers where it has none."""
+    result = read_result(place)
+    voxels = VOXELS[:columns] if result and result.notes and "volumes" in result.notes[0] else ()
+    columns -= len(voxels)
     inputs, of_classes = [f"column {at}" for at in range(columns)], tuple(map(str, range(classes)))
     with suppress(InputError):
         told = read_header(place / MODEL)
@@ -179,4 +182,5 @@ def names_of(place: Path, classes: int, columns: int) -> tuple[Sequence[str], Se
         elif shape:
             inputs = [*told.names.raw] or inputs[: shape[0]]
         of_classes = told.names.classes if len(told.names.classes) == classes else of_classes
-    return of_classes, [*inputs, *(f"target {at}" for at in range(columns - len(inputs)))][:columns]
+    inputs += [f"target {at}" for at in range(columns - len(inputs))]
+    return of_classes, [*inputs[:columns], *voxels]

@@ -68,12 +68,14 @@ def status_icon(federation: FederationView, id: str, doubters: Sequence[str]) ->
 @dataclass(frozen=True)
 class LiveSnapshot:
     """peers: by id what each does. order: as they sit on the ring. broken: neighbours of whom one does not hear the
-    other. said: how far all are."""
+    other. said: how far all are. title: the same in a word, with who is in trouble. recent: what happened last."""
 
     peers: dict[str, Row] = field(default_factory=dict)
     order: tuple[str, ...] = ()
     broken: tuple[tuple[str, str], ...] = ()
     said: str = ""
+    title: str = ""
+    recent: tuple[str, ...] = ()
 
     @classmethod
     def from_federation(cls, federation: FederationView, order: tuple[str, ...], now: float) -> Self:
@@ -82,7 +84,9 @@ class LiveSnapshot:
         rows = {id: _row(federation, id, doubters[id]) for id in order}
         pairs = neighbours(order)
         broken = [pair for pair in pairs if pair[0] in doubters[pair[1]] or pair[1] in doubters[pair[0]]]
-        return cls(rows, order, tuple(broken), _status_line(federation, now))
+        troubled = [f"{row['sign']} {id}" for id, row in rows.items() if row["tone"] == "bad"]
+        title = " · ".join([f"{federation.round}/{federation.rounds}", *([named(troubled, 2)] if troubled else [])])
+        return cls(rows, order, tuple(broken), _status_line(federation, now), title, tuple(federation.recent))
 
     def since(self, before: "LiveSnapshot") -> Row:
         """What is different, as JSON; empty where nothing is."""
@@ -91,9 +95,8 @@ class LiveSnapshot:
             news["peers"] = changed
         if (self.order, self.broken) != (before.order, before.broken):
             news |= {"order": self.order, "pairs": neighbours(self.order), "broken": self.broken}
-        if self.said != before.said:
-            news["said"] = self.said
-        return news
+        lines = ("said", "title", "recent")
+        return news | {key: getattr(self, key) for key in lines if getattr(self, key) != getattr(before, key)}
 
 
 def _row(federation: FederationView, id: str, doubters: list[str]) -> Row:
@@ -111,10 +114,14 @@ def _row(federation: FederationView, id: str, doubters: list[str]) -> Row:
 
 
 def _status_line(federation: FederationView, now: float) -> str:
-    left = federation.seconds_left(now)
+    count, left = len(federation.peers), federation.seconds_left(now)
     ending = f", {duration(left)} left" if left else ""
     view = f", view {federation.view.number}" if federation.view.number else ""
-    said = f"Round {federation.round} of {federation.rounds}, {plural(len(federation.peers), 'peer')}{view}{ending}."
+    said = f"{federation.round} of {federation.rounds} rounds completed, {plural(count, 'peer')}{view}{ending}."
+    begin = [peer.state for peer in federation.present if peer.state in ("starting", "joining")]
+    if begin and not (federation.round or federation.view.number):
+        loading = "; the others are loading PyTorch and their data" if "starting" in begin else ""
+        said = f"{count - len(begin)} of {count} peers have joined{loading}."
     warnings = [printable(str(short)) for short in federation.shortages[:1]] + [federation.expiring(now)]
     return " ".join([said, *(f"{titled(one)}." for one in warnings if one)])
 
@@ -132,7 +139,7 @@ def live_document(spec: Spec, views: Views, histories: Mapping[str, PeerHistory]
     """The document of a live run; its tables lack what only audits hold, the bytes along each edge."""
     document = document_of(RunData(spec, views, histories, goes_on=True), spec.name)
     [run] = document.runs
-    goes_on = f"Running: {run.completed} of {views.rounds} rounds completed. Figures cover completed rounds only."
+    goes_on = f"Running: what follows is of the {plural(run.completed, 'round')} that all peers have completed."
     changes = [f"From round {round} on: {words}" for round, words in views.changes()]
     part = replace(run, state="unfinished", told=goes_on, privacy=PRIVACY_OPEN, notes=changes)
     return replace(document, runs=[part])

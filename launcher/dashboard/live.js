@@ -89,6 +89,19 @@ function hear(news) {
   if (news.order) arrange(news);
   else (news.peers ?? []).forEach(seat);
   if (news.said) document.getElementById("said").textContent = news.said;
+  if (news.recent) document.getElementById("recent").replaceChildren(...news.recent.map((line) => make("li", line)));
+  if (news.title) entitle(news.title);
+}
+
+// What a tab among many shows: rounds, and in red who is in trouble.
+let title = "";
+function entitle(text = title) {
+  title = text;
+  document.title = title;
+  const colour = title.includes("·") ? "%23b03a00" : "%2300694d";
+  const drawn = `<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'><circle cx='4' cy='4' r='4' fill='${colour}'/></svg>`;
+  const icon = document.querySelector("link[rel=icon]") ?? document.head.appendChild(make("link"));
+  Object.assign(icon, { rel: "icon", href: `data:image/svg+xml,${drawn}` });
 }
 
 // While one document is drawn only the newest of those that come is kept.
@@ -101,6 +114,7 @@ async function renew(next) {
   waiting = null;
   try {
     await draw(doc, charts);
+    entitle();
     document.getElementById("figure-name").textContent = doc.runs[0].figure;
     document.body.dataset.round = doc.runs[0].completed;
   } finally {
@@ -109,31 +123,45 @@ async function renew(next) {
   }
 }
 
-function connect() {
-  source?.close();
-  source = new EventSource(`events?token=${encodeURIComponent(sessionStorage.getItem(KEPT) ?? "")}`);
-  const listen = (name, then) => source.addEventListener(name, (event) => {
-    heard = Date.now();
-    if (name !== "ended") tell("Live.", "on");
-    then(JSON.parse(event.data));
-  });
-  listen("now", hear);
-  listen("document", renew);
-  listen("beat", () => {});
-  listen("ended", ({ said }) => {
-    source.close();
-    clearInterval(watchman);
-    tell(said, "over");
-  });
-  source.addEventListener("error", () => {
-    const over = source.readyState === EventSource.CLOSED;
-    tell(over ? "Access denied: open the full address that the launcher printed last, token included."
-      : "Connection to the launcher lost. The data shown is stale; reconnecting.", "lost");
-    if (over) clearInterval(watchman);
-  });
+const take = { now: hear, document: renew, beat: () => {}, ended: ({ said }) => end(said, "over") };
+
+function end(said, kind) {
+  clearInterval(watchman);
+  watchman = null;
+  tell(said, kind);
 }
 
-const watchman = setInterval(() => {
+// Read by hand: an EventSource sends no headers, and what stands in an address is written into logs.
+async function connect() {
+  source?.abort();
+  const { signal } = (source = new AbortController());
+  const headers = { Authorization: `Bearer ${sessionStorage.getItem(KEPT) ?? ""}` };
+  try {
+    const answer = await fetch("events", { headers, signal });
+    if (!answer.ok) {
+      end("Access denied: open the full address that the launcher printed last, token included.", "lost");
+      return;
+    }
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (let text = "", read; !(read = await reader.read()).done; ) {
+      const messages = (text + read.value).split("\n\n");
+      text = messages.pop();
+      for (const message of messages) {
+        const [, name, data] = message.match(/^event: (.*)\ndata: (.*)$/);
+        heard = Date.now();
+        if (name !== "ended") tell("Live.", "on");
+        take[name](JSON.parse(data));
+      }
+    }
+  } catch (error) {
+    if (!(error instanceof TypeError) && error.name !== "AbortError") throw error; // of the network, or of `abort`
+  }
+  if (signal.aborted || watchman === null) return;
+  tell("Connection to the launcher lost. The data shown is stale; reconnecting.", "lost");
+  setTimeout(() => signal.aborted || connect(), 3000);
+}
+
+let watchman = setInterval(() => {
   if (Date.now() - heard < SILENCE) return;
   tell("No update from the launcher. The data shown may be stale; reconnecting.", "lost");
   heard = Date.now();

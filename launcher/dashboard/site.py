@@ -54,7 +54,7 @@ class AccessControl:
             await self.inner(scope, receive, send)
 
     def is_known(self, request: Request) -> bool:
-        given = request.query_params.get("token", "")
+        given = request.headers.get("authorization", "").removeprefix("Bearer ")
         return secrets.compare_digest(given.encode(), self.token.encode())
 
 

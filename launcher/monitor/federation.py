@@ -10,6 +10,7 @@ Peers that were started elsewhere are polled instead: `polled_federation.py`.
 """
 
 import os
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,6 +84,8 @@ PATIENCE_SECONDS = 5.0
 """Seconds that a peer may wait for another before a person is told."""
 ENDED = ("done", "left", "failed", "stopped", "restarting", "no answer")
 """States in which there is no process, or none that can be asked."""
+BEFORE_ROUNDS = ("starting", "joining")
+"""States of a peer that reads its data, or has not met its neighbours; one that is taken up is "starting", too."""
 
 
 TOLD = {
@@ -234,6 +237,7 @@ class PeerView:
 
 OUTSIDE = ("lost", "expelled", "returning")
 """What peers do that are no members of the view."""
+RECENT = 3
 REMIND_SECONDS = 60.0
 """Seconds after which a decision that waits for members is reported again; this doubles with each report."""
 News = tuple[str, events.Event]
@@ -249,6 +253,8 @@ class FederationView:
         self.peers = {id: PeerView(id) for id in ids}
         self.applied = 0
         """How many events were taken in so far: shows whether anything is new."""
+        self.recent = deque[str](maxlen=RECENT)
+        """The newest of what happened, each a line for a person."""
         self._later: list[View] = []
         """The views after the first that were reported."""
         self._remaining = Remaining()
@@ -267,7 +273,9 @@ class FederationView:
         self._remaining.see(self.round, now)
         works = any(peer.state in ("training", "evaluating") for peer in self.peers.values())
         overdue = [] if self.ending else [peer.overdue(now, works) for peer in self.present]
-        return told + [printable(line) for line in overdue if line]
+        told += [printable(line) for line in overdue if line]
+        self.recent.extend(told)
+        return told
 
     def apply(self, news: Iterable[News]) -> list[str]:
         """Take in some news; return what a person should be told of them."""
@@ -339,13 +347,14 @@ class FederationView:
         return printable(f"the certificate of {soon[0][1]} {expiry_words(soon[0][0], now)}{more}")
 
     @property
-    def refusal(self) -> tuple[str, events.Awaited] | None:
-        """A peer that a neighbour refuses over its data, where neither has begun, and the neighbour; None without any.
-        In a later view the others may go on without it."""
-        joining = [] if self.view.number else [peer for peer in self.peers.values() if peer.state == "joining"]
+    def refusals(self) -> Sequence[tuple[str, events.Awaited]]:
+        """Peers that a neighbour refuses over its data, where neither has begun, each with the neighbour; two refuse
+        each other once. In a later view the others may go on without them."""
+        joining = [] if self.view.number else [peer for peer in self.peers.values() if peer.state in BEFORE_ROUNDS]
         waits = {peer.id: peer.waits["join"].awaited for peer in joining if "join" in peer.waits}
-        mutual = ((id, one) for id, awaited in waits.items() for one in awaited if one.id in waits)
-        return next(((id, one) for id, one in mutual if events.MAKE_ALIKE_HINT in one.reason), None)
+        mutual = [(id, one) for id, awaited in waits.items() for one in awaited if one.id in waits]
+        refused = [(id, one) for id, one in mutual if events.MAKE_ALIKE_HINT in one.reason]
+        return [*{frozenset((id, one.id)): (id, one) for id, one in refused[::-1]}.values()][::-1]
 
     def _take_shortages(self, news: Iterable[News]) -> list[str]:
         """Report that too few members are left to decide, as each of those says: once, then at growing intervals."""

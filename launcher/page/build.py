@@ -15,7 +15,7 @@ from typing import Any
 
 from launcher.page.charts import titled
 from launcher.page.document import Card, Definition, PrivacyWords, ReportDocument, Row, RunPart, State, Verdict
-from launcher.page.final_evaluation import confusion_rows, final_rows
+from launcher.page.final_evaluation import confusion_rows, final_rows, judged_classes
 from launcher.page.learning_curves import peer_round_rows, round_rows
 from launcher.page.ring import edge_rows, line_rows, mixes, sector_rows
 from launcher.page.run_data import RunData
@@ -200,6 +200,7 @@ def _run_part(data: RunData, label: str, tables: Mapping[str, list[Row]], notes:
         made={name: one_line(words) for name, words in _made(data)},
         settings="" if data.goes_on else dump_yaml(data.whole),
         classes=[*next(iter(mixes(data).values()), {})],
+        judged_classes=judged_classes(data.summary) if data.summary else (),
     )
 
 

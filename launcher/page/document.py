@@ -92,6 +92,8 @@ class RunPart:
     """All settings, as a federation.yaml."""
     classes: Sequence[str] = ()
     """The classes that the ring's figure shows, in order."""
+    judged_classes: Sequence[str] = ()
+    """The classes of which a closer look is drawn, in order."""
 
 
 @dataclass(frozen=True)
@@ -121,9 +123,20 @@ class ReportDocument:
         peers = [{name: value for name, value in row.items() if name != "classes"} for row in self.tables["peers"]]
         note = (f"The curves show one round in {every}, and the first and the last.",) if every > 1 else ()
         runs = [replace(run, notes=(*run.notes, *note)) for run in self.runs]
-        return replace(
-            self, runs=runs, tables=self.tables | {"rounds": drawn(rounds), "peer_rounds": points, "peers": peers}
-        )
+        tables = {name: self._of_judged(name) for name in ("final", "confusion")}
+        tables |= {"rounds": drawn(rounds), "peer_rounds": points, "peers": peers}
+        return replace(self, runs=runs, tables=self.tables | tables)
+
+    def _of_judged(self, table: str) -> list[Row]:
+        """The rows of a closer look that are drawn: of each class its first figure."""
+        rows = self.tables[table]
+        first = next((row.get("figure") for row in rows if "class" in row), None)
+        judged = {(run.label, name) for run in self.runs for name in run.judged_classes}
+
+        named = ({(row["run"], row[of]) for of in ("class", "taken for") if of in row} for row in rows)
+        return [
+            row for row, of in zip(rows, named, strict=True) if of <= judged and (not of or row.get("figure") == first)
+        ]
 
 
 def as_text(content: object) -> str:

@@ -4,10 +4,17 @@ Tables `final` (a row a peer and figure) and `confusion` (a row a pair of classe
 """
 
 from collections.abc import Iterator
+from math import inf
+from statistics import fmean
 
 from launcher.page.charts import MAX_NAMED_PEERS, NAMES_AXIS, Chart, ReportFigure, heat_map, nominal, quantitative, tip
 from launcher.page.document import ReportDocument, Row
 from launcher.page.run_data import RunData
+from launcher.reports.summary_json import Summary
+from launcher.reports.summary_text import direction
+
+MAX_CLASSES = 20
+"""Drawn one by one; tables have all."""
 
 
 def final_rows(data: RunData) -> Iterator[Row]:
@@ -42,6 +49,18 @@ def confusion_rows(data: RunData) -> Iterator[Row]:
             yield {"class": true, "taken for": taken, "samples": count, "share": count / whole if whole else None}
 
 
+def judged_classes(summary: Summary) -> list[str]:
+    """The classes that are drawn, in order: of very many those whose first figure is the worst, on average over the
+    peers that have one."""
+    told = [of_class for peer in summary.per_peer if peer.final for of_class in peer.final.classes.items()]
+    values: dict[str, list[float]] = {name: [] for name, _ in told}
+    for name, figures in told:
+        values[name] += [value for value in [*figures.values()][:1] if value is not None]
+    sign = direction(summary, next((name for _, figures in told for name in figures), ""))
+    worst = {*sorted(values, key=lambda name: sign * fmean(values[name]) if values[name] else inf)[:MAX_CLASSES]}
+    return [name for name in values if name in worst]
+
+
 def interval_figures(document: ReportDocument) -> list[ReportFigure]:
     """How sure each peer's first figure is, and its first figure of each class, where there are any."""
     rows, few = document.tables["final"], document.runs[0].peers <= MAX_NAMED_PEERS
@@ -53,10 +72,17 @@ def interval_figures(document: ReportDocument) -> list[ReportFigure]:
     of_class = next((row["figure"] for row in rows if "class" in row), None)
     if of_class and few:
         x = {"x": nominal("class", axis=NAMES_AXIS), "xOffset": nominal("peer")}
-        told = f"{words}, class by class, with the 95 % interval where the task has one."
+        told = f"{words}, class by class, with the 95 % interval.{_left_out(document, 'final')}"
         chart = _spans(of_class, x, "class", "peer")
         made.append(ReportFigure("classes", f"Each class: {of_class}", told, ("final",), chart))
     return made
+
+
+def _left_out(document: ReportDocument, table: str) -> str:
+    """How many classes of a table are not drawn, in a sentence; empty if all are."""
+    drawn = document.runs[0].judged_classes
+    more = len({row["class"] for row in document.tables[table] if "class" in row}) - len(drawn)
+    return f" These are the {len(drawn)} worst classes; {more} more are in summary.json." if more > 0 else ""
 
 
 def _spans(figure: str, across: Chart, *places: str) -> Chart:
@@ -86,13 +112,13 @@ def confusion_figure(document: ReportDocument) -> ReportFigure:
     seen = [tip("class", "class"), tip("taken for", "taken for"), tip("samples", "samples", "d")]
     legend = {"title": "share of the class", "format": ".0%"}
     colour = {"field": "share", "scale": {"domain": [0, 1]}, "legend": legend}
-    classes = list(dict.fromkeys(row["class"] for row in document.tables["confusion"]))
+    classes = document.runs[0].judged_classes
     chart = heat_map("taken for", "class", classes, classes, colour, {"field": "samples", "format": "d"}, seen)
     return ReportFigure(
         "confusion",
         "Which class is taken for which",
         "How often a peer's last model takes a test sample of the class at the left for the class at the bottom, added "
-        "up over the peers, which may be tested on the same samples.",
+        f"up over the peers, which may be tested on the same samples.{_left_out(document, 'confusion')}",
         ("confusion",),
         {**chart, "data": {"name": "confusion"}, "transform": [{"filter": "datum.samples > 0"}]},
     )

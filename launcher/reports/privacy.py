@@ -28,9 +28,9 @@ be denied and not proven: then it is None.
 What cannot be verified: a part of the model is taken from the model by the runtime itself, but a vector of a protocol's
 own is whatever its code wrote into it. Of the protocols that come with this project the code is known and tested, so
 what they declare a vector to be laid out like (`like`) counts; user code has nobody's word but its author's. Bytes that
-nobody can read (ciphertexts, half precision) are on trust in either. Numbers beside vectors, in records and in notes
-can be parts of a head: where user code takes part, be it the protocol, the task, the model, a training step or loop,
-or the data, it has a say in them, and all of them are on trust.
+nobody can read (ciphertexts, what a user's codec makes) are on trust in either. Numbers beside vectors, in records and
+in notes can be parts of a head: where user code takes part, be it the protocol, the task, the model, a training step or
+loop, or the data, it has a say in them, and all of them are on trust.
 
 Read from top to bottom: what the audits say (flows), the definitions, the violations, what cannot be verified, the
 proof.
@@ -49,6 +49,7 @@ from launcher.reports.summary_json import Privacy, UnverifiedBytes, Violation
 from launcher.table import quantity
 from launcher.views import Views
 from peer.protocols.declarations import Declarations, Share
+from peer.spec.blocks import Coded, Wire
 from peer.spec.federation import IMPUTED, MEANS, VARIANCES, Spec
 from peer.text import plural
 
@@ -531,6 +532,7 @@ class PrivacyDeclaration:
 
     declared: Declarations
     own_code: Sequence[str] = ()
+    wire: Wire | None = None
 
     def on_trust(self, audits: Audits) -> list[UnverifiedBytes]:
         """{vector, why, bytes} of each vector whose content cannot be verified, by name; bytes of all peers."""
@@ -565,8 +567,12 @@ class PrivacyDeclaration:
     def _why(self, share: Share) -> str | None:
         if share.bytes:
             return "bytes that nobody but the protocol can read"
-        if not share.own or share.holds_head:
-            return None  # a part of the model, or counted as one that holds a head
+        if share.holds_head:
+            return None  # counted as one
+        if isinstance(self.wire, Coded) and self.wire.shortens(share):
+            return "encoded by a codec of your own, which nobody can check"
+        if not share.own:
+            return None  # a part of the model
         if share.like is None:
             return "the protocol does not declare what is in it"
         own = self.declared.protocol in self.own_code
@@ -584,7 +590,7 @@ def privacy_declaration(spec: Spec, audits: Audits) -> PrivacyDeclaration:
     """What the run's protocol promises of heads, and whose code took part, by the spec and by each peer's audit."""
     told = (name for _, record in all_rounds(audits) for name in record.own_code)
     return PrivacyDeclaration(
-        spec.protocol.declarations(spec.rounds), tuple(dict.fromkeys([*spec.computing_code, *told]))
+        spec.protocol.declarations(spec.rounds), tuple(dict.fromkeys([*spec.computing_code, *told])), spec.wire
     )
 
 

@@ -116,6 +116,11 @@ def summary_lines(summary: Summary, spec: Spec) -> list[str]:
     return said + caveats(summary)
 
 
+def direction(summary: Summary, figure: str) -> int:
+    """1 where more is better of a figure, also of a class; else −1."""
+    return -1 if figure in summary.figures and summary.figures[figure]["better"] == "down" else 1
+
+
 MAX_INTERVALS = 8
 """Lines, and figures of each, that are told."""
 
@@ -130,7 +135,11 @@ def interval_lines(summary: Summary) -> list[str]:
         for name in [*next(iter(peer.final.class_intervals.values()), ())][:1]:
             values = {one: figures.get(name) for one, figures in peer.final.classes.items()}
             spans = {one: intervals.get(name) for one, intervals in peer.final.class_intervals.items()}
-            told += _spans(f"{peer.id}, {name} of each class", values, spans)
+            which, sign = "each class", direction(summary, name)
+            if len(spans) > MAX_INTERVALS:
+                which = "the worst classes"
+                spans = dict(sorted(spans.items(), key=lambda one: sign * (values.get(one[0]) or 0)))
+            told += _spans(f"{peer.id}, {name} of {which}", values, spans)
     more = [f"  and {len(told) - MAX_INTERVALS} more in summary.json"] if len(told) > MAX_INTERVALS else []
     return ["95 % intervals on the test samples:", *told[:MAX_INTERVALS], *more] if told else []
 

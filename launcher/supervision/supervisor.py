@@ -10,6 +10,7 @@
   address that was taken for a moment.
 - Two peers whose data differ wait until somebody corrects one of them. Here both have what one person gave them, so
   that counts as wrong input. No peer could decide this: a single mistaken or hostile neighbour would end it.
+- Wrong input ends the run, but not before the others have looked at theirs: a person corrects all of it at once.
 - A run bears the losses that its peers go on without, and no others.
 - A person who stops the launcher ends the peers, or detaches from them where they outlive it; a second time, they are
   killed at once.
@@ -28,7 +29,7 @@ from typing import Any, Self
 from rich.console import Console
 
 from launcher.engines.base import Deployment, Engine, Process, Run
-from launcher.monitor.federation import Federation, last_lines
+from launcher.monitor.federation import BEFORE_ROUNDS, Federation, last_lines
 from launcher.monitor.live_table import Display, display
 from launcher.reports.summary import TimeSpent
 from peer.errors import FailedError
@@ -163,6 +164,7 @@ class Supervisor:
     restarts: int = field(default=0, init=False)
     _failures: list[str] = field(default_factory=list, init=False)
     _running: dict[str, Process] = field(default_factory=dict, init=False)
+    _wrong_since: float = field(default=0.0, init=False)
 
     async def until_end(self, ids: Sequence[str], stop: Stop) -> None:
         """Return when no peer runs any more, or when they are to go on without the launcher.
@@ -178,14 +180,14 @@ class Supervisor:
                     awaited = {*keepers, stopping}
                     done, _ = await asyncio.wait(awaited, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                     keepers = {keeper for keeper in keepers if keeper not in done}
-                    self._take_refusal()
+                    self._take_refusals()
         finally:
             if not stop.detach:
                 await self._end(stop.forced)
 
     def _over(self) -> bool:
         """Whether there is nothing left to wait for: too few are left, or the members of the view have finished."""
-        return self.finished or not self._goes_on()
+        return self.finished or not (self._goes_on() or self._others_look())
 
     @property
     def finished(self) -> bool:
@@ -200,6 +202,13 @@ class Supervisor:
         failed = [id for id, code in self.codes.items() if code != 0 and code not in STOPPED]
         wrong = any(self.codes[id] in REFUSED and not self.federation.peers[id].restarts for id in failed)
         return not wrong and self.tolerance.allows(failed, self.federation.view)
+
+    def _others_look(self) -> bool:
+        """Whether something is wrong already, and others still look at their data or have not met their neighbours."""
+        self._wrong_since = self._wrong_since or time.monotonic()
+        left = [view for id, view in self.federation.peers.items() if id not in self.codes]
+        look = any(view.state in BEFORE_ROUNDS and not view.waits for view in left)
+        return look and time.monotonic() < self._wrong_since + LOOK_SECONDS
 
     @property
     def failed(self) -> bool:
@@ -231,7 +240,7 @@ class Supervisor:
             view.end("restarting")
             view.restarts = restarts.total
             self.restarts += 1
-            self.run.say(f"{self._exit_message(id, code)}\n{id}: restarting in {delay:g} s")
+            self._tell_end(id, code, f"{id}: restarting in {delay:g} s")
             await asyncio.sleep(delay)
 
     def _ended(self, id: str, code: int) -> None:
@@ -245,20 +254,25 @@ class Supervisor:
         else:
             view.end("failed")
             so = "; the others continue without it" if self._goes_on() else "; stopping the run"
-            self.run.say(f"{self._exit_message(id, code)}\n{id} will not be restarted{so}")
+            self._tell_end(id, code, f"{id} will not be restarted{so}")
             last = (view.failure or " ".join(last_lines(self.run.files.log(id), 1))).removeprefix("dfl-peer: ")
             ended = id if code == WRONG_INPUT else f"{id} {exit_words(code)}"
             self._failures.append(f"{ended}: {last}" if last else f"{id} {exit_words(code)}")
 
-    def _take_refusal(self) -> None:
-        """Count a peer whose data differ from a neighbour's as one that has ended with wrong input."""
-        if (found := self.federation.refusal) and found[0] not in self.codes:
-            id, other = found[0], found[1].id
-            said = found[1].reason.removeprefix("refused: ").partition(" (before that")[0]
-            named = said.replace("its data has", f"the data of {other} has").replace(
-                "this peer's data", f"that of {id}"
-            )
-            why = printable(named.replace("this peer's", f"that of {id}").replace("the other's", f"that of {other}"))
+    def _tell_end(self, id: str, code: int, then: str) -> None:
+        self.run.say(f"{self._exit_message(id, code)}\n{then}")
+        self.federation.recent.extend((f"{id} {exit_words(code)}", then))
+
+    def _take_refusals(self) -> None:
+        """Count peers whose data differ from a neighbour's as ones that have ended with wrong input."""
+        found = [(id, other) for id, other in self.federation.refusals if id not in self.codes]
+        if not found or self._others_look():
+            return
+        for id, other in found:
+            said = other.reason.removeprefix("refused: ").partition(" (before that")[0]
+            named = said.replace("its data has", f"the data of {other.id} has")
+            named = named.replace("this peer's data", f"that of {id}").replace("this peer's", f"that of {id}")
+            why = printable(named.replace("the other's", f"that of {other.id}"))
             self.codes[id] = WRONG_INPUT
             self.run.say(f"{why}; stopping the run")
             self._failures.append(why)
@@ -296,6 +310,8 @@ class Supervisor:
 
 POLL_SECONDS = 0.25
 """Seconds between two looks at the peers' files."""
+LOOK_SECONDS = 5.0
+"""Seconds after one peer's wrong input for which the others may still look at theirs."""
 SAVE_SECONDS = 2.0
 """Seconds of a launch that are forgotten at most when it is killed."""
 

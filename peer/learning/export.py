@@ -54,7 +54,7 @@ def save_model(model: Model, path: str | Path) -> None:
         described["settings"] = settings
     if model.frozen or model.settings.head is not None:
         described["head"] = [entry.name for entry in model.entries("head")]
-    named = {"columns": model.names.columns, "class_names": model.names.classes}
+    named = {"columns": model.names.columns, "class_names": model.class_names}
     described |= {key: names for key, names in named.items() if names}
     if model.standard:
         values = {"means": model.standard.means, "deviations": model.standard.deviations}

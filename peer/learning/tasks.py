@@ -115,7 +115,7 @@ class Task(Settings):
         """
         found = math.prod(parts[0].shape[1:])
         if given not in (None, found):
-            raise InputError(f"{where}: `classes` is {given} and a target holds {found} numbers; leave it out")
+            raise InputError(f"{where}: a target holds {found} numbers, not {given}; mend `classes` or `class_names`")
         return found
 
     def outputs_in_words(self, count: int) -> str:

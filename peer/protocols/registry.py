@@ -32,10 +32,10 @@ PROTOCOLS = {
 }
 
 
-def suited(task: Task, peers: int) -> str:
-    """The protocols that so many peers can use for a task, for a message."""
+def suited(task: Task, peers: int) -> dict[str, type[Protocol]]:
+    """The protocols that so many peers can use for a task, by name."""
     classes = {name: protocol_class(name) for name in PROTOCOLS if peers == 1 or name != "solo"}
-    return ", ".join(name for name, one in classes.items() if one.min_peers <= peers and not one.lacks(task))
+    return {name: one for name, one in classes.items() if one.min_peers <= peers and not one.lacks(task)}
 
 
 def protocol_class(name: str) -> type[Protocol]:

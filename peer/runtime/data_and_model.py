@@ -23,7 +23,7 @@ from peer.learning.training.trainer import check_batches
 from peer.runtime.dry_run import DRY_RUN_SAMPLES, DryRunInput, check_disk, disk_needed, dry_run_figures
 from peer.runtime.rounds.adversary import flip_labels
 from peer.spec.blocks import LabelFlip
-from peer.spec.checks import cannot_transform, check_learnt, check_mix
+from peer.spec.checks import cannot_transform, check_mix, check_model
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig
 
@@ -95,7 +95,7 @@ def fitting_model(
     example = Example.from_samples(shard.train, shard.classes, shard.task, shard.test)
     model = build(spec.model.of_peer(config.id), example, spec.seed, stream, device, gradient)
     model.names = shard.names
-    check_learnt(spec, model)
+    check_model(spec, model)
     check_mix(spec, shard.proportions, config.id)
     spec.protocol.check_samples(config.id, len(shard.train))
     check_batches(model, spec.phases, len(shard.train), config.id)

@@ -28,6 +28,7 @@ ADDED: Mapping[str, Any] = {
     "training.deterministic": True,
     "data.group": None,
     "data.impute": None,
+    "data.class_names": [],
 }
 """Keys that were added since release 0.1.0, such as `training.clip`, with the value that means what was done before.
 With that value they are left out, so that peers of both releases agree, and a run goes on after an upgrade."""
@@ -124,7 +125,7 @@ def user_code(content: Mapping[str, Any]) -> list[str]:
 
 
 def _names(content: Mapping[str, Any]) -> Iterator[str]:
-    for key in ("protocol", "model", "task"):
+    for key in ("protocol", "model", "task", "wire"):
         yield from _name(content.get(key))
     yield from filter(_is_text, _entries(_block(content.get("task")).get("judged_by")))
     yield from _name(_block(content.get("protocol")).get("like"))

@@ -8,16 +8,29 @@ SECURITY.md."""
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from math import ceil
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, SerializeAsAny, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    PlainValidator,
+    SerializeAsAny,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from peer.learning.data.sources import Source, source_type
 from peer.learning.tasks import Task, task_class
 from peer.learning.training.optimiser import SGD
 from peer.learning.training.phase import Phase
 from peer.network.transport.addresses import split
+from peer.network.wire.codec import Codec
+from peer.plugins import load_class
 from peer.protocols.base import Protocol
 from peer.protocols.declarations import Share
 from peer.protocols.registry import protocol_class
@@ -154,9 +167,38 @@ class TopK(Settings):
         return ceil(self.share * size)
 
 
+def _codec(name: str, options: Mapping[str, JsonValue]) -> Codec:
+    found: Codec = load_class(name, Codec).model_validate_json(json.dumps(options), strict=True)
+    return found
+
+
+class Coded(Settings):
+    """As a [codec of your own](wire.md#a-codec-of-your-own) encodes extractor and head."""
+
+    kind: Literal["codec"]
+    name: str
+    """Its class, `module:Name`, or the name that an installed package gives it."""
+    options: dict[str, JsonValue] = Field(default_factory=dict, validate_default=True)
+    """Its settings."""
+
+    @field_validator("options")
+    @classmethod
+    def _fit(cls, options: dict[str, JsonValue], info: ValidationInfo) -> dict[str, JsonValue]:
+        if "name" in info.data:
+            _codec(info.data["name"], options)
+        return options
+
+    @cached_property
+    def codec(self) -> Codec:
+        return _codec(self.name, self.options)
+
+    def shortens(self, share: Share) -> bool:
+        return not share.bytes and share.part is not None
+
+
 Wire = Annotated[
-    Annotated[Float32 | Bfloat16 | TopK, Field(discriminator="kind")],
-    BeforeValidator(kind_of_word, json_schema_input_type=Literal["float32", "bfloat16", "top-k"] | TopK),
+    Annotated[Float32 | Bfloat16 | TopK | Coded, Field(discriminator="kind")],
+    BeforeValidator(kind_of_word, json_schema_input_type=Literal["float32", "bfloat16", "top-k"] | TopK | Coded),
 ]
 """The `wire` block; a word alone is its kind."""
 

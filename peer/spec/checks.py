@@ -20,12 +20,13 @@ from peer.learning.data.sources import Source
 from peer.learning.model.layout import ModelPart
 from peer.learning.model.model import Model
 from peer.learning.training.phase import Phase
-from peer.plugins import describe_error, is_installed
+from peer.network.wire.codec import CodedBlock
+from peer.plugins import describe_error, is_installed, user_input_errors
 from peer.protocols.base import Init, Protocol, ResourceSource
 from peer.protocols.declarations import Record, Share
 from peer.protocols.registry import suited
 from peer.spec.agreement import CHANGEABLE, NOT_COMPARED
-from peer.spec.blocks import LabelFlip, why_no_ports
+from peer.spec.blocks import Coded, LabelFlip, why_no_ports
 from peer.topology import Graph, unreachable_pair, unreachable_pair_problem
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _protocol(spec: "Spec") -> Iterator[str]:
     if len(spec.ring) < protocol.min_peers:
         yield (
             f"`{protocol.name}` needs at least {protocol.min_peers} peers and the ring has {len(spec.ring)}; add "
-            f"peers, or choose a protocol that goes with fewer: {suited(spec.task, len(spec.ring))}"
+            f"peers, or choose a protocol that goes with fewer: {', '.join(suited(spec.task, len(spec.ring)))}"
         )
     # Where the ring is put in another order, any two may become neighbours.
     graph = "complete" if protocol.reorders else protocol.graph
@@ -135,7 +136,7 @@ def _classes(spec: "Spec") -> Iterator[str]:
         own = "give it `kinds` and `mix`, or " if ":" in task.name and lacking != "classes" else ""
         yield (
             f"`{protocol.name}` goes by {lacking}, and the task `{task.name}` has none; {own}choose a protocol that "
-            f"does not: {suited(task, len(spec.ring))}"
+            f"does not: {', '.join(suited(task, len(spec.ring)))}"
         )
     if not task.has_classes:
         for what, hint in _by_classes(spec):
@@ -372,8 +373,13 @@ def _check_names(told: str, names: Any) -> None:
         raise ValueError(f"{told} {names!r}, and must be a tuple of names in `peer.state`, such as `('weights',)`")
 
 
-def check_learnt(spec: "Spec", model: Model) -> None:
-    """Raises InputError if a phase trains a part of the model that has nothing trainable."""
+def check_model(spec: "Spec", model: Model) -> None:
+    """Raises InputError if a phase trains a part of the model that has nothing trainable, or if a user's codec cannot
+    encode a part of that size."""
+    if isinstance(spec.wire, Coded):
+        for size in filter(None, (model.sizes["extractor"], model.sizes["head"])):
+            with user_input_errors(f"`{spec.wire.name}` fails on {size} values"):
+                CodedBlock(size, spec.wire.codec).rehearse()
     for phase in spec.protocol.local():
         if phase.epochs and not model.trainable(phase.part):
             raise InputError(
@@ -387,10 +393,14 @@ def check_learnt(spec: "Spec", model: Model) -> None:
         )
 
 
+def _goes_by_mix(protocol: Protocol | type[Protocol]) -> bool:
+    return "kinds" in {record.size for record in protocol.records}
+
+
 def check_mix(spec: "Spec", mix: NDArray[np.float64], id: str) -> None:
     """Raises InputError if a protocol needs a peer's mix of targets and it is not known, (0,)."""
-    if not len(mix) and any(record.size == "kinds" for record in spec.protocol.records):
-        instead = suited(spec.task, len(spec.ids))
+    if not len(mix) and _goes_by_mix(spec.protocol):
+        instead = ", ".join(name for name, one in suited(spec.task, len(spec.ids)).items() if not _goes_by_mix(one))
         raise InputError(
             f"`{spec.protocol.name}` goes by each peer's mix of targets, and that of {id} is not known: data of its "
             "own take `task: {name: regression, edges: [...]}`, and of a torch data set no targets are read before; "

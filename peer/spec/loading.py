@@ -15,9 +15,10 @@ from peer.learning.data.sources import SOURCES, source_type
 from peer.learning.model.settings import ModelSettings
 from peer.learning.model.zoo import MODELS
 from peer.learning.tasks import TASKS, task_class
-from peer.plugins import Preset, import_from, installed, load_object, user_input_errors
+from peer.network.wire.codec import Codec
+from peer.plugins import Preset, import_from, installed, load_class, load_object, user_input_errors
 from peer.protocols.registry import PROTOCOLS, protocol_class
-from peer.settings import Settings, of_peer
+from peer.settings import Settings, kind_of_word, of_peer
 from peer.spec.agreement import OWN, PLACES, user_code, with_block
 from peer.spec.blocks import MAX_PORT
 from peer.spec.document import Document, Location, put, refuse_nul_in, scalar, validate
@@ -27,7 +28,7 @@ from peer.spec.peer import TLS, PeerConfig, check_plaintext, peer_data
 FIRST_PORT = 7700
 """Below 32768, so that no outgoing connection takes a dead peer's port."""
 
-KINDS = {"protocol": "protocols", "model": "models", "task": "tasks", "data": "data"}
+KINDS = {"protocol": "protocols", "model": "models", "task": "tasks", "data": "data", "wire": "codecs"}
 """What installed packages bring, by the block that names it."""
 
 MADE_BY_PRESETS = {"task", "model", "data", "training"}
@@ -92,6 +93,11 @@ def resolve(
     named = {"name": ModelSettings().name, **model} if isinstance(model, dict) else model
     content["model"] = _component(named, ("model",), [*MODELS], document)
     content["task"] = _component(content.get("task", "classification"), ("task",), [*TASKS], document)
+    wire = kind_of_word(content.get("wire"))
+    if isinstance(wire, dict) and ":" in str(wire.get("kind")):
+        wire = {"kind": "codec", "name": wire["kind"]}  # `wire: module:Name`
+    if has_codec := isinstance(wire, dict) and wire.get("kind") == "codec":
+        content["wire"] = _component(wire, ("wire",), [], document)
     content["ring"], own = _with_own_data(content["ring"], content["data"], document)
     content.update(_placed(content, path.parent.resolve()))
     if isinstance(content["code"], str) and user_code(content):
@@ -103,6 +109,8 @@ def resolve(
         ("task",): task_class(content["task"]["name"]),
         **{place: source_type(name) for place, name in own.items()},
     }
+    if has_codec:
+        components["wire", "codec", "options"] = load_class(content["wire"]["name"], Codec)
     return _relative_to(path.parent.resolve(), validate(Spec, content, document, components))
 
 
@@ -248,14 +256,16 @@ def _component(raw: Any, place: Location, known: Sequence[str], document: Docume
     key = place[-1]
     content = {"name": raw} if isinstance(raw, str) else raw
     if not isinstance(content, dict) or not isinstance(content.get("name"), str):
-        raise InputError(f"{document.where(place)}: `{key}` wants a `name`; known: {', '.join(sorted(known))}")
+        raise InputError(
+            f"{document.where(place)}: `{key}` wants a `name`; known: {', '.join(sorted([*known, 'module:Name']))}"
+        )
     name = content["name"]
     if name in known or ":" in name:
         return content
     brought = installed(KINDS[str(key)])
     if name not in brought:
         where = document.where((*place, "name"))
-        raise InputError(f"{where}: unknown {key} `{name}`; {suggest(name, [*known, *brought])}")
+        raise InputError(f"{where}: unknown {key} `{name}`; {suggest(name, [*known, *brought, 'module:Name'])}")
     reference = brought[name].value
     if key == "task" and isinstance(kind := load_object(reference), type) and issubclass(kind, Preset):
         where = document.where(place)

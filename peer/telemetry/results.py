@@ -36,8 +36,8 @@ def traced(round: int) -> str:
     return f"trace/round-{round:04d}.safetensors"
 
 
-MAX_FIGURES, MAX_CLASSES = 64, 20
-"""More classes are told neither one by one nor by which is taken for which."""
+MAX_FIGURES, MAX_CLASSES = 64, 100
+"""More classes are told neither one by one nor by which is taken for which: a result has some 150 kB of 100."""
 OfClass = Annotated[dict[str, FigureValue], Field(max_length=MAX_FIGURES)]
 Intervals = Annotated[dict[str, tuple[FiniteFloat, FiniteFloat] | None], Field(max_length=MAX_FIGURES)]
 Counts = Annotated[tuple[Count, ...], Field(max_length=MAX_CLASSES)]
@@ -74,9 +74,9 @@ class FinalFigures:
     intervals: Intervals
     """The 95 % interval of each of the task's figures; None where it is mostly not defined."""
     classes: Annotated[dict[str, OfClass], Field(max_length=MAX_CLASSES)] = field(default_factory=dict)
-    """Figures of each class or label, by its name or number, where there are at most 20."""
+    """Figures of each class or label, by its name or number, where there are at most MAX_CLASSES."""
     class_intervals: Annotated[dict[str, Intervals], Field(max_length=MAX_CLASSES)] = field(default_factory=dict)
-    """Those of figures that the task itself has of each class."""
+    """Those of these figures."""
     confusion: Annotated[tuple[Counts, ...], Field(max_length=MAX_CLASSES)] = ()
     """How many test samples of each class (rows) were taken for each class (columns)."""
 

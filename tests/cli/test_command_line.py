@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from cases import content
 
+from launcher.cli import GROUPS, parser
 from launcher.cli import main as launch
 from peer.cli import main as peer
 
@@ -52,6 +53,15 @@ def test_what_is_misspelt_is_named_with_what_was_meant(
     printed = capsys.readouterr()
     assert message in printed.err
     assert printed.out == ""
+
+
+def test_help_lists_every_command_once() -> None:
+    listed = [name for names in GROUPS.values() for name in names]
+    actions = parser()._subparsers
+    assert actions
+    known = actions._group_actions[0].choices
+    assert known
+    assert sorted(listed) == sorted(known)
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["run", "--help"], ["completion", "bash"]])

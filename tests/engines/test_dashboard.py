@@ -129,6 +129,7 @@ def test_a_peer_is_killed_and_comes_back(
     listener(launcher, places[1]).send_signal(signal.SIGKILL)
     row = page.locator('#doing tr[data-peer="peer1"]')
     shows(page, "the restart", lambda: row.locator("td").last.inner_text() == "1")
+    shows(page, "what happened", lambda: "peer1 was killed by SIGKILL" in page.locator("#recent").inner_text())
     shows(page, "the peer at work again", lambda: row.locator(".words").inner_text() == "communicating")
     page.screenshot(path=tmp_path / "restarted.png", full_page=True)
     (tmp_path / "gate").touch()

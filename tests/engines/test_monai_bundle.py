@@ -16,6 +16,7 @@ from faults.accidents import Accidents, start_and_die
 from real_peers import Build, digests
 from sklearn.metrics import accuracy_score, roc_auc_score
 
+from launcher.commands.statistics import statistics
 from peer.errors import InputError
 from peer.learning.export import export_state_dict, load_model
 from peer.runtime.in_process import run_in_process
@@ -245,6 +246,39 @@ def test_a_volume_of_another_spacing_is_named(bundle: Path, tmp_path: Path) -> N
     nibabel.save(nibabel.Nifti1Image(array, np.diag([1, 1, 2.5, 1])), file)
     with pytest.raises(InputError, match=r"test9_image.nii.gz: the spacing is 1, 1, 2.5, and .* is 1, 1, 1; resample"):
         one.data.load(one.task)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_statistics_tell_the_spacing_and_the_size_of_the_files(workers: int, bundle: Path, tmp_path: Path) -> None:
+    import nibabel
+
+    resampled = {"_target_": "Spacingd", "keys": ["image", "label"], "pixdim": [1, 1, 1], "mode": "nearest"}
+    steps = json.loads((bundle / "configs" / "train.json").read_text())["train"]["deterministic_transforms"]
+    copy = changed(bundle, tmp_path / "changed", train__deterministic_transforms=[*steps, resampled])
+    shutil.rmtree(copy / "data")
+    rng, zooms = np.random.default_rng(0), {}
+    for site, thick in (("peer0", 2.5), ("peer1", 5.0)):
+        place = tmp_path / site / "data"
+        place.mkdir(parents=True)
+        for number in range(10):
+            zooms[site, number] = zoom = (0.7 + 0.2 * (number < 5), 0.8 + 0.01 * number, thick)
+            for kind in ("image", "label"):
+                array = rng.integers(0, 2, (28, 28, 12)).astype(np.uint8)
+                nibabel.save(nibabel.Nifti1Image(array, np.diag([*zoom, 1])), place / f"train{number}_{kind}.nii.gz")
+        for kind in ("image", "label"):
+            shutil.copy(place / f"train0_{kind}.nii.gz", place / f"test0_{kind}.nii.gz")
+    keys = {"monai": {"dataset_dir": "../{id}/data"}, "data": {"workers": workers}, "rounds": 1}
+    one = spec(tmp_path / "one", copy, peers=2, protocol={"name": "extras.statistics:Statistics"}, **keys)
+    run(one, tmp_path / "out")
+    found = {(row["site"], row.get("column")): row for row in statistics(tmp_path / "out")}
+    for site in ("peer0", "peer1"):
+        known = np.array([zoom for (of, _), zoom in zooms.items() if of == site])
+        for at in (0, 2):
+            assert found[site, f"axis {at}, spacing"]["mean"] == pytest.approx(known[:, at].mean(), rel=1e-3)
+            assert found[site, f"axis {at}, spacing"]["deviation"] == pytest.approx(known[:, at].std(), abs=1e-3)
+        assert found[site, "axis 1, spacing"]["mean"] is None, "of few kinds each is rare"
+        assert [found[site, f"axis {at}, size"]["mean"] for at in range(3)] == [28, 28, 12], "not of the crops"
+        assert found[site, None]["samples"] == 10
 
 
 METRICS = [

@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-SEEDS = 7
+SEEDS = 8
 """Kinds of input; the first byte chooses."""
 
 
@@ -27,9 +27,11 @@ def targets() -> Callable[[bytes], None]:
     """Imports what is fuzzed (atheris watches the import) and returns the function that takes the bytes."""
     from strangers import Door, frame, hello  # noqa: F401
 
+    from faults.quantisers import Picky
     from peer.network.limits import Limits
+    from peer.network.wire.codec import CodedBlock
     from peer.network.wire.frames import HEADER, BadFrameError, decode, xxhash
-    from peer.network.wire.manifest import NotDeclaredError, TopKBlock, unpack_top_k
+    from peer.network.wire.manifest import NotDeclaredError, TopKBlock, unpack_blocks
     from peer.network.wire.messages import UntrustedDecoder
 
     foreign = UntrustedDecoder(Limits(), 3)
@@ -80,9 +82,17 @@ def targets() -> Callable[[bytes], None]:
             case 6:
                 blocks = [TopKBlock(256 * rest[0] + rest[1], rest[2]), TopKBlock(9, 2)] if len(rest) > 2 else []
                 with suppress(ValueError):
-                    for block, (places, values) in zip(blocks, unpack_top_k(blocks, memoryview(rest[3:])), strict=True):
+                    for block, (places, values) in zip(
+                        blocks, unpack_blocks(blocks, memoryview(rest[3:])), strict=True
+                    ):
                         assert len(places) == len(values) == block.kept
                         assert not block.kept or 0 <= places[0] <= places[-1] < block.size
+            case 7:
+                coded = [CodedBlock(9, Picky())]
+                with suppress(ValueError):
+                    for values in unpack_blocks(coded, memoryview(rest[:13])):
+                        assert values.shape == (9,)
+                        assert bool(values.isfinite().all())
 
     return one
 

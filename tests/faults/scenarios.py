@@ -4,6 +4,7 @@ import atexit
 import json
 import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -34,7 +35,7 @@ class Scenario:
     """Keys of the spec besides the protocol's own."""
     secret: bool = False
     """What is drawn in secret differs from run to run: then all peers end in the same bits as one another."""
-    wire: str = "float32"
+    wire: str | Mapping[str, Any] = "float32"
     dial_out: tuple[str, ...] = ()
     """Whom nobody can dial."""
     signed: bool = False
@@ -46,6 +47,7 @@ class Scenario:
 
 
 ONE_EPOCH = {"epochs": 1, "batch_size": 16}
+STEPS = {"kind": "codec", "name": "quantisers:Steps"}
 STOPPING = {
     "data": {"name": "tiny:clouds", "partition": {"kind": "dirichlet", "alpha": 5.0}},
     "hold_back": 0.3,
@@ -146,6 +148,7 @@ SCENARIOS = {
         Scenario("keeping", {"name": "callers:Keeping", "epochs": 1, "batch_size": 16}, peers=3, rounds=5),
         Scenario("bfloat16", {"name": "callers:EveryCall", **ONE_EPOCH}, peers=3, rounds=3, wire="bfloat16"),
         Scenario("top-k", {"name": "callers:Updates", **ONE_EPOCH}, peers=3, rounds=3, wire="top-k"),
+        Scenario("codec", {"name": "callers:Updates", **ONE_EPOCH}, peers=3, rounds=3, wire=STEPS),
         Scenario("stopping early", {"name": "fibfl", **ONCE}, rounds=20, keys=STOPPING),
         Scenario(
             "stopping early, restless",
@@ -199,6 +202,7 @@ HEALING = {
             keys=BYPASS | {"faulty_members": 2},
             signed=True,
         ),
+        Scenario("signed codec", {"name": "gossip-sgd"}, 4, 10, BYPASS | {"wire": STEPS}, signed=True),
         Scenario("healing three", {"name": "fedavg", "epochs": 1}, peers=3, rounds=12, keys=BYPASS),
     )
 }

@@ -142,6 +142,25 @@ def test_a_file_whose_imputed_columns_are_others_is_refused(key: str, value: Any
 
 
 @pytest.mark.parametrize(
+    ("of_data", "own", "known"),
+    [
+        ((), ["a", "b", "c"], ("a", "b", "c")),
+        (("0", "1", "2"), ["a", "b", "c"], ("a", "b", "c")),
+        (NAMES.classes, ["a", "b", "c"], NAMES.classes),
+        ((), ["a", "b"], ()),
+        ((), ["a", "a", "b"], ()),
+        ((), None, ()),
+    ],
+)
+def test_a_module_names_each_class_where_the_data_do_not(
+    of_data: tuple[str, ...], own: Any, known: tuple[str, ...]
+) -> None:
+    made = model(replace(NAMES, classes=of_data))
+    made.module.class_names = own
+    assert made.class_names == known
+
+
+@pytest.mark.parametrize(
     ("key", "value"),
     [
         ("columns", ["age"]),

@@ -18,7 +18,7 @@ from peer.learning.data.samples import InMemory
 from peer.learning.model.layout import Split
 from peer.learning.model.model import Model
 from peer.learning.model.shape_check import Example
-from peer.learning.tasks import Regression, Segmentation
+from peer.learning.tasks import Classification, Regression, Segmentation
 from peer.learning.training.evaluation import measure
 from peer.runtime.in_process import federate
 from peer.spec.loading import load_spec
@@ -237,6 +237,44 @@ def test_what_infer_draws_is_the_same_in_each_evaluation() -> None:
     first, again = measure(made, data), measure(made, data)
     assert first.loss == again.loss
     assert first.results() == again.results()
+
+
+class Halved(Classification):
+    """Judged in 16 bits."""
+
+    name: str
+
+    def infer(self, forward: Callable[[Any], Tensor], inputs: Any) -> Tensor:
+        with torch.autocast(inputs.device.type, torch.bfloat16):
+            return forward(inputs).float()
+
+
+def test_infer_may_choose_the_precision_of_evaluations() -> None:
+    task = Halved(name="my:Halved")
+    example = Example(torch.zeros(2, 16), task, 3)
+    made = Model(Split(nn.Linear(16, 64), nn.Linear(64, 3)), settings="halved", example=example)
+    data = InMemory(torch.randn(300, 16), torch.randint(0, 3, (300,)))
+    before = made.sha256()
+    first, again = measure(made, data), measure(made, data)
+    assert (first.loss, first.results()) == (again.loss, again.results())
+    with torch.no_grad():
+        x = data.x.bfloat16()
+        for weight, bias in (part.parameters() for part in (made.module.extractor, made.module.head)):
+            x = nn.functional.linear(x, weight.bfloat16(), bias.bfloat16())
+        exact = nn.functional.cross_entropy(made.forward(data.x), data.y)
+    assert first.loss == pytest.approx(float(nn.functional.cross_entropy(x.float(), data.y)), abs=1e-6)
+    assert first.loss != pytest.approx(float(exact), abs=1e-6), "which is that of float32"
+    assert made.sha256() == before
+
+
+def test_another_precision_of_evaluations_changes_no_training(tmp_path: Path) -> None:
+    runs = [
+        federate(federation(tmp_path, task=task, data={"name": "digits"}, rounds=1), tmp_path / out, peers=2)
+        for out, task in (("one", "inferring:Halved"), ("two", "inferring:Halved"), ("plain", "classification"))
+    ]
+    one, two, plain = (run.result("peer0") for run in runs)
+    assert (one["accuracy"], one["model_sha256"]) == (two["accuracy"], two["model_sha256"])
+    assert one["model_sha256"] == plain["model_sha256"]
 
 
 def as_graphs(samples: list[Sample]) -> tuple[dict[str, Tensor], None]:

@@ -119,6 +119,25 @@ def test_what_only_a_later_peer_can_find_leaves_nothing(
     assert not (tmp_path / "runs").exists()
 
 
+def test_every_faulty_file_is_named_and_every_pair_that_differs(
+    ports: Ports, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, columns in enumerate(("ab", "ac", "ad", "ab")):
+        table(tmp_path / f"peer{number}.csv", columns)
+    data = {"name": "csv", "path": str(tmp_path / "{id}.csv"), "class_names": ["0", "1"]}
+    small = write(tmp_path, ports(4), data=data, patience=3600, protocol="fibfl")
+    run = ["run", str(small), "--out", str(tmp_path / "runs" / "out"), "--quiet"]
+    assert main(run) == 2
+    told = capsys.readouterr().err
+    assert told.count("make the two alike") == 3, "those with peer0 and peer3, and with each other"
+    assert all(f"column 2 `{name}`" in told for name in "bcd")
+    for number in (1, 2):
+        table(tmp_path / f"peer{number}.csv", value=lambda row, _: "nan" if row == 3 else "0.5")
+    assert main(run) == 2
+    told = capsys.readouterr().err
+    assert all(f"peer{number}.csv: column 'a' has no value in line 5" in told for number in (1, 2))
+
+
 def test_a_mistake_at_a_later_start_leaves_the_run_as_it_is(
     ports: Ports, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

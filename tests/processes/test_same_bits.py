@@ -133,6 +133,14 @@ async def test_vectors_that_do_not_travel_as_they_are(name: str, wire: str, fede
     assert len({*digests(results).values()}) == (1 if name == "fedavg" else 3)
 
 
+async def test_deaths_where_a_codec_draws(federation: Build, tmp_path: Path) -> None:
+    wire, code = {"kind": "codec", "name": "quantisers:Steps", "options": {"steps": 15}}, str(FAULTS)
+    made = federation({"name": "rdfl", **SGD}, 3, rounds=ROUNDS, wire=wire, code=code)
+    results = run_with_deaths(made)
+    runtimes = await run_in_process(made.spec, tmp_path / "memory")
+    assert {id: one.setup.model.sha256() for id, one in runtimes.items()} == digests(results)
+
+
 JITTERED = """
 import numpy as np
 import torch

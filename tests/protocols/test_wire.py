@@ -27,6 +27,7 @@ SETTINGS = {
     "fibfl+": ({"name": "fibfl+", "head_epochs": 1, "extractor_epochs": 1}, "top-k"),
     "fedavg": ({"name": "fedavg", "epochs": 1, "participation": 0.6}, "bfloat16"),
     "fedisp": ({"name": "fedisp"}, "bfloat16"),
+    "coded": ({"name": "gossip-sgd", "topology": "ring"}, {"kind": "codec", "name": "faults.quantisers:Steps"}),
 }
 Vector = NDArray[np.float32]
 
@@ -95,6 +96,24 @@ def test_each_blend_is_of_the_values_that_changed_most_and_one_s_own(runs: dict[
             np.testing.assert_allclose(trace["after"], np.mean(seen, axis=0), atol=1e-6, err_msg=peer)
 
 
+def test_each_blend_is_of_what_a_codec_gives_and_the_rest_goes_with_the_next(runs: dict[str, Run]) -> None:
+    """Nobody is further from what was meant than a step, and what was lost before is made good."""
+    run = runs["coded"]
+    meant, sent = (dict.fromkeys(run.ids, np.zeros(EXTRACTOR + HEAD)) for _ in range(2))
+    for round in range(1, ROUNDS + 1):
+        traces = run.traces(round)
+        meant = {peer: meant[peer] + trace["before"] for peer, trace in traces.items()}
+        # A ring of four: each blend has two unknown messages, and opposite peers have the same two.
+        blends = {peer: 3 * trace["after"] - trace["before"] for peer, trace in traces.items()}
+        np.testing.assert_allclose(blends["peer0"], blends["peer2"], atol=1e-5)
+        np.testing.assert_allclose(blends["peer1"], blends["peer3"], atol=1e-5)
+        for one, (left, right) in {"peer0": ("peer1", "peer3"), "peer1": ("peer0", "peer2")}.items():
+            sent[one] = sent[one] + blends[one]
+            steps = [np.abs(traces[peer]["before"]).max() * 1.5 / 127 for peer in (left, right)]
+            assert np.abs(sent[one] - meant[left] - meant[right]).max() <= sum(steps)
+            assert (blends[one] != traces[left]["before"] + traces[right]["before"]).any()
+
+
 def test_a_rounded_mean_is_the_same_at_all_peers_and_near_the_exact_one(runs: dict[str, Run]) -> None:
     for round in range(1, ROUNDS + 1):
         traces = runs["fedavg"].traces(round)
@@ -126,6 +145,7 @@ BYTES = {
     "fibfl": (2 * EXTRACTOR, 0),
     "fibfl+": (block(EXTRACTOR), 0),
     "gossip": (block(EXTRACTOR) + block(HEAD), block(HEAD)),
+    "coded": (4 + EXTRACTOR + 4 + HEAD, 4 + HEAD),
 }
 
 

@@ -1,6 +1,6 @@
 """What leaves of a vector with `wire: top-k`, what waits, and where it is refused."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from peer.errors import InputError
 from peer.protocols.blocks.vectors import places_of_largest
 from peer.protocols.declarations import Share
 from peer.runtime.rounds.encodings import Collective, Encoding, new_encoding
-from peer.spec.blocks import Bfloat16, TopK
+from peer.spec.blocks import Bfloat16, Coded, TopK
 
 SIZES = {"extractor": 30, "head": 7, "model": 37}
 UPDATE = Share("update", like="model", update=True)
@@ -22,6 +22,10 @@ QUICK = settings(max_examples=60, deadline=None)
 
 def top_k(share: float = 0.1, initial: Tensor | None = None) -> Encoding:
     return new_encoding(TopK(share=share), SIZES, initial)
+
+
+def coded(sizes: Mapping[str, int] = SIZES) -> Encoding:
+    return new_encoding(Coded(kind="codec", name="faults.quantisers:Steps"), sizes)
 
 
 def nothing() -> Tensor:
@@ -52,6 +56,36 @@ def test_of_updates_nothing_is_lost() -> None:
         assert int((arrived != 0).sum()) == 3 + 1
         meant, sent = meant + update, sent + arrived
     np.testing.assert_allclose(sent + sender.state["all_gather/update"], meant, atol=1e-5)
+
+
+@pytest.mark.parametrize("collective", ["exchange", "all_gather", "token"])
+def test_what_a_codec_loses_goes_with_the_next(collective: Collective) -> None:
+    sender, receiver, share = coded(), coded(), Share("model")
+    generator, meant, sent = torch.Generator().manual_seed(3), torch.zeros(37), torch.zeros(37)
+    for _ in range(12):
+        vector = torch.randn(37, generator=generator)
+        travels = sender.encode(collective, share, vector)
+        assert travels.nbytes == sender.length(share, 37) == 4 + 30 + 4 + 7
+        meant, sent = meant + vector, sent + receiver.decode(share, travels, nothing, as_it_is)
+    np.testing.assert_allclose(sent + sender.state[f"{collective}/model"], meant, atol=1e-5)
+    assert not torch.equal(sent, meant)
+
+
+def test_a_codec_replays_the_same_bytes() -> None:
+    """From what is kept between messages; what is drawn is drawn again."""
+    share, vectors = Share("extractor"), torch.randn(3, 30, generator=torch.Generator().manual_seed(3))
+    sender, again = coded(), coded()
+    sender.encode("exchange", share, vectors[0])
+    again.state = {name: tensor.clone() for name, tensor in sender.state.items()}
+    for vector in vectors[1:]:
+        assert torch.equal(sender.encode("exchange", share, vector), again.encode("exchange", share, vector))
+
+
+def test_a_codec_s_message_for_one_neighbour_alone_leaves_nothing_to_another() -> None:
+    sender, own = coded(), Share("own", like="model")
+    first, second = (sender.encode("exchange", own, torch.ones(37), each_its_own=True) for _ in range(2))
+    assert torch.equal(first, second)
+    assert not sender.state
 
 
 @pytest.mark.parametrize("initial", [None, torch.ones(37)])
@@ -88,9 +122,11 @@ def test_vectors_of_a_protocol_s_own_that_are_no_updates_travel_whole() -> None:
     assert sender.decode(own, vector, nothing, as_it_is) is vector
     assert sender.length(own, 5) == 20
     sealed = Share("sealed", size=9, bytes=True)
-    half = new_encoding(Bfloat16(), SIZES)
-    assert half.encode("exchange", sealed, vector) is vector
-    assert half.length(sealed, 9) == 9
+    for other in (new_encoding(Bfloat16(), SIZES), coded()):
+        assert other.encode("exchange", sealed, vector) is vector
+        assert other.length(sealed, 9) == 9
+    assert coded().encode("exchange", own, vector) is vector
+    assert coded().length(own, 5) == 20
 
 
 @pytest.mark.parametrize(
@@ -121,11 +157,26 @@ def test_what_goes_to_one_neighbour_alone_leaves_no_rest_to_another() -> None:
     assert half.decode(share, first, nothing, as_it_is).dtype == torch.float32
 
 
-@pytest.mark.parametrize("make", [lambda: new_encoding(Bfloat16(), SIZES), top_k])
+@pytest.mark.parametrize("make", [lambda: new_encoding(Bfloat16(), SIZES), top_k, coded])
 def test_what_is_not_finite_as_it_travels_is_told(make: Callable[[], Encoding]) -> None:
     sender, vector = make(), torch.full((37,), 3.4e38)
     with pytest.raises(OverflowError, match="beyond"):
         sender.encode("exchange", UPDATE, vector)
+
+
+def test_a_codec_is_refused_for_the_parts_of_a_mean_alone() -> None:
+    with pytest.raises(InputError, match=r"the mean of `model` is taken part by part .*; write `wire: bfloat16`"):
+        coded().check("weighted_mean", Share("model"))
+    for collective in ("exchange", "all_gather", "token"):
+        coded().check(collective, UPDATE, each_its_own=True)
+
+
+def test_a_part_without_values_is_nothing_to_a_codec() -> None:
+    sizes = {"extractor": 30, "head": 0, "model": 30}
+    sender = coded(sizes)
+    assert sender.encode("exchange", Share("model"), torch.ones(30)).nbytes == sender.length(Share("model"), 30) == 34
+    assert sender.encode("exchange", Share("head"), torch.ones(0)).nbytes == sender.length(Share("head"), 0) == 0
+    assert sender.decode(Share("head"), torch.empty(0, dtype=torch.uint8), nothing, as_it_is).shape == (0,)
 
 
 def test_an_update_is_declared_with_what_it_is_like() -> None:

@@ -39,6 +39,7 @@ from peer.learning.model.settings import ModelSettings
 from peer.learning.model.shape_check import Example, dry_pass, takes_several
 from peer.learning.named_tensors import content_sha256, dtype_name, named_sha256
 from peer.learning.randomness import global_stream
+from peer.learning.tasks import Multilabel
 from peer.process import LARGE_BYTES, forget_content
 
 
@@ -201,7 +202,7 @@ class Model:
         self.loaded = ""
         """How many tensors it has from which file, in words; empty if it has none."""
         self.names = Names()
-        """Names of its input columns and of its classes, where they have names."""
+        """What the data call its input columns and its classes."""
         self.standard: Standardisation | None = None
         """How `predict` imputes and standardises inputs before the model sees them."""
         self.module: nn.Module = split.module
@@ -218,6 +219,13 @@ class Model:
         self.gradient = gradient(self.vector)
         bind(self.module, self.layout, self.vector, self.gradient)
         self._rounded = LowPrecisionParameters(split, self.layout, self.vector, self.gradient)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of its classes or labels: of the data or, where these have numbers at most, of its module."""
+        own, numbers = tuple(map(str, getattr(self.module, "class_names", None) or ())), map(str, range(self.classes))
+        names_each = len({*own}) == len(own) == self.classes
+        return own if names_each and self.names.classes in ((), tuple(numbers)) else self.names.classes
 
     @property
     def extractor(self) -> Tensor:
@@ -348,14 +356,15 @@ class Model:
 
         Inputs are as they lie in the data: the model imputes and standardises them itself. Those of a pandas DataFrame
         are taken by their columns' names; several inputs are a dict or a tuple, as in training. With `names` the
-        classes' names: a list of str, or one. InputError for inputs that do not fit or are not finite, and where
-        classes have no names.
+        classes' names: a list of str, or one; of labels a list of those that hold for each sample. InputError for
+        inputs that do not fit or are not finite, and where classes have no names.
         """
-        if names and not (self.names.classes and self.task.has_classes):
+        known = self.class_names if self.task.has_classes or isinstance(self.task, Multilabel) else ()
+        if names and not known:
             raise InputError(f"model {self.name} knows no names of classes; leave out `names`")
         outputs, single = self._outputs(x)
         answers = self.task.answers(outputs).cpu()
-        said = [self.names.classes[answer] for answer in answers.tolist()] if names else answers
+        said = [np.array(known)[answer].tolist() for answer in answers.numpy()] if names else answers
         return said[0] if single else said
 
     def outputs(self, x: Any) -> Tensor:

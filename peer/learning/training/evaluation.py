@@ -44,6 +44,8 @@ class EvaluationPass:
     """The classes, int64 (n,); (0,) where the task has none."""
     classes: int
     loss: float
+    judged: Judged | None = None
+    """What the model says of each class or label, where the task itself has no figures of these."""
 
     def results(self, among: Among = slice(None)) -> dict[str, float]:
         """The task's figures, on all samples or those at some positions, of which each may occur several times."""
@@ -51,9 +53,13 @@ class EvaluationPass:
             return self.task.judge(self.rows[among])
 
     def of_classes(self, among: Among) -> dict[tuple[int, str], float]:
-        """The task's own figures of each class, by number and name, NaN where one is not defined; none if it fails."""
+        """The figures of each class, by number and name, NaN where one is not defined; none if the task fails."""
         with suppress(UserCodeError), user_code_errors(self.task.name):
-            found = self.task.of_classes(torch.from_numpy(self.rows[among].sum(0)))
+            found: Mapping[str, Any] = (
+                self.judged.of_classes(among)
+                if self.judged
+                else self.task.of_classes(torch.from_numpy(self.rows[among].sum(0)))
+            )
             return {(at, name): value for name, of in found.items() for at, value in enumerate(map(float, of))}
         return {}
 
@@ -181,7 +187,6 @@ def intervals(
     return found
 
 
-CLASS_FIGURES = ("sensitivity", "specificity", "precision", "f1", "auroc", "average-precision")
 MAX_NUMBERS = 100
 """Of a sample: a larger target, answer or output is no column of a table."""
 
@@ -209,25 +214,23 @@ class Predictions:
     def columns(self) -> dict[str, NDArray[Any]]:
         return {name: np.concatenate(parts) for name, parts in self._parts.items()}
 
-    def by_class(self, classes: int) -> tuple[dict[tuple[int, str], float], list[list[int]]]:
-        """Each figure of each class or label against all others, by number and name, NaN where it is not defined; and
-        how many samples of class i are taken for class j. Empty where answers and outputs tell none."""
+    def judged(self, classes: int) -> Judged | None:
+        """What answers and outputs tell of each class or label; None where they tell none."""
         known, labels, numbers = self.columns, isinstance(self._task, Multilabel), np.arange(classes)
         target, answer, scores = (known.get(name, np.empty(0)) for name in ("target", "answer", "output"))
         alike = answer.dtype == np.int64 and answer.shape == target.shape and len(answer) == len(scores)
         if not alike or not (labels or np.isin(answer, numbers).all()):
-            return {}, []
-        judged = Judged(scores, *(one > 0 if labels else one == numbers for one in (target, answer)))
-        told = {(at, name): float(of) for name in CLASS_FIGURES for at, of in enumerate(judged.of_classes(name))}
-        return told, [] if labels else (judged.true.T.astype(np.int64) @ judged.said).tolist()
+            return None
+        return Judged(scores, *(one > 0 if labels else one == numbers for one in (target, answer)))
 
     def table(self, measured: EvaluationPass, names: Sequence[str]) -> str:
         """A line of CSV for each sample, in the order of the test set; a task without classes has its figures of that
-        sample alone, too. names: of the classes, if they have any."""
+        sample alone, too. names: of the classes or labels, if they have any."""
         made = {"sample": np.arange(len(measured.rows))[:, None], **self.columns}
         heads = list[str]()
         for name, values in made.items():
-            named = names if name == "output" and len(names) == values.shape[1] else range(values.shape[1])
+            each = len(names) == values.shape[1] and (name == "output" or isinstance(self._task, Multilabel))
+            named = names if each else range(values.shape[1])
             heads += [name] if values.shape[1] == 1 else [f"{name} {one}" for one in named]
         alone = () if measured.task.has_classes else [figure.name for figure in measured.task.figures]
         text = io.StringIO()

@@ -5,6 +5,7 @@ Accuracies are shares in 0..1, one a peer or one a round. A metric that is undef
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import comb
 from typing import Any
 
@@ -99,27 +100,24 @@ def matched_accuracy(recall: Float64, proportions: Real) -> float | None:
 CALIBRATION_BINS = 15
 
 
-def auroc(scores: Float64, true: NDArray[np.bool_]) -> float:
+def auroc(held: Real, alike: Real) -> float:
     """Area under the ROC curve: the share of pairs of a positive and a negative sample in which the positive has the
-    higher score, ties counting half; NaN without one of both, or if a score is NaN. Both arguments (n,)."""
-    positive, negative = int(true.sum()), int((~true).sum())
-    if not (positive and negative) or np.isnan(scores).any():
+    higher score, ties counting half; NaN without one of both. Both arguments (scores,): how many samples with each
+    score, ascending, are positive, and how many there are."""
+    positive, negative = held.sum(), (alike - held).sum()
+    if not (positive and negative):
         return np.nan
-    _, place, alike = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = np.cumsum(alike) - (alike - 1) / 2
-    return float((ranks[place][true].sum() - positive * (positive + 1) / 2) / (positive * negative))
+    return float(((ranks * held).sum() - positive * (positive + 1) / 2) / (positive * negative))
 
 
-def average_precision(scores: Float64, true: NDArray[np.bool_]) -> float:
+def average_precision(held: Real, alike: Real) -> float:
     """Σ_k (R_k − R_{k−1})·P_k over the thresholds k, each score once, descending, with precision P and recall R; NaN
-    without a positive sample, or if a score is NaN. Both arguments (n,)."""
-    if not true.any() or np.isnan(scores).any():
+    without a positive sample. Both arguments as of `auroc`."""
+    if not held.any():
         return np.nan
-    order = np.argsort(-scores, kind="stable")
-    last = np.append(np.diff(scores[order]) != 0, True)  # of those with one score
-    hits = np.cumsum(true[order])[last]
-    precision = hits / (np.flatnonzero(last) + 1)
-    return float(np.diff(hits, prepend=0) @ precision / hits[-1])
+    hits, taken = np.cumsum(held[::-1]), np.cumsum(alike[::-1])
+    return float(np.diff(hits, prepend=0) @ (hits / np.maximum(taken, 1)) / hits[-1])
 
 
 def calibration_error(confidence: Float64, correct: NDArray[np.bool_]) -> float:
@@ -134,8 +132,8 @@ def calibration_error(confidence: Float64, correct: NDArray[np.bool_]) -> float:
 
 @dataclass(frozen=True)
 class Judged:
-    """What a classifier says of samples: its scores in 0..1, (n, classes); the true classes and those that it says,
-    one-hot, bool (n, classes)."""
+    """What a classifier says of samples: its scores, (n, classes); the true classes and those that it says, one-hot,
+    bool (n, classes)."""
 
     scores: Float64
     true: NDArray[np.bool_]
@@ -146,28 +144,43 @@ class Judged:
         which it is defined. NaN where it is defined for none."""
         if name == "calibration-error":
             return calibration_error(self.scores.max(1), np.any(self.true & self.said, axis=1))
-        of_classes = self.of_classes("sensitivity" if name == "balanced-accuracy" else name)
+        figures = self.of_classes(ranked=name in ("auroc", "average-precision"))
+        of_classes = figures["sensitivity" if name == "balanced-accuracy" else name]
         if len(of_classes) == 2 and name != "balanced-accuracy":
             return float(of_classes[1])
         known = of_classes[~np.isnan(of_classes)]
         return float(known.mean()) if len(known) else np.nan
 
-    def of_classes(self, name: str) -> Float64:
-        """The figure of each class against all others, (classes,); NaN where it is not defined."""
-        held, said = self.true.sum(0), self.said.sum(0)
-        hits, absent = (self.true & self.said).sum(0), (~self.true).sum(0)
+    def of_classes(self, among: NDArray[np.int64] | slice = slice(None), ranked: bool = True) -> dict[str, Float64]:
+        """Each figure of each class against all others, (classes,), on the samples at some positions; NaN where it is
+        not defined. ranked: also those for which samples are sorted by their scores."""
+        true, said = self.true[among], self.said[among]
+        held, found, hits = true.sum(0), said.sum(0), (true & said).sum(0)
+        absent = len(true) - held
         shares = {
-            "sensitivity": (hits, held),
-            "specificity": (absent - (said - hits), absent),
-            "precision": (hits, said),
-            "f1": (2 * hits, np.where(held > 0, held + said, 0)),
+            "sensitivity": _ratio(hits, held),
+            "specificity": _ratio(absent - (found - hits), absent),
+            "precision": _ratio(hits, found),
+            "f1": _ratio(2 * hits, np.where(held > 0, held + found, 0)),
         }
-        if name in shares:
-            return _ratio(*shares[name])
-        ranked = {"auroc": auroc, "average-precision": average_precision}
-        if name not in ranked:
-            raise ValueError(f"there is no figure {name}")
-        return np.array([ranked[name](scores, true) for scores, true in zip(self.scores.T, self.true.T, strict=True)])
+        if not ranked:
+            return shares
+        times = np.bincount(np.arange(len(self.true))[among], minlength=len(self.true))
+        counts = [(np.bincount(place, times * true), np.bincount(place, times)) for place, true in self._places]
+        areas = {"auroc": auroc, "average-precision": average_precision}
+        return shares | {name: np.array([area(*one) for one in counts]) for name, area in areas.items()}
+
+    @cached_property
+    def _places(self) -> list[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+        """Of each class the number of each sample's score among the different ones, ascending, and whether the sample
+        is of it; none is if a score is NaN. Sorted once, however often samples are drawn."""
+        known = zip(self.scores.T, (self.true & ~np.isnan(self.scores).any(0)).T, strict=True)
+        return [(np.unique(scores, return_inverse=True)[1], true) for scores, true in known]
+
+    @property
+    def confusion(self) -> tuple[tuple[int, ...], ...]:
+        """How many samples of class i are taken for class j."""
+        return tuple(map(tuple, (self.true.T.astype(np.float64) @ self.said).astype(int).tolist()))
 
 
 def _ratio(part: Real, whole: Real) -> Float64:

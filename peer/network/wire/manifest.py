@@ -11,15 +11,18 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from peer.network.wire.codec import CodedBlock
+
 Places = NDArray[np.int64]
 Values = NDArray[np.float32]
+Unpacked = TypeVar("Unpacked", covariant=True)
 TOP_K_WIDTH = 4
 """Bytes of a value, and of a place that is a number."""
 
@@ -46,6 +49,14 @@ class TopKBlock(NamedTuple):
         """The bytes of the whole block."""
         return self.places_length + TOP_K_WIDTH * self.kept
 
+    def unpack(self, content: memoryview) -> tuple[Places, Values]:
+        """The places and values; ValueError if the bytes, which are untrusted, are no such block."""
+        places = _places(self, content[: self.places_length])
+        values = np.frombuffer(content[self.places_length :], "<f4")
+        if not np.isfinite(values).all():
+            raise ValueError("its values are not finite")
+        return places, values
+
 
 def pack_top_k(block: TopKBlock, places: Places, values: Values) -> bytes:
     """Encode a block. places: (block.kept,), ascending. values: (block.kept,), in the order of the places."""
@@ -56,8 +67,17 @@ def pack_top_k(block: TopKBlock, places: Places, values: Values) -> bytes:
     return np.packbits(chosen, bitorder="little").tobytes() + values.astype("<f4").tobytes()
 
 
-def unpack_top_k(blocks: Sequence[TopKBlock], content: memoryview) -> Iterator[tuple[Places, Values]]:
-    """Yield the places and values of each block; ValueError if the content is not these blocks.
+class Block(Protocol[Unpacked]):
+    """The form of a part of an encoded message."""
+
+    @property
+    def length(self) -> int: ...
+
+    def unpack(self, content: memoryview) -> Unpacked: ...
+
+
+def unpack_blocks(blocks: Sequence[Block[Unpacked]], content: memoryview) -> Iterator[Unpacked]:
+    """Yield what is in each block; ValueError if the content is not these blocks.
 
     content: untrusted; any bytes of any length.
     """
@@ -65,13 +85,8 @@ def unpack_top_k(blocks: Sequence[TopKBlock], content: memoryview) -> Iterator[t
         raise ValueError("its length is not that of its blocks")
     start = 0
     for block in blocks:
-        middle, end = start + block.places_length, start + block.length
-        places = _places(block, content[start:middle])
-        values = np.frombuffer(content[middle:end], "<f4")
-        if not np.isfinite(values).all():
-            raise ValueError("its values are not finite")
-        yield places, values
-        start = end
+        yield block.unpack(content[start : start + block.length])
+        start += block.length
 
 
 def _places(block: TopKBlock, content: memoryview) -> Places:
@@ -86,11 +101,12 @@ def _places(block: TopKBlock, content: memoryview) -> Places:
     return places
 
 
-Kind = Literal["float32", "bfloat16", "top-k", "uint8"]
+Kind = Literal["float32", "bfloat16", "top-k", "codec", "uint8"]
 DTYPES: dict[Kind, torch.dtype] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "top-k": torch.uint8,
+    "codec": torch.uint8,
     "uint8": torch.uint8,
 }
 INFINITIES: dict[Kind, tuple[str, str, int]] = {
@@ -122,15 +138,16 @@ class PayloadSpec:
     first_round: int
     last_round: int
     kind: Kind = "float32"
-    """The kind of values. top-k: some values and their places, in `blocks`; uint8: bytes that are not checked."""
+    """The kind of values. top-k: some values and their places; codec: as a user's codec encodes them, both in `blocks`;
+    uint8: bytes that are not checked."""
     tensors: tuple[tuple[str, tuple[int, ...], str], ...] = ()
     """Name, shape and dtype of the tensors in the vector, in order."""
     head: tuple[int, int] = (0, 0)
     """The range [start, end) of the head in the vector, as declared; its bytes are counted separately."""
     every: int = 1
     """It travels in the first of its rounds and in every `every`-th one after that."""
-    blocks: tuple[TopKBlock, ...] = ()
-    """The blocks of a top-k message, one for each part of the vector. A message has all of them, or is empty."""
+    blocks: tuple[TopKBlock | CodedBlock, ...] = ()
+    """The blocks of an encoded message, one for each part of the vector. A message has all of them, or is empty."""
 
     @property
     def width(self) -> int:
@@ -154,11 +171,11 @@ class PayloadSpec:
             raise NotDeclaredError("its values are not finite")
 
     def check_content(self, content: memoryview) -> None:
-        """Raise NotDeclaredError unless the bytes of a whole message are valid for its kind; only top-k needs this."""
+        """Raise NotDeclaredError unless the bytes of a whole message are the payload's blocks, if it has any."""
         if not self.blocks or not len(content):
             return
         try:
-            for _ in unpack_top_k(self.blocks, content):
+            for _ in unpack_blocks(self.blocks, content):
                 pass
         except ValueError as error:
             raise NotDeclaredError(f"`{self.name}` is no such part of a vector: {error}") from None
@@ -179,7 +196,7 @@ class Manifest:
 
     @cached_property
     def digest(self) -> str:
-        text = json.dumps(asdict(self), sort_keys=True)
+        text = json.dumps(asdict(self), sort_keys=True, default=lambda codec: codec.model_dump(mode="json"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def number(self, name: str, round: int) -> int:

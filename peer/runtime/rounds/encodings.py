@@ -6,21 +6,24 @@ earlier messages is part of the peer's checkpoint, so that a replayed round send
 - `Encoding`, float32: vectors travel as they are.
 - `Bfloat16Encoding`, `wire: bfloat16`: half the bytes; the rounding error is added to what is sent next.
 - `TopKEncoding`, `wire: top-k`: some of a vector's values, those that matter most now.
+- `CodecEncoding`, `wire: {kind: codec, ...}`: a user's codec; what it loses is added to what is sent next.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from peer.errors import InputError
 from peer.network.collectives import Rounding
-from peer.network.wire.manifest import PayloadSpec, TopKBlock, pack_top_k, unpack_top_k, vector_bytes
+from peer.network.wire.codec import CodedBlock
+from peer.network.wire.manifest import PayloadSpec, TopKBlock, pack_top_k, unpack_blocks, vector_bytes
+from peer.plugins import user_code_errors
 from peer.protocols.blocks.vectors import places_of_largest
 from peer.protocols.declarations import Share
-from peer.spec.blocks import TopK, Wire
+from peer.spec.blocks import Coded, TopK, Wire
 
 Collective = Literal["exchange", "weighted_mean", "all_gather", "token"]
 Placed = Callable[[Tensor], Tensor]
@@ -100,7 +103,37 @@ class Bfloat16Encoding(Encoding):
         return placed(arrived) if share.bytes else placed(arrived).float()
 
 
-class TopKEncoding(Encoding):
+AnyBlock = TypeVar("AnyBlock", TopKBlock, CodedBlock)
+
+
+class BlockEncoding(Encoding, Generic[AnyBlock]):
+    """Encodes extractor and head each as a block of a length known beforehand; other vectors travel as they are."""
+
+    def __init__(self, sizes: Mapping[str, int], wire: TopK | Coded, block: Callable[[int], AnyBlock]) -> None:
+        """block: the form of so many values."""
+        super().__init__(sizes)
+        self._wire = wire
+        self._block: Callable[[int], AnyBlock] = block
+
+    def _blocks(self, share: Share) -> dict[str, AnyBlock]:
+        halves = [share.part] if share.part in ("extractor", "head") else ["extractor", "head"]
+        return {str(half): self._block(self._sizes[str(half)]) for half in halves}
+
+    def payload(self, share: Share, payload: PayloadSpec) -> PayloadSpec:
+        if not self._wire.shortens(share):
+            return payload
+        blocks = self._blocks(share)
+        length = sum(block.length for block in blocks.values())
+        head = (length - blocks["head"].length, length) if "head" in blocks else (0, 0)
+        return replace(payload, kind=self._wire.kind, size=length, head=head, blocks=tuple(blocks.values()))
+
+    def length(self, share: Share, values: int) -> int:
+        if not self._wire.shortens(share):
+            return super().length(share, values)
+        return sum(block.length for block in self._blocks(share).values())
+
+
+class TopKEncoding(BlockEncoding[TopKBlock]):
     """Sends, for each half of the model, the values that differ most from what was sent last, and their places.
 
     For all other values a receiver takes its own present ones, or 0 in an update. A protocol's own vectors travel as
@@ -109,26 +142,8 @@ class TopKEncoding(Encoding):
 
     def __init__(self, sizes: Mapping[str, int], wire: TopK, initial: Tensor | None) -> None:
         """initial: the model that all peers know at the start, (p,); None if there is none."""
-        super().__init__(sizes)
-        self._wire, self._initial = wire, initial
-
-    def _blocks(self, share: Share) -> dict[str, TopKBlock]:
-        halves = [share.part] if share.part in ("extractor", "head") else ["extractor", "head"]
-        sizes = {str(half): self._sizes[str(half)] for half in halves}
-        return {half: TopKBlock(size, self._wire.kept(size)) for half, size in sizes.items()}
-
-    def payload(self, share: Share, payload: PayloadSpec) -> PayloadSpec:
-        if not self._wire.shortens(share):
-            return payload
-        blocks = self._blocks(share)
-        length = sum(block.length for block in blocks.values())
-        head = (length - blocks["head"].length, length) if "head" in blocks else (0, 0)
-        return replace(payload, kind="top-k", size=length, head=head, blocks=tuple(blocks.values()))
-
-    def length(self, share: Share, values: int) -> int:
-        if not self._wire.shortens(share):
-            return super().length(share, values)
-        return sum(block.length for block in self._blocks(share).values())
+        super().__init__(sizes, wire, lambda size: TopKBlock(size, wire.kept(size)))
+        self._initial = initial
 
     def check(self, collective: Collective, share: Share, each_its_own: bool = False) -> None:
         if share.bytes or (collective != "weighted_mean" and not self._wire.shortens(share)):
@@ -185,10 +200,52 @@ class TopKEncoding(Encoding):
         size = sum(block.size for block in blocks)
         vector = placed(torch.zeros(size)) if share.update else placed(own().detach()).clone()
         start = 0
-        for block, (places, values) in zip(blocks, unpack_top_k([*blocks], vector_bytes(arrived)), strict=True):
+        for block, (places, values) in zip(blocks, unpack_blocks([*blocks], vector_bytes(arrived)), strict=True):
             vector[placed(start + torch.from_numpy(places))] = placed(torch.from_numpy(values.copy()))
             start += block.size
         return vector
+
+
+class CodecEncoding(BlockEncoding[CodedBlock]):
+    """The bytes of a user's codec; what a message loses is added to what is sent next."""
+
+    def __init__(self, sizes: Mapping[str, int], wire: Coded) -> None:
+        super().__init__(sizes, wire, lambda size: CodedBlock(size, wire.codec))
+        self._name = wire.name
+
+    def _blocks(self, share: Share) -> dict[str, CodedBlock]:
+        return {half: block for half, block in super()._blocks(share).items() if block.size}
+
+    def check(self, collective: Collective, share: Share, each_its_own: bool = False) -> None:
+        if collective == "weighted_mean":
+            raise InputError(
+                f"`wire: codec` encodes whole vectors, and the mean of `{share.vector}` is taken part by part on its "
+                "way round the ring; write `wire: bfloat16`"
+            )
+
+    def encode(self, collective: Collective, share: Share, vector: Tensor, each_its_own: bool = False) -> Tensor:
+        if not self._wire.shortens(share):
+            return vector
+        nothing = torch.zeros_like(vector)
+        lost = nothing if each_its_own else self.state.setdefault(f"{collective}/{share.vector}", nothing)
+        lost += vector
+        if not bool(torch.isfinite(lost.sum())):
+            raise OverflowError("beyond float32")
+        parts, start = [torch.empty(0, dtype=torch.uint8)], 0
+        with user_code_errors(self._name):
+            for block in self._blocks(share).values():
+                values = lost[start : start + block.size]
+                parts.append(block.pack(values))
+                values -= block.unpack(vector_bytes(parts[-1]))
+                start += block.size
+        return torch.cat(parts)
+
+    def decode(self, share: Share, arrived: Tensor, own: Callable[[], Tensor], placed: Placed) -> Tensor:
+        if not self._wire.shortens(share):
+            return placed(arrived)
+        with user_code_errors(self._name):
+            values = unpack_blocks([*self._blocks(share).values()], vector_bytes(arrived))
+            return placed(torch.cat([torch.empty(0), *values]))
 
 
 def new_encoding(wire: Wire, sizes: Mapping[str, int], initial: Tensor | None = None) -> Encoding:
@@ -200,3 +257,5 @@ def new_encoding(wire: Wire, sizes: Mapping[str, int], initial: Tensor | None = 
             return Bfloat16Encoding(sizes)
         case "top-k":
             return TopKEncoding(sizes, wire, initial if initial is None else initial.detach().cpu().clone())
+        case "codec":
+            return CodecEncoding(sizes, wire)

@@ -401,20 +401,21 @@ class Finish:
         learner = self._participant.learner
         model, shard = learner.model, learner.shard
         few, predictions = model.classes <= MAX_CLASSES, Predictions(shard.task)
-        judged = few and isinstance(shard.task, Classification | Multilabel)
-        measured = measure(model, shard.test, seen=predictions if wanted.predictions or judged else None)
+        tells = few and isinstance(shard.task, Classification | Multilabel)
+        measured = measure(model, shard.test, seen=predictions if wanted.predictions or tells else None)
+        measured = replace(measured, judged=predictions.judged(model.classes) if tells else None)
         seed = derive(self._spec.seed, "intervals")  # one for all peers: equal models and samples give equal intervals
         drawing = (len(shard.test), wanted.resamples, seed, learner.trainer.check_stop)
         spans = intervals(measured.if_defined, *drawing)
-        names = shard.names.classes or tuple(map(str, range(model.classes)))
+        names = model.class_names or tuple(map(str, range(model.classes)))
         if wanted.predictions:
             write_atomically(self._out / PREDICTIONS, predictions.table(measured, names).encode())
-        figures, confusion = predictions.by_class(model.classes) if judged else (measured.of_classes(slice(None)), [])
+        figures = _by_class(measured.of_classes(slice(None)), names if few else ())
         return FinalFigures(
             intervals={one.name: spans[one.name] for one in shard.task.figures},
-            classes={name: _bounded(of) for name, of in _by_class(figures, names if few else ()).items()},
+            classes={name: _bounded(of) for name, of in figures.items()},
             class_intervals=_by_class(intervals(measured.of_classes, *drawing) if few else {}, names),
-            confusion=tuple(map(tuple, confusion)),
+            confusion=measured.judged.confusion if measured.judged and shard.task.has_classes else (),
         )
 
     def _result(

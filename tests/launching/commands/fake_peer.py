@@ -63,7 +63,8 @@ def live(id: str, spec: dict[str, Any], out: Path, events: Events, behaviour: st
     checkpoint = out / "checkpoint"
     done = int(checkpoint.read_text()) if checkpoint.exists() else 0
     print(f"{id} begins after round {done}")
-    if behaviour == "wrong":
+    if behaviour.startswith("wrong"):
+        time.sleep(0.7 if behaviour == "wrong later" else 0)
         print("peer: the data file is truncated", file=sys.stderr)
         return 2
     if behaviour == "expired":

@@ -1,6 +1,7 @@
 """Which engine runs the peers, what it is told, and taking up peers whose launcher is gone."""
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -71,6 +72,24 @@ def test_a_closed_terminal_leaves_peers_that_can_go_on(
     assert begun == {"peer0": [], "peer1": [], "peer2": []}
     assert main(["attach", str(out)]) == 129
     assert {id: peer.signals for id, peer in RUNNING.items()} == begun
+
+
+def test_a_refusal_of_before_is_told_to_who_attaches(
+    elsewhere: None, federation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A peer says once for whom it waits, and here nobody heard it."""
+    out = tmp_path / "out"
+    assert main(["run", str(federation), "--peers", "3", "--out", str(out), "--on", "elsewhere"]) == 129
+    reason = "refused: its data has 3 columns, and this peer's 2 columns; make the two alike"
+    for id, other in (("peer0", "peer1"), ("peer1", "peer0")):
+        awaited = [{"id": other, "address": "h:1", "reason": reason}]
+        waiting = {"event": "waiting", "cause": "join", "for": awaited, "sentence": "waiting"}
+        events = [{"event": "state", "state": "joining", "round": 0}, waiting]
+        lines = (json.dumps({"time": 1.0} | event) + "\n" for event in events)
+        (out / id / "events.jsonl").write_text("".join(lines))
+    capsys.readouterr()
+    assert main(["attach", str(out)]) == 129
+    assert f"peer0 was last heard of waiting for peer1 at h:1 ({reason})" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("fresh", [[], ["--fresh"]])

@@ -11,6 +11,7 @@ from launcher.cli import main
 from peer.errors import InputError
 from peer.plugins import installed
 from peer.runtime.in_process import federate
+from peer.spec.blocks import Coded
 from peer.spec.federation import Spec
 from peer.spec.loading import load_spec
 
@@ -18,7 +19,7 @@ MODULE = '''
 """A package of somebody's."""
 import numpy as np
 import torch
-from peer import Preset
+from peer import Codec, Preset
 from peer.learning.tasks import Regression
 
 class Tides(Preset):
@@ -57,6 +58,16 @@ def heights(days=10):
     x = np.random.default_rng(0).normal(size=(days, 3)).astype("float32")
     return x, x.sum(1)
 
+class Halves(Codec):
+    """Half the bytes."""
+    loud: bool = False
+    def length(self, values):
+        return 2 * values
+    def encode(self, vector, generator):
+        return vector.half().view(torch.uint8)
+    def decode(self, content, values):
+        return content.view(torch.float16).float()
+
 class line(torch.nn.Module):
     def __init__(self, shape, classes, path="", width=2):
         super().__init__()
@@ -73,6 +84,8 @@ bold = sea:Bold
 bare = sea:Bare
 [dfl.models]
 line = sea:line
+[dfl.codecs]
+halves = sea:Halves
 [dfl.data]
 sea = sea:heights
 """
@@ -104,6 +117,23 @@ def test_a_preset_stands_for_its_blocks(folder: Path) -> None:
     assert spec.data.options == {"days": 20}
     federate(folder / "f.yaml", folder / "run", peers=2)
     assert json.loads((folder / "run/peer0/result.json").read_text())["figures"].keys() == {"rmse", "mae", "r2"}
+
+
+def test_a_codec_by_its_short_name(folder: Path) -> None:
+    more = "wire: {kind: codec, name: halves, options: {loud: true}}\n"
+    spec = spec_of(folder, "{tides: oban}", more)
+    assert isinstance(spec.wire, Coded)
+    assert (spec.wire.name, spec.wire.codec.model_dump()) == ("sea:Halves", {"loud": True})
+    (folder / "f.yaml").write_text((folder / "f.yaml").read_text().replace("fedrep", "rdfl"))
+    federate(folder / "f.yaml", folder / "run", peers=3)
+    lines = [json.loads(line) for line in (folder / "run/peer0/audit.jsonl").read_text().splitlines()]
+    sent = [entry["bytes"] for line in lines for entry in line["sent"]]
+    assert sent == [2 * ((3 * 4 + 4) + (4 + 1))] * 2
+    with pytest.raises(InputError, match=r"f.yaml:4: unknown wire `halfes`; did you mean `halves`"):
+        spec_of(folder, "{tides: oban}", more.replace("halves", "halfes"))
+    for wrong, said in (("loud: 3", "valid boolean"), ("laud: true", "unknown key `laud`; did you mean `loud`")):
+        with pytest.raises(InputError, match=f"f.yaml:4: .*{said}"):
+            spec_of(folder, "{tides: oban}", more.replace("loud: true", wrong))
 
 
 def test_what_the_file_says_counts_more(folder: Path) -> None:

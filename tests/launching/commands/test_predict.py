@@ -12,13 +12,13 @@ from PIL import Image
 from launcher.cli import main
 from peer import load_model
 from peer.learning.data.samples import Names, Standardisation
-from peer.learning.export import save_model
+from peer.learning.export import read_header, save_model
 from peer.learning.model.layout import Patterned
 from peer.learning.model.model import Model
 from peer.learning.model.settings import ModelSettings
 from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
-from peer.learning.tasks import Regression
+from peer.learning.tasks import Multilabel, Regression
 
 OWN = """
 import torch
@@ -135,6 +135,21 @@ def test_arrays_and_numbers_for_answers(tmp_path: Path) -> None:
         assert rows[599]["sample"] == "599"
 
 
+def test_labels_have_their_names(tmp_path: Path) -> None:
+    model = build("mlp", Example.zeros((3,), 3, Multilabel(name="multilabel")), seed=1)
+    model.names = Names(classes=("fever", "cough", "rash"))
+    (tmp_path / "peer").mkdir()
+    save_model(model, tmp_path / "peer" / "model.safetensors")
+    x = np.random.default_rng(0).normal(size=(9, 3))
+    np.save(tmp_path / "x.npy", x)
+    known = load_model(tmp_path / "peer" / "model.safetensors")
+    rows, hold = answered(tmp_path / "peer", tmp_path / "x.npy"), known.predict(x).tolist()
+    assert [[row[f"answer {name}"] for name in model.class_names] for row in rows] == [[*map(str, row)] for row in hold]
+    said = known.predict(x, names=True)
+    assert said == [[name for name, one in zip(model.class_names, row, strict=True) if one] for row in hold]
+    assert known.predict(x[0], names=True) == said[0]
+
+
 def test_images_are_scaled_as_in_training(tmp_path: Path) -> None:
     model = build("cnn-small", Example.zeros((1, 8, 8), 3), seed=2)
     (tmp_path / "peer").mkdir()
@@ -215,8 +230,10 @@ def test_a_model_that_reads_its_samples_itself(code: Path, tmp_path: Path, capsy
     more = ("--code", str(code), "--option", "scale=2")
     rows = answered(tmp_path / "peer", tmp_path / "notes.txt", *more)
     model = load_model(tmp_path / "peer" / "model.safetensors", user_model="own_predicting:reading")
-    said = model.predict(np.array([[10.0, 1.0], [8.0, 1.0]])).tolist()
-    assert [row["answer"] for row in rows] == [["well", "ill"][one] for one in said]
+    x = np.array([[10.0, 1.0], [8.0, 1.0]])
+    assert [row["answer"] for row in rows] == [["well", "ill"][one] for one in model.predict(x).tolist()]
+    assert [row["answer"] for row in rows] == model.predict(x, names=True)
+    assert read_header(tmp_path / "peer" / "model.safetensors").class_names == ("well", "ill")
     line = ["predict", str(tmp_path / "peer"), str(tmp_path / "notes.txt"), "--to", str(tmp_path / "a.csv")]
     assert main([*line, "--code", str(code), "--option", "scales=2"]) == 2
     assert "unexpected keyword argument 'scales'" in capsys.readouterr().err

@@ -90,6 +90,21 @@ def test_peer_that_decides_to_end_is_not_started_again(run: Run, tmp_path: Path,
     assert words[behaviour] in text
 
 
+def test_all_that_find_wrong_input_are_named(run: Run, tmp_path: Path) -> None:
+    code, text = run(peer1="wrong", peer2="wrong later")
+    assert code == 2
+    assert [f"peer{n} ended with exit code 2" in text for n in range(3)] == [False, True, True]
+    assert not (tmp_path / "out").exists()
+
+
+def test_wrong_input_does_not_wait_for_peers_that_never_look(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "LOOK_SECONDS", 0.01)
+    code, text = run(peer1="wrong", peer2="wrong later")
+    assert (code, "peer1 ended" in text, "peer2 ended" in text) == (2, True, False)
+
+
 @pytest.mark.parametrize("there", ["nothing", "a directory", "notes"])
 def test_wrong_input_that_only_a_peer_finds_creates_nothing(run: Run, tmp_path: Path, there: str) -> None:
     """Such as a port that somebody takes between the launcher's look at it and the peer's start."""

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from extras.statistics import FEW, HIDDEN, Statistics
+from extras.statistics import FEW, HIDDEN, Statistics, voxels_of
 from launcher.cli import main
 from peer.protocols.base import Received
 from peer.runtime.in_process import federate
@@ -116,6 +116,167 @@ def test_neither_a_liar_nor_one_sample_moves_the_bins_by_a_little() -> None:
         moved = protocol.edges(sites | {"liar": torch.tensor([1e9, 0, 0.0, lie, 0.0]).double()}, 1)
         assert bool(((moved - edges).abs() / 8 % 0.5 == 0).all())
         assert float((moved - edges).abs().max()) <= 16
+
+
+CROPPED = """
+import torch
+from peer.learning.tasks import Segmentation
+
+class OneByOne(Segmentation):
+    name: str
+    evaluation_batch = 1
+
+class Scans(torch.utils.data.Dataset):
+    def __len__(self):
+        return 60
+    def __getitem__(self, at):
+        return [torch.full((1, 4, 4), at + crop) for crop in (0.0, 1.0)]
+
+def scans():
+    return Scans(), Scans()
+
+def collate(samples):
+    x = torch.cat([torch.stack(one) for one in samples])
+    return x, torch.zeros(len(x), 4, 4, dtype=torch.int64)
+
+def net(shape, classes):
+    return torch.nn.Conv2d(1, classes, 1)
+"""
+
+
+@pytest.mark.parametrize("task", ["segmentation", "cropped:OneByOne"])
+def test_several_crops_of_one_sample_are_one_sample(
+    task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cropped.py").write_text(CROPPED)
+    data = {"name": "cropped:scans", "collate": "cropped:collate", "classes": 2}
+    spec = {"rounds": 1, "task": task, "data": data, "model": {"name": "cropped:net", "head": ["bias"]}}
+    for smallest, samples in ((5, 30), (31, None)):
+        protocol = {"name": "extras.statistics:Statistics", "smallest": smallest}
+        (tmp_path / "f.yaml").write_text(json.dumps(spec | {"protocol": protocol}))
+        federate(tmp_path / "f.yaml", tmp_path / str(smallest), peers=2)
+        found = told(tmp_path / str(smallest), capsys)
+        assert [one["samples"] for one in found if "class" in one] == [samples, samples]
+        means = [one["mean"] for one in found if one.get("column") == "channel 0, mean"]
+        assert [mean is None for mean in means] == [samples is None] * 2
+        assert samples is None or np.mean(means) == pytest.approx(30), "of 0 to 59, and of their crops 0.5 more"
+
+
+MEASURED = """
+import numpy as np
+import torch
+
+class Volumes(torch.utils.data.Dataset):
+    def __init__(self, site):
+        table = np.loadtxt(f"{site}.txt")
+        self.spacings, self.sizes = table[:, :3], table[:, 3:].astype(int)
+    def __len__(self):
+        return len(self.sizes)
+    def __getitem__(self, at):
+        image, turned = torch.rand(1, 4, 4, 4), ROTATION @ np.diag([*self.spacings[at], 1])
+        image.meta = {"original_affine": turned, "spatial_shape": self.sizes[at]}
+        return image, at % 2
+
+ROTATION = np.eye(4)
+ROTATION[:2, :2] = [[0, -1], [1, 0]]
+
+def volumes(root):
+    return Volumes(root), Volumes(root)
+"""
+
+
+def write_volumes(folder: Path) -> dict[str, np.ndarray]:
+    """Of each volume its spacing and its size along three axes."""
+    rng, written = np.random.default_rng(5), {}
+    for site, count in (("north", 40), ("south", 30), ("east", 30)):
+        thick = np.where(np.arange(count) < 12, 1.25, 5.0)
+        spacing = np.stack([rng.uniform(0.5, 1, count), rng.uniform(0.5, 1, count), thick], 1)
+        sizes = np.stack([np.full(count, 512), rng.integers(300, 500, count), np.arange(count) // 10 + 40], 1)
+        written[site] = np.concatenate([spacing, sizes], 1)
+        if site == "east":
+            written[site][3, 5] = 900
+        np.savetxt(folder / f"{site}.txt", written[site])
+    return written
+
+
+def told_of_volumes(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str = "extras.statistics:Statistics", **keys: object
+) -> dict[tuple[object, object], dict[str, object]]:
+    ring = [{"id": id, "address": f"127.0.0.1:{7790 + at}"} for at, id in enumerate(SITES)]
+    data = {"name": "measured:volumes", "root": "{id}"}
+    spec = {"rounds": 1, "protocol": {"name": name, **keys}, "data": data, "model": "mlp", "ring": ring}
+    (folder / "f.yaml").write_text(json.dumps(spec))
+    federate(folder / "f.yaml", folder / name)
+    return {(one["site"], one["column"]): one for one in told(folder / name, capsys) if "column" in one}
+
+
+def test_spacing_and_size_of_volumes_are_told_as_their_metadata_have_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = write_volumes(tmp_path)
+    (tmp_path / "measured.py").write_text(MEASURED)
+    found = told_of_volumes(tmp_path, capsys)
+    names = [f"axis {at}, {what}" for what in ("spacing", "size") for at in range(3)]
+    assert [column for site, column in found if site == "north"][2:] == names
+    for site, table in written.items():
+        for name, values in zip(names, table.T, strict=True):
+            one = found[site, name]
+            if (site, name) == ("east", "axis 2, size"):
+                assert one["mean"] is None, "of few kinds one is rare"
+                continue
+            assert one["mean"] == pytest.approx(values.mean(), rel=1e-4)
+            assert one["deviation"] == pytest.approx(values.std(), rel=1e-3, abs=1e-4)
+            assert one["missing"] == 0
+        bins = found[site, "axis 2, spacing"]["histogram"]
+        assert isinstance(bins, list)
+        assert sum(one for one in bins if one) == len(table)
+        assert 12 in bins, "of 1.25"
+
+
+IMPOSSIBLE = """
+from extras.statistics import Statistics
+
+class Lies(Statistics):
+    lie: str
+    def counts(self, peer, columns, secret):
+        told = super().counts(peer, columns, secret)
+        if peer.id == "south":
+            told[-17] = float(self.lie)  # the mean spacing along the first axis
+        return told
+"""
+
+
+@pytest.mark.parametrize(("lie", "believed"), [(-5.0, False), (0.0, False), (1e30, True)])
+def test_an_impossible_spacing_changes_nothing_of_what_others_tell(
+    lie: float, believed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_volumes(tmp_path)
+    (tmp_path / "measured.py").write_text(MEASURED)
+    (tmp_path / "lying.py").write_text(IMPOSSIBLE)
+    honest, now = told_of_volumes(tmp_path, capsys), told_of_volumes(tmp_path, capsys, "lying:Lies", lie=str(lie))
+    for key, one in now.items():
+        if key[0] != "south":
+            assert {**one, "histogram": None} == {**honest[key], "histogram": None}
+    assert (("south", "axis 0, spacing") in now) == believed
+
+
+VOXELS_GIVEN = [
+    ({"original_affine": np.diag([0.7, 0.7, 5, 1]), "spatial_shape": (512, 512, 40)}, [0.7, 0.7, 5, 512, 512, 40]),
+    ({"original_affine": np.diag([0, -0.5, np.inf, 1]), "spatial_shape": (8, 8, 8)}, [None, 0.5, None, 8, 8, 8]),
+    ({"original_affine": np.eye(3), "spatial_shape": (8, 8)}, [None] * 6),
+    ({"original_affine": "none", "spatial_shape": None}, [None] * 6),
+    ({"original_affine": np.eye(4)}, [None] * 6),
+    ({}, [None] * 6),
+    (None, [None] * 6),
+]
+
+
+@pytest.mark.parametrize(("meta", "wanted"), VOXELS_GIVEN)
+def test_what_metadata_do_not_say_is_missing(meta: object, wanted: list[float | None]) -> None:
+    image = torch.zeros(1, 4, 4, 4)
+    image.meta = meta  # type: ignore[attr-defined]
+    for sample in ((image, 1), {"image": image}, [{"image": image}, {"image": image}]):
+        assert [None if one != one else one for one in voxels_of(sample)] == wanted
 
 
 class Site:

@@ -78,15 +78,22 @@ async def told_of(lines: AsyncIterator[str], name: str) -> Any:
             return data
 
 
+def bearer(made: Dashboard) -> dict[str, str]:
+    return {"Authorization": f"Bearer {made.token}"}
+
+
 async def test_only_the_token_lets_in(serves: Serves) -> None:
     async with serves() as (made, client):
-        for path in ("events", "events?token=", "events?token=wrong", "events?token=é", "elsewhere"):
+        for path in ("events", f"events?token={made.token}", "elsewhere"):
             assert (await client.get(bare(made) + path)).status_code == 403
+        for wrong in (b"", b"Bearer", b"Bearer wrong", "Bearer é".encode(), made.token[:-1].encode()):
+            answer = await client.get(f"{bare(made)}events", headers={b"authorization": wrong})
+            assert answer.status_code == 403
         answer = await client.get(made.url)
         assert answer.status_code == 200
         assert "set-cookie" not in answer.headers
         assert "access-control-allow-origin" not in answer.headers
-        assert (await client.get(f"{bare(made)}elsewhere?token={made.token}")).status_code == 404
+        assert (await client.get(f"{bare(made)}elsewhere", headers=bearer(made))).status_code == 404
         for method in ("POST", "PUT", "DELETE", "OPTIONS"):
             assert (await client.request(method, bare(made))).status_code == 405
 
@@ -119,7 +126,7 @@ async def test_beyond_loopback_any_name_of_the_machine_does(serves: Serves) -> N
 
 
 async def test_a_browser_is_told_all_and_then_what_changes(serves: Serves, view: FederationView) -> None:
-    async with serves() as (made, client), client.stream("GET", f"{bare(made)}events?token={made.token}") as answer:
+    async with serves() as (made, client), client.stream("GET", f"{bare(made)}events", headers=bearer(made)) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         lines = answer.aiter_lines()
         first = await told_of(lines, "now")
@@ -136,7 +143,7 @@ async def test_a_browser_is_told_all_and_then_what_changes(serves: Serves, view:
 
 
 async def test_a_document_follows_what_peers_tell(serves: Serves, view: FederationView, spec: Spec) -> None:
-    async with serves() as (made, client), client.stream("GET", f"{bare(made)}events?token={made.token}") as answer:
+    async with serves() as (made, client), client.stream("GET", f"{bare(made)}events", headers=bearer(made)) as answer:
         lines = answer.aiter_lines()
         await told_of(lines, "now")
         rounds = [(id, RoundDone(round=1, loss=0.5, accuracy={"matched": 0.25}, time=3.0)) for id in spec.ids]
@@ -149,7 +156,7 @@ async def test_a_document_follows_what_peers_tell(serves: Serves, view: Federati
 async def test_the_end_is_told_last(serves: Serves, feed: Feed) -> None:
     async with httpx.AsyncClient(timeout=20) as other:
         async with serves() as (made, _):
-            stream = other.stream("GET", f"{bare(made)}events?token={made.token}")
+            stream = other.stream("GET", f"{bare(made)}events", headers=bearer(made))
             answer = await stream.__aenter__()
             lines = answer.aiter_lines()
             await told_of(lines, "now")
@@ -169,10 +176,11 @@ async def test_a_browser_that_takes_nothing_makes_nobody_wait(
     async with serves() as (made, client):
         stuck = [socket.create_connection(("127.0.0.1", made.address.port)) for _ in range(5)]
         for one in stuck:
-            one.sendall(f"GET /events?token={made.token} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            head = f"Host: localhost\r\nAuthorization: Bearer {made.token}"
+            one.sendall(f"GET /events HTTP/1.1\r\n{head}\r\n\r\n".encode())
             one.setblocking(False)
             assert await asyncio.get_running_loop().sock_recv(one, 1) == b"H", "and nothing of what follows"
-        async with client.stream("GET", f"{bare(made)}events?token={made.token}") as answer:
+        async with client.stream("GET", f"{bare(made)}events", headers=bearer(made)) as answer:
             lines = answer.aiter_lines()
             await told_of(lines, "now")
             view.update([("peer1", StateChanged(state="training", round=1, time=1.0))], 1.0)
@@ -223,6 +231,26 @@ def test_who_is_lost_is_shown_so(feed: Feed, view: FederationView) -> None:
     assert "view 1" in feed.now.said
 
 
+def test_how_far_all_are_and_who_is_in_trouble(feed: Feed, view: FederationView) -> None:
+    feed.look(0.0)
+    assert feed.now.said == "0 of 3 peers have joined; the others are loading PyTorch and their data."
+    view.update([("peer1", StateChanged(state="ready", round=0, time=1.0))], 1.0)
+    feed.look(1.0)
+    assert feed.now.said.startswith("1 of 3 peers have joined")
+    rounds = [(id, RoundDone(round=1, loss=0.5, accuracy={"matched": 0.25}, time=3.0)) for id in view.peers]
+    view.update([*((id, StateChanged(state="training", round=1, time=2.0)) for id in view.peers), *rounds], 3.0)
+    feed.look(3.0)
+    assert (feed.now.said, feed.now.title) == ("1 of 3 rounds completed, 3 peers.", "1/3")
+    before = feed.now
+    down = LinkChanged(neighbour="peer1", state="down", reason="silence", time=4.0)
+    view.update([("peer0", down), ("peer2", down)], 4.0)
+    feed.look(4.0)
+    assert feed.now.title == "1/3 · ? peer1"
+    assert feed.now.since(before)["recent"] == tuple(
+        f"link {id} - peer1 is down (silence)" for id in ("peer0", "peer2")
+    )
+
+
 async def test_documents_are_rare(feed: Feed, view: FederationView, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_room, "SHARE", 0)
     for clock, drawings in ((10.0, 1), (11.0, 1), (12.5, 2), (20.0, 3)):
@@ -267,7 +295,7 @@ async def test_without_the_token_no_connection_is_kept(
     serves: Serves, view: FederationView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "UNTRUSTED_TIMEOUT_S", 2)
-    async with serves() as (made, client), client.stream("GET", f"{bare(made)}events?token={made.token}") as answer:
+    async with serves() as (made, client), client.stream("GET", f"{bare(made)}events", headers=bearer(made)) as answer:
         lines = answer.aiter_lines()
         await told_of(lines, "now")
         reader, writer = await asyncio.open_connection("127.0.0.1", made.address.port)

@@ -371,6 +371,19 @@ def test_earlier_run_is_no_news(tmp_path: Path) -> None:
     federation.close()
 
 
+def test_all_whose_data_differ_are_named_and_two_of_them_once(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, ["a", "b", "c", "d"], rounds=4, headline=MATCHED)
+    joining = {"event": "state", "state": "joining", "round": 0}
+    differ = "refused: its data has 3 columns, and this peer's 2 columns; make the two alike"
+    for id, others in {"a": {"b": differ}, "b": {"a": differ, "c": differ}, "c": {"b": "no answer"}}.items():
+        awaited = [{"id": other, "address": None, "reason": reason} for other, reason in others.items()]
+        write(tmp_path, id, joining, {"event": "waiting", "cause": "join", "for": awaited, "sentence": "waiting"})
+    write(tmp_path, "d", joining)
+    federation.look(0.0)
+    assert [(id, other.id) for id, other in federation.refusals] == [("a", "b"), ("b", "c")]
+    federation.close()
+
+
 def crowd(tmp_path: Path, size: int) -> Federation:
     federation = Federation(tmp_path, [f"peer{n}" for n in range(size)], rounds=9, headline=MATCHED)
     for n, peer in enumerate(federation.peers.values()):

@@ -13,6 +13,7 @@ from launcher.reports.privacy import PrivacyDeclaration, hub, why_no_ring
 from launcher.views import Views
 from peer.learning.model.layout import ModelPart
 from peer.protocols.declarations import Declarations, Share
+from peer.spec.blocks import Coded
 
 MEMBERS = ("peer0", "peer1", "peer2", "peer3")
 BYTES = 465_408
@@ -449,6 +450,18 @@ def test_an_edge_that_avoids_it_hides_no_server(size: int) -> None:
 
 def test_three_on_a_ring_may_give_unequally() -> None:
     assert hub(dict.fromkeys(both((A, B), (A, C)), 3) | dict.fromkeys(both((B, C)), 1)) is None
+
+
+@pytest.mark.parametrize(("vector", "met"), [("extractor", None), ("model", False)])
+def test_what_a_codec_made_of_a_vector_is_on_trust(vector: str, met: bool | None) -> None:
+    audits, declared = ring_audits(vector=vector), Declarations("fibfl", (Share(vector),), ())
+    for record in [record for audit in audits.values() for record in audit["rounds"]] if vector == "model" else []:
+        record["sent"] = [entry | {"head_bytes": 8} for entry in record["sent"]]
+    coded = PrivacyDeclaration(declared, ("own:Codec",), Coded.model_construct(kind="codec", name="own:Codec"))
+    proof = proof_of.privacy(Views(MEMBERS, 2), as_read(audits), coded)
+    why = "encoded by a codec of your own, which nobody can check"
+    assert [one["why"] for one in proof["on_trust"]] == ([why] if vector == "extractor" else [])
+    assert proof["definitions"]["3.1"] is met
 
 
 def test_without_everybodys_audit_a_definition_is_denied_or_not_known() -> None:

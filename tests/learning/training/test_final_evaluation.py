@@ -2,15 +2,19 @@
 
 import csv
 import json
+import re
 import sys
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+from report_pages import document
 from sklearn import metrics as sklearn
 
 from launcher.cli import main
+from peer import load_model
+from peer.learning.randomness import derive
 from peer.learning.tasks import Classification, Regression, Segmentation
 from peer.learning.training.evaluation import EvaluationPass, intervals
 from peer.runtime.in_process import federate
@@ -92,6 +96,27 @@ def test_the_figures_can_be_made_again_from_the_predictions(run: Path) -> None:
         assert low <= told["figures"][name] <= high
 
 
+def test_each_class_has_the_intervals_of_the_same_resamples(run: Path) -> None:
+    final = json.loads((run / "peer0" / "result.json").read_text())["final"]
+    known = table(run / "peer0" / "predictions.csv")
+    true, said, scores = known["target"] == 0, known["answer"] == 0, known["output 0"]
+    rng = np.random.default_rng(derive(42, "intervals"))
+    drawn = [rng.integers(len(true), size=len(true)) for _ in range(200)]
+    figures = {
+        "sensitivity": lambda at: sklearn.recall_score(true[at], said[at]),
+        "specificity": lambda at: sklearn.recall_score(~true[at], ~said[at]),
+        "precision": lambda at: sklearn.precision_score(true[at], said[at], zero_division=np.nan),
+        "f1": lambda at: sklearn.f1_score(true[at], said[at]),
+        "auroc": lambda at: sklearn.roc_auc_score(true[at], scores[at]),
+        "average-precision": lambda at: sklearn.average_precision_score(true[at], scores[at]),
+    }
+    assert [*final["class_intervals"]] == [*final["classes"]] == [*"0123456789"]
+    assert final["class_intervals"]["0"].keys() == figures.keys()
+    for name, figure in figures.items():
+        expected = np.nanpercentile([figure(at) for at in drawn], [2.5, 97.5])
+        assert final["class_intervals"]["0"][name] == pytest.approx(expected), name
+
+
 def test_a_regression_has_each_samples_own_figures(tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text(
         "import numpy as np\n"
@@ -115,6 +140,13 @@ import numpy as np
 import torch
 def net(shape, classes):
     return torch.nn.Conv2d(1, 8, 3, padding=1), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Conv2d(8, classes, 1))
+class Named(torch.nn.Sequential):
+    class_names = ["small", "large"]
+def named(shape, classes):
+    return Named(torch.nn.Linear(4, classes))
+def sizes():
+    x = np.random.default_rng(0).normal(size=(90, 4)).astype("float32")
+    return x, (x[:, 0] > 0).astype(int)
 def organs():
     rng = np.random.default_rng(0)
     y = np.repeat(rng.integers(0, 3, (60, 4, 4)), 2, 1).repeat(2, 2)
@@ -132,7 +164,8 @@ def organs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "final_organs.py").write_text(ORGANS)
     (folder / "f.yaml").write_text(
         "rounds: 2\nprotocol: {name: fedavg, lr: 0.2, epochs: 3}\ntask: segmentation\nmodel: 'final_organs:net'\n"
-        "data: {name: 'final_organs:organs', classes: 4}\nfinal_evaluation: {resamples: 400}\n"
+        "data: {name: 'final_organs:organs', class_names: [nothing, liver, spleen, lung]}\n"
+        "final_evaluation: {resamples: 400}\n"
     )
     federate(folder / "f.yaml", folder / "run", peers=2)
     return folder / "run"
@@ -141,12 +174,12 @@ def organs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_each_organ_has_its_figures_and_intervals(organs: Path) -> None:
     told = json.loads((organs / "peer0" / "result.json").read_text())
     classes, spans = told["final"]["classes"], told["final"]["class_intervals"]
-    assert [*classes] == [*spans] == ["0", "1", "2", "3"]
-    assert classes["3"] == spans["3"] == {"dice": None, "iou": None}  # it neither occurs nor is found
+    assert [*classes] == [*spans] == ["nothing", "liver", "spleen", "lung"]
+    assert classes["lung"] == spans["lung"] == {"dice": None, "iou": None}  # it neither occurs nor is found
     for name in ("dice", "iou"):
-        known = [classes[one][name] for one in "012"]
+        known = [classes[one][name] for one in ("nothing", "liver", "spleen")]
         assert told["figures"][name] == pytest.approx(np.mean(known))
-        assert all(spans[one][name][0] < classes[one][name] < spans[one][name][1] for one in "012")
+        assert all(spans[one][name][0] < classes[one][name] < spans[one][name][1] for one in [*classes][:3])
     assert told["final"]["confusion"] == []
 
 
@@ -166,20 +199,37 @@ def test_an_interval_of_a_class_is_that_of_the_resampled_sums() -> None:
 
 def test_each_label_has_its_figures(tmp_path: Path) -> None:
     (tmp_path / "final_flags.py").write_text(ORGANS)
-    spec = "rounds: 3\nprotocol: {name: fedavg, lr: 0.5}\ntask: multilabel\ndata: {name: 'final_flags:flags'}\n"
+    spec = "rounds: 3\nprotocol: {name: fedavg, lr: 0.5}\ntask: multilabel\n"
+    spec += "data: {name: 'final_flags:flags', class_names: [fever, cough, rash]}\n"
     (tmp_path / "f.yaml").write_text(spec + "final_evaluation: {predictions: true, resamples: 100}\n")
     federate(tmp_path / "f.yaml", tmp_path / "run", peers=2)
     final = json.loads((tmp_path / "run/peer0/result.json").read_text())["final"]
     known = table(tmp_path / "run/peer0/predictions.csv")
-    assert [*final["classes"]] == ["0", "1", "2"]
+    assert [*final["classes"]] == ["fever", "cough", "rash"]
     assert final["confusion"] == []
-    for label in ("0", "1"):
+    for label in ("fever", "cough"):
         true, said, one = known[f"target {label}"], known[f"answer {label}"], final["classes"][label]
         assert one["sensitivity"] == pytest.approx(sklearn.recall_score(true, said))
         assert one["precision"] == pytest.approx(sklearn.precision_score(true, said))
         assert one["f1"] == pytest.approx(sklearn.f1_score(true, said))
         assert one["auroc"] == pytest.approx(sklearn.roc_auc_score(true, known[f"output {label}"]))
-    assert final["classes"]["2"]["sensitivity"] is None
+    assert final["classes"]["rash"]["sensitivity"] is final["class_intervals"]["rash"]["sensitivity"] is None
+    low, high = final["class_intervals"]["cough"]["sensitivity"]
+    assert low < final["classes"]["cough"]["sensitivity"] < high
+
+
+def test_a_model_may_name_its_classes_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "final_sizes.py").write_text(ORGANS)
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = "rounds: 1\nprotocol: fedavg\nmodel: {name: 'final_sizes:named', head: ['0.*']}\ndata: 'final_sizes:sizes'\n"
+    (tmp_path / "f.yaml").write_text(spec + "final_evaluation: {predictions: true, resamples: 100}\n")
+    federate(tmp_path / "f.yaml", tmp_path / "run", peers=2)
+    assert [*json.loads((tmp_path / "run/peer0/result.json").read_text())["final"]["classes"]] == ["small", "large"]
+    known = table(tmp_path / "run/peer0/predictions.csv")
+    assert [*known] == ["sample", "target", "answer", "output small", "output large"]
+    model = load_model(tmp_path / "run/peer0/model.safetensors", user_model="final_sizes:named")
+    x = np.random.default_rng(1).normal(size=(9, 4))
+    assert model.predict(x, names=True) == [["small", "large"][one] for one in model.predict(x).tolist()]
 
 
 def test_summary_and_report_tell_of_each_organ(
@@ -189,18 +239,19 @@ def test_summary_and_report_tell_of_each_organ(
     said = " ".join(capsys.readouterr().out.split())
     assert main(["summary", str(organs), "--out", str(tmp_path / "summary.json")]) == 0
     final = json.loads((tmp_path / "summary.json").read_text())["per_peer"][1]["final"]
-    low, high = final["class_intervals"]["2"]["dice"]
-    assert f"2 {final['classes']['2']['dice']:.4f} ({low:.4f} to {high:.4f})" in said
-    assert "peer1, dice of each class: 0 " in said
+    low, high = final["class_intervals"]["spleen"]["dice"]
+    assert f"spleen {final['classes']['spleen']['dice']:.4f} ({low:.4f} to {high:.4f})" in said
+    assert "peer1, dice of each class: nothing " in said
     assert main(["report", str(organs), "--out", str(tmp_path / "page.html"), "--csv"]) == 0
     assert "Each class: dice" in (tmp_path / "page.html").read_text()
     rows = [*csv.DictReader((tmp_path / "page" / "final.csv").read_text().splitlines())]
-    (row,) = (one for one in rows if (one["peer"], one["class"], one["figure"]) == ("peer1", "2", "dice"))
-    assert [float(row[name]) for name in ("value", "low", "high")] == [final["classes"]["2"]["dice"], low, high]
+    (row,) = (one for one in rows if (one["peer"], one["class"], one["figure"]) == ("peer1", "spleen", "dice"))
+    assert [float(row[name]) for name in ("value", "low", "high")] == [final["classes"]["spleen"]["dice"], low, high]
 
 
 SHAPES = """
 import torch
+from peer.learning.randomness import derive
 from peer.learning.tasks import Segmentation, Regression
 class Rows(torch.utils.data.Dataset):
     def __init__(self, sizes):
@@ -298,12 +349,12 @@ def test_a_closer_look_can_be_stopped() -> None:
     "final",
     [
         {"intervals": {f"f{number}": None for number in range(100)}},
-        {"intervals": {}, "classes": {str(number): {} for number in range(30)}},
+        {"intervals": {}, "classes": {str(number): {} for number in range(101)}},
         {"intervals": {}, "classes": {"liver": {"dice": 1e200}}},
-        {"intervals": {}, "class_intervals": {str(number): {} for number in range(30)}},
+        {"intervals": {}, "class_intervals": {str(number): {} for number in range(101)}},
         {"intervals": {}, "class_intervals": {"liver": {f"f{number}": None for number in range(100)}}},
         {"intervals": {}, "class_intervals": {"liver": {"dice": [0, "x"]}}},
-        {"intervals": {}, "confusion": [[0] * 30]},
+        {"intervals": {}, "confusion": [[0] * 101]},
         {"intervals": {"auroc": [0, "x"]}},
     ],
 )
@@ -324,6 +375,11 @@ def test_summary_and_report_tell_of_it_and_of_none_where_none_was_asked(
     peer = json.loads((tmp_path / "summary.json").read_text())["per_peer"][0]
     low, high = peer["final"]["intervals"]["auroc"]
     assert f"peer0: auroc {peer['figures']['auroc']:.4f} ({low:.4f} to {high:.4f})" in said
+    known = {name: of["sensitivity"] for name, of in peer["final"]["classes"].items()}
+    worst = min(known, key=lambda name: known[name])
+    low, high = peer["final"]["class_intervals"][worst]["sensitivity"]
+    told = f"{worst} {known[worst]:.4f} ({low:.4f} to {high:.4f})"
+    assert f"peer0, sensitivity of the worst classes: {told}" in said
     assert main(["report", str(run), "--out", str(tmp_path / "page.html"), "--csv"]) == 0
     rows = [*csv.DictReader((tmp_path / "page" / "confusion.csv").read_text().splitlines())]
     assert sum(int(row["samples"]) for row in rows) == 2 * len(table(run / "peer0" / "predictions.csv")["sample"])
@@ -334,3 +390,33 @@ def test_summary_and_report_tell_of_it_and_of_none_where_none_was_asked(
     assert "final" not in json.loads((tmp_path / "plain/peer0/result.json").read_text())
     assert main(["report", str(tmp_path / "plain"), "--csv"]) == 0
     assert not (tmp_path / "plain/report/final.csv").exists()
+
+
+def test_of_many_classes_the_page_draws_the_worst(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "final_many.py").write_text(
+        "import numpy as np\n"
+        "def many():\n"
+        "    y = np.arange(1200) % 30\n"
+        "    x = 3 * np.eye(30)[y] * (y % 3 > 0)[:, None]  # every third class is not to be told from the others\n"
+        "    return x + np.random.default_rng(0).normal(0, 0.1, (1200, 30)), y\n"
+    )
+    spec = "rounds: 3\nprotocol: {name: fedavg, lr: 0.1, epochs: 5}\ndata: 'final_many:many'\n"
+    (tmp_path / "f.yaml").write_text(spec + "final_evaluation: {resamples: 100}\n")
+    federate(tmp_path / "f.yaml", tmp_path / "run", peers=2)
+    final = json.loads((tmp_path / "run/peer0/result.json").read_text())["final"]
+    assert len(final["classes"]) == len(final["class_intervals"]) == len(final["confusion"]) == 30
+    assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html"), "--csv"]) == 0
+    drawn = document(tmp_path / "page.html")["tables"]
+    told = {row["class"] for row in drawn["final"] if "class" in row}
+    assert len(told) == 20
+    assert {row["class"] for row in drawn["confusion"]} == {row["taken for"] for row in drawn["confusion"]} == told
+    known = {name: of["sensitivity"] for name, of in final["classes"].items()}  # both peers' are the same
+    assert max(known[name] for name in told) <= min(known[name] for name in known.keys() - told) > 0
+    assert "These are the 20 worst classes; 10 more are in summary.json." in (tmp_path / "page.html").read_text()
+    rows = [*csv.DictReader((tmp_path / "page" / "confusion.csv").read_text().splitlines())]
+    assert len({row["class"] for row in rows}) == 30
+    assert main(["summary", str(tmp_path / "run")]) == 0
+    (line,) = re.findall(r"peer0, sensitivity of the worst classes: (.*)", capsys.readouterr().out)
+    assert [float(one.split()[1]) for one in line.split("), ")[:8]] == sorted(round(one, 4) for one in known.values())[
+        :8
+    ]

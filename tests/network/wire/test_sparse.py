@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strangers import Door
 
 from peer.network.wire.frames import Heading, Key, encode_frame
-from peer.network.wire.manifest import Manifest, NotDeclaredError, PayloadSpec, TopKBlock, pack_top_k, unpack_top_k
+from peer.network.wire.manifest import Manifest, NotDeclaredError, PayloadSpec, TopKBlock, pack_top_k, unpack_blocks
 
 FEW, MANY = TopKBlock(1000, 3), TopKBlock(20, 5)
 """One whose places are numbers, one with a bitmap."""
@@ -35,7 +35,7 @@ def test_what_is_packed_is_unpacked(data: st.DataObject) -> None:
     block = TopKBlock(size, len(places))
     packed = pack_top_k(block, places, values)
     assert len(packed) == block.length <= 4 * len(places) + min(4 * len(places), (size + 7) // 8)
-    ((found, numbers),) = unpack_top_k([block], memoryview(packed))
+    ((found, numbers),) = unpack_blocks([block], memoryview(packed))
     assert found.tolist() == places.tolist()
     assert numbers.tolist() == values.tolist()
 
@@ -44,7 +44,7 @@ def test_what_is_packed_is_unpacked(data: st.DataObject) -> None:
 @given(st.binary(min_size=sum(block.length for block in BLOCKS), max_size=sum(block.length for block in BLOCKS)))
 def test_whatever_is_written_is_refused_or_right(data: bytes) -> None:
     with suppress(ValueError):
-        for block, (places, values) in zip(BLOCKS, unpack_top_k(BLOCKS, memoryview(data)), strict=True):
+        for block, (places, values) in zip(BLOCKS, unpack_blocks(BLOCKS, memoryview(data)), strict=True):
             assert len({*places.tolist()}) == len(values) == block.kept
             assert places.min() >= 0
             assert places.max() < block.size

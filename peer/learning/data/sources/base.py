@@ -54,6 +54,9 @@ class Source(Settings):
     ] = None
     """Replace [missing values](data.md#missing-values) of all columns, or of those named: `{age: median}`. In the
     federation's data only."""
+    class_names: tuple[str, ...] | None = ()
+    """What classes 0, 1, ..., or labels, are called: `[background, liver, spleen]`. Of a table the labels as text,
+    of an `image-folder` the folders; default there: whole numbers as they are, others in sorted order."""
     workers: int = Field(default=0, ge=0, le=64)
     """Processes per peer that read and transform ahead."""
 
@@ -94,7 +97,7 @@ class Source(Settings):
 
     def load(self, task: Task = Classification()) -> Dataset:
         """Open the data for a task; large sets stay on disk until samples are taken. InputError if unusable."""
-        dataset = self._limited(self._read(task))
+        dataset = self._limited(self._named(self._read(task)))
         dataset = set_aside(dataset, self.validation, self.seed, self.name) if self.validation else dataset
         opened = self._streamed(dataset)
         if self.impute and (opened.stream or not opened.names.rules):
@@ -105,6 +108,13 @@ class Source(Settings):
         if self.standardize:
             check_columns(opened.shape, self.name)
         return opened
+
+    def _named(self, dataset: Dataset) -> Dataset:
+        names, count = dataset.names.classes or self.class_names or (), dataset.classes
+        if names and not len(names) == len({*names}) == count:
+            wanted = f"a different one for each of {dataset.task.outputs_in_words(count)}, in order"
+            raise InputError(f"{self.name}: `class_names` are {', '.join(names)}; give {wanted}")
+        return replace(dataset, names=replace(dataset.names, classes=names))
 
     def _streamed(self, dataset: Dataset) -> Dataset:
         if self.stays_on_disk or self.transforms or self.test_transforms or is_read_one_by_one(dataset):

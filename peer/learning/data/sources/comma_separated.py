@@ -2,6 +2,7 @@
 
 import codecs
 import csv
+import gzip
 import io
 import warnings
 from collections import Counter
@@ -14,7 +15,7 @@ from pydantic import AfterValidator
 
 from peer.errors import InputError
 from peer.learning.data.sources.tables import Table
-from peer.learning.data.sources.unpacking import Unpacked
+from peer.learning.data.sources.unpacking import check_gzip
 
 if TYPE_CHECKING:
     import pandas
@@ -60,6 +61,8 @@ class Csv(Table):
     _texts_may_be_numbers: ClassVar[bool] = True
 
     def _parse(self, pandas: Any) -> "pandas.DataFrame":
+        if self.path.suffix == ".gz":
+            check_gzip(self.path)
         try:
             return self._rows(pandas)
         except UnicodeDecodeError as error:
@@ -134,7 +137,7 @@ class Csv(Table):
         return "utf-16" if begun in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
 
     def _open(self) -> BinaryIO:
-        return cast(BinaryIO, Unpacked(self.path)) if self.path.suffix == ".gz" else self.path.open("rb")
+        return cast(BinaryIO, gzip.open(self.path)) if self.path.suffix == ".gz" else self.path.open("rb")
 
     def _text(self) -> io.TextIOWrapper:
         return io.TextIOWrapper(self._open(), encoding=self._written_in, newline="")

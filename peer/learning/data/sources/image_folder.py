@@ -40,7 +40,6 @@ class ImageFolder(OnDisk):
     holdout: float = Field(default=0.2, gt=0, lt=1)
     """Share held out for testing where there is no test set."""
     class_names: tuple[str, ...] | None = Field(default=None, min_length=1)
-    """The folders of classes 0, 1, ..."""
 
     def _read(self, task: Task) -> Dataset:
         where = str(self.root)

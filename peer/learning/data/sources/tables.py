@@ -114,7 +114,6 @@ class Table(Source):
     holdout: float = Field(default=0.2, gt=0, lt=1)
     """Share held out for testing where there is no test set."""
     class_names: tuple[str, ...] | None = Field(default=None, min_length=1)
-    """The labels of classes 0, 1, ..., as text. Default: whole numbers as they are, texts in sorted order."""
 
     @model_validator(mode="after")
     def _whole_groups(self) -> Self:

@@ -19,24 +19,13 @@ def check_unpacked(path: Path, size: int, hint: str) -> None:
         )
 
 
-class Unpacked(gzip.GzipFile):
-    """A gzip file that is read as far as it may grow; ValueError beyond."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, "rb")
-        self._most = _allowed_bytes(path)
-
-    def read(self, size: int | None = -1) -> bytes:
-        left = self._most + 1 - self.tell()
-        return self._counted(super().read(left if size is None or size < 0 else size))
-
-    def read1(self, size: int = -1) -> bytes:
-        return self._counted(super().read1(size))
-
-    def _counted(self, content: bytes) -> bytes:
-        if self.tell() > self._most:
-            raise ValueError(f"it unpacks to more than {MAX_RATIO} times its size; unpack it first")
-        return content
+def check_gzip(path: Path) -> None:
+    """ValueError when a gzip file unpacks to more than it may: before a parser takes many times that memory."""
+    most = _allowed_bytes(path)
+    with gzip.open(path) as file:
+        while file.read(1 << 20):
+            if file.tell() > most:
+                raise ValueError(f"it unpacks to more than {MAX_RATIO} times its size; unpack it first")
 
 
 def _allowed_bytes(path: Path) -> int:

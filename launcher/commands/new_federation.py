@@ -1,0 +1,87 @@
+"""`dfl-launch new federation TABLE`: a federation that learns from a table of one's own, and a file for each site."""
+
+import argparse
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher.commands.check import check_command
+from launcher.commands.new import write
+from peer.errors import InputError
+from peer.learning.data.sources.comma_separated import Csv
+from peer.learning.data.sources.tables import Parquet
+from peer.spec.federation import MAX_PEERS
+from peer.spec.loading import FIRST_PORT
+
+if TYPE_CHECKING:
+    import pandas
+
+    from launcher.output import Output
+
+LABELS = {"label", "target", "class", "diagnosis", "outcome", "result", "y"}
+"""What the column to be predicted is mostly called."""
+MOST_CLASSES = 20
+"""A column of numbers with more different ones has no classes."""
+SITE = """federation: federation.yaml
+id: {id}
+# The site's own table; without it the site takes a part of the federation's:
+# data: {data}
+"""
+
+
+def new_federation(arguments: argparse.Namespace, output: "Output") -> int:
+    """Write the files and check them. InputError where a file is there, or what to predict is not clear."""
+    table, out = Path(arguments.name), arguments.out
+    if not 2 <= arguments.peers <= MAX_PEERS:
+        raise InputError(f"--peers {arguments.peers}: a federation has 2 peers or more, and at most {MAX_PEERS}")
+    kind = "parquet" if table.suffix == ".parquet" else "csv"
+    given = arguments.label or ""
+    if kind == "parquet":
+        frame = Parquet.model_construct(name="parquet", path=table, label=given).frame()
+    else:
+        frame = Csv.model_construct(name="csv", path=table, label=given).frame()
+    label = chosen_label(frame, arguments.label)
+    sites = [f"site{number}" for number in range(arguments.peers)]
+    ring = [{"id": id, "address": f"127.0.0.1:{FIRST_PORT + number}"} for number, id in enumerate(sites)]
+    data: dict[str, Any] = {"name": kind, "path": os.path.relpath(table, out), "label": label}
+    values, task = [*frame[label].dropna().unique()], "classification"
+    if any(isinstance(value, str) for value in values):
+        data["class_names"] = sorted(map(str, values))
+    elif len(values) > MOST_CLASSES or any(value != int(value) for value in values):
+        task = "regression"
+    content = {
+        "name": re.sub(r"[^A-Za-z0-9._-]", "-", table.name.partition(".")[0]) or "federation",
+        "rounds": 20,
+        "protocol": "fibfl" if len(sites) > 2 else "fedrep",
+        "task": task,
+        "data": data,
+        "ring": ring,
+    }
+    own = json.dumps(data | {"path": f"/srv/{table.name}"}, ensure_ascii=False)
+    files = {"federation.yaml": as_yaml(content), **{f"{id}.yaml": SITE.format(id=id, data=own) for id in sites}}
+    write(out, files)
+    federation = out / "federation.yaml"
+    output.say(f"{federation} predicts `{label}`. On this machine: dfl-launch run {federation}", "")
+    asked = {"federation": federation, "peers": None, "port": None, "seed": None, "overrides": []}
+    return check_command(argparse.Namespace(**asked), output)
+
+
+def chosen_label(frame: "pandas.DataFrame", given: str | None) -> str:
+    """The column to be predicted: the one given, the only one with such a name, or a last column of classes."""
+    columns = [*map(str, frame.columns)]
+    if given is not None and given not in columns:
+        raise InputError(f"--label {given}: the table has no such column; it has {', '.join(columns)}")
+    named = [given] if given is not None else [name for name in columns if name.lower() in LABELS]
+    if not named and frame[frame.columns[-1]].nunique() <= MOST_CLASSES:
+        named = columns[-1:]
+    if len(named) != 1:
+        raise InputError(f"which column is to be predicted? Give --label, one of {', '.join(columns)}")
+    return named[0]
+
+
+def as_yaml(content: dict[str, Any]) -> str:
+    """A key a line, and each member of the ring in its own."""
+    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in content.items() if key != "ring"]
+    return "\n".join([*lines, "ring:", *(f"  - {json.dumps(one)}" for one in content["ring"]), ""])

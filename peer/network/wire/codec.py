@@ -1,0 +1,83 @@
+"""Codecs of a user's own: how they are written, and how what arrives is judged before anybody uses it."""
+
+from abc import abstractmethod
+from typing import NamedTuple
+
+import torch
+import xxhash
+from torch import Generator, Tensor
+
+from peer.settings import Settings
+
+
+class Codec(Settings):
+    """How vectors travel: `wire: {kind: codec, name: "module:Name"}`, or by an entry point of `dfl.codecs`.
+
+    A subclass's fields are its settings. Extractor and head are encoded each by itself. What a message loses is added
+    to the next vector of that name (error feedback: Seide et al. 2014). A codec keeps nothing from one call to the
+    next: it is called again in rounds that are repeated, and has to give the same bytes.
+    """
+
+    @abstractmethod
+    def length(self, values: int) -> int:
+        """The bytes that any vector of so many values takes, 1 or more; messages of another length are refused."""
+
+    @abstractmethod
+    def encode(self, vector: Tensor, generator: Generator) -> Tensor:
+        """The bytes, uint8 (length(n),), of a vector, float32 (n,), finite, on the CPU.
+
+        generator: what is drawn at random is drawn from this; it is seeded by the vector.
+        """
+
+    @abstractmethod
+    def decode(self, content: Tensor, values: int) -> Tensor:
+        """The vector, float32 (values,), of these bytes, uint8 (length(values),), on the CPU.
+
+        content: from another peer, which may lie: any bytes. Raise ValueError for what `encode` never gives; what
+        decodes to NaN or infinity is refused without that. The message is then refused and its sender named.
+        """
+
+
+class CodedBlock(NamedTuple):
+    """The form of a block: `size` consecutive values, one at least, as bytes of a codec's."""
+
+    size: int
+    codec: Codec
+
+    @property
+    def length(self) -> int:
+        """The bytes of the whole block."""
+        return self.codec.length(self.size)
+
+    def pack(self, values: Tensor) -> Tensor:
+        """The bytes, uint8 (length,), of float32 (size,), finite; ValueError if the codec gives something else."""
+        generator = Generator().manual_seed(xxhash.xxh3_64_intdigest(values.numpy().data))
+        content = self.codec.encode(values.clone(), generator)
+        if not isinstance(content, Tensor) or content.dtype != torch.uint8 or content.shape != (self.length,):
+            given = f"{content.dtype} {tuple(content.shape)}" if isinstance(content, Tensor) else type(content).__name__
+            raise ValueError(f"`encode` gives {given}; by `length` it is torch.uint8 ({self.length},)")
+        return content
+
+    def unpack(self, content: memoryview) -> Tensor:
+        """The values, float32 (size,); ValueError if the bytes, which are untrusted, are no such block."""
+        given = torch.frombuffer(bytearray(content), dtype=torch.uint8)  # a copy, as a codec may write into it
+        try:
+            found = self.codec.decode(given, self.size)
+        except (Exception, SystemExit) as error:  # told to the sender, so without what this peer's code and paths are
+            raise ValueError(f"`decode` raises {type(error).__name__}") from error
+        if not isinstance(found, Tensor) or found.dtype != torch.float32 or found.shape != (self.size,):
+            raise ValueError(f"`decode` gives something else than {self.size} float32 values")
+        if not bool(torch.isfinite(found).all()):
+            raise ValueError("`decode` gives values that are not finite")
+        return found
+
+    def rehearse(self) -> None:
+        """ValueError unless vectors of this size, drawn and of zeros, arrive, and give the same bytes twice."""
+        if not isinstance(self.length, int) or self.length < 1:
+            raise ValueError(f"`length` gives {self.length!r} for {self.size} values; it is a whole number from 1 up")
+        for vector in (torch.randn(self.size, generator=Generator().manual_seed(0)), torch.zeros(self.size)):
+            content = self.pack(vector)
+            if not torch.equal(content, self.pack(vector)):
+                raise ValueError("`encode` gives other bytes the second time; draw from its `generator` alone")
+            self.codec.decode(content.clone(), self.size)  # by itself, as what it raises says where
+            self.unpack(content.numpy().data)

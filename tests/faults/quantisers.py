@@ -1,0 +1,67 @@
+"""A codec of a user's own: whole steps of the largest value, rounded at random so that their mean is right."""
+
+import torch
+from torch import Generator, Tensor
+
+from peer import Codec
+
+
+class Steps(Codec):
+    """An int8 for each value, after the float32 that is one step (QSGD, Alistarh et al. 2017, by the largest)."""
+
+    steps: int = 127
+
+    def length(self, values: int) -> int:
+        return 4 + values
+
+    def encode(self, vector: Tensor, generator: Generator) -> Tensor:
+        step = vector.abs().max().reshape(1) / self.steps
+        drawn = torch.rand(vector.shape, generator=generator)
+        steps = (vector / step.clamp(min=1e-30) + drawn).floor().clamp(-self.steps, self.steps)
+        return torch.cat([step.view(torch.uint8), steps.to(torch.int8).view(torch.uint8)])
+
+    def decode(self, content: Tensor, values: int) -> Tensor:
+        return content[:4].clone().view(torch.float32) * content[4:].view(torch.int8)
+
+
+class Forgetful(Steps):
+    """Draws from torch's own generator, whose state nobody keeps."""
+
+    def encode(self, vector: Tensor, generator: Generator) -> Tensor:
+        return super().encode(vector, Generator().manual_seed(torch.seed() & 0xFFFF))
+
+
+class Dividing(Steps):
+    """Divides by the largest value, which may be 0."""
+
+    def encode(self, vector: Tensor, generator: Generator) -> Tensor:
+        step = vector.abs().max().reshape(1) / self.steps
+        return torch.cat([step.view(torch.uint8), (vector / step).to(torch.int8).view(torch.uint8)])
+
+    def decode(self, content: Tensor, values: int) -> Tensor:
+        return super().decode(content, values) / content[:4].clone().view(torch.float32).sign()
+
+
+class Short(Steps):
+    """Says another length than it gives."""
+
+    def length(self, values: int) -> int:
+        return values
+
+
+class Picky(Steps):
+    """Fails on bytes that it does not expect, in every way there is."""
+
+    def decode(self, content: Tensor, values: int) -> Tensor:
+        match int(content[4]) if values > 5 else 0:
+            case 1:
+                raise KeyError("no such step")
+            case 2:
+                raise SystemExit(3)
+            case 3:
+                return torch.zeros(values + 1)
+            case 4:
+                content.fill_(0)
+                return torch.zeros(values, dtype=torch.float64)
+            case _:
+                return super().decode(content, values)

@@ -1,0 +1,108 @@
+"""A user's codec: what it may give, and what becomes of bytes that another peer made up."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import strangers
+import torch
+from faults.quantisers import Dividing, Forgetful, Picky, Short, Steps
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strangers import Door
+
+from peer.network.wire.codec import Codec, CodedBlock
+from peer.network.wire.frames import Heading, Key, encode_frame
+from peer.network.wire.manifest import Manifest, NotDeclaredError, PayloadSpec, unpack_blocks
+
+BLOCKS = (CodedBlock(9, Picky()), CodedBlock(3, Steps()))
+LENGTH = (4 + 9) + (4 + 3)
+QUICK = settings(max_examples=200, deadline=None)
+
+
+class Endless(Steps):
+    """Has a length of another kind."""
+
+    def length(self, values: int) -> Any:
+        return values / 2
+
+
+def coded(values: list[float], block: CodedBlock) -> bytes:
+    return block.pack(torch.tensor(values)).numpy().tobytes()
+
+
+@QUICK
+@given(st.binary(min_size=LENGTH, max_size=LENGTH))
+def test_whatever_is_written_is_refused_or_finite(data: bytes) -> None:
+    with suppress(ValueError):
+        for block, values in zip(BLOCKS, unpack_blocks(BLOCKS, memoryview(data)), strict=True):
+            assert values.shape == (block.size,)
+            assert values.dtype == torch.float32
+            assert values.isfinite().all()
+
+
+RIGHT = coded([0.0] * 9, BLOCKS[0]) + coded([1.0, -1.0, 0.5], BLOCKS[1])
+WRONG = {
+    "raises": (b"\0\0\0\0\1", "`decode` raises KeyError$"),
+    "exits": (b"\0\0\0\0\2", "`decode` raises SystemExit$"),
+    "too many values": (b"\0\0\0\0\3", "something else than 9 float32 values"),
+    "other values": (b"\0\0\0\0\4", "something else than 9 float32 values"),
+    "not finite": (b"\0\0\x80\x7f\x05", "`decode` gives values that are not finite"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_decoded_is_refused_at_the_wire(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused like every undeclared frame, and nothing of it is kept; a correct one is accepted after it."""
+    begin, why = WRONG[name]
+    data = begin + RIGHT[len(begin) :]
+    manifest = Manifest((PayloadSpec("v", LENGTH, 2, 1, 9, "codec", blocks=BLOCKS),))
+    monkeypatch.setattr(strangers, "MANIFEST", manifest)
+
+    def frame(data: bytes, step: int = 0) -> bytes:
+        return encode_frame(Heading(Key(0, 1, step), 0, 0, 0, 0, len(data)), 0, b"", memoryview(data))
+
+    async def offer() -> None:
+        door = Door()
+        with pytest.raises(NotDeclaredError, match=why):
+            await door.offer(frame(data))
+        with pytest.raises(NotDeclaredError, match=f"{LENGTH - 1} bytes of `v`, which has {LENGTH} or none"):
+            await door.offer(frame(data[:-1]))
+        assert door.bytes_held == 0
+        await door.offer(frame(RIGHT))
+        assert door.bytes_held == LENGTH
+
+    asyncio.run(offer())
+
+
+def test_what_arrives_cannot_be_changed_by_decoding_it() -> None:
+    """A message is kept as it came: its digest has been taken, and others may get it from here."""
+    content = bytearray(RIGHT[:4] + b"\4" + RIGHT[5:])
+    with suppress(ValueError):
+        [*unpack_blocks(BLOCKS, memoryview(content))]
+    assert content[4] == 4
+
+
+@pytest.mark.parametrize(
+    ("codec", "why"),
+    [
+        (Forgetful(), "`encode` gives other bytes the second time; draw from its `generator` alone"),
+        (Dividing(), "`decode` gives values that are not finite"),
+        (Short(), r"`encode` gives torch.uint8 \(13,\); by `length` it is torch.uint8 \(9,\)"),
+        (Endless(), "`length` gives 4.5 for 9 values; it is a whole number from 1 up"),
+    ],
+)
+def test_what_is_wrong_with_a_codec_is_found_before_it_is_used(codec: Codec, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        CodedBlock(9, codec).rehearse()
+    CodedBlock(9, Steps()).rehearse()
+
+
+def test_peers_whose_codecs_differ_have_other_manifests() -> None:
+    def manifest(codec: Callable[[], Codec]) -> str:
+        return Manifest((PayloadSpec("v", 13, 0, 1, 9, "codec", blocks=(CodedBlock(9, codec()),)),)).digest
+
+    assert manifest(Steps) == manifest(Steps)
+    assert manifest(Steps) != manifest(lambda: Steps(steps=100))
