@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ LABELS = {"label", "target", "class", "diagnosis", "outcome", "result", "y"}
 """What the column to be predicted is mostly called."""
 MOST_CLASSES = 20
 """A column of numbers with more different ones has no classes."""
+MOST_NAMES = 100
+"""More different texts are no classes."""
 SITE = """federation: federation.yaml
 id: {id}
 # The site's own table; without it the site takes a part of the federation's:
@@ -45,27 +48,48 @@ def new_federation(arguments: argparse.Namespace, output: "Output") -> int:
     label = chosen_label(frame, arguments.label)
     sites = [f"site{number}" for number in range(arguments.peers)]
     ring = [{"id": id, "address": f"127.0.0.1:{FIRST_PORT + number}"} for number, id in enumerate(sites)]
-    data: dict[str, Any] = {"name": kind, "path": os.path.relpath(table, out), "label": label}
-    values, task = [*frame[label].dropna().unique()], "classification"
-    if any(isinstance(value, str) for value in values):
-        data["class_names"] = sorted(map(str, values))
-    elif len(values) > MOST_CLASSES or any(value != int(value) for value in values):
-        task = "regression"
+    data: dict[str, Any] = {"name": kind, "path": os.path.relpath(table.resolve(), out.resolve()), "label": label}
+    classes = classes_of(frame[label])
+    data |= {"class_names": classes} if classes else {}
     content = {
-        "name": re.sub(r"[^A-Za-z0-9._-]", "-", table.name.partition(".")[0]) or "federation",
+        "name": re.sub(r"[^A-Za-z0-9._]+", "-", table.name.partition(".")[0]).strip("-") or "federation",
         "rounds": 20,
         "protocol": "fibfl" if len(sites) > 2 else "fedrep",
-        "task": task,
-        "data": data,
+        "task": "regression" if classes is None else "classification",
+        "data": data | {"standardize": "federation"},
         "ring": ring,
     }
     own = json.dumps(data | {"path": f"/srv/{table.name}"}, ensure_ascii=False)
     files = {"federation.yaml": as_yaml(content), **{f"{id}.yaml": SITE.format(id=id, data=own) for id in sites}}
     write(out, files)
     federation = out / "federation.yaml"
-    output.say(f"{federation} predicts `{label}`. On this machine: dfl-launch run {federation}", "")
+    named = shlex.quote(str(federation))
+    output.say(f"{federation} predicts `{label}`. On this machine: dfl-launch run {named}", "")
     asked = {"federation": federation, "peers": None, "port": None, "seed": None, "overrides": []}
-    return check_command(argparse.Namespace(**asked), output)
+    try:
+        return check_command(argparse.Namespace(**asked), output)
+    except InputError as error:
+        raise InputError(f"{error}; keys go into `data` of {federation}; then dfl-launch check {named}") from None
+
+
+def classes_of(column: "pandas.Series[Any]") -> list[str] | None:
+    """The names of the classes, none if they are the numbers from 0 up; None for numbers that are no classes."""
+    values = [*column.dropna().unique()]
+    if len(values) < 2:
+        raise InputError(f"column {column.name!r} has not two different values; give another one as --label")
+    if any(isinstance(value, str) for value in values):
+        if len(values) > MOST_NAMES:
+            raise InputError(f"column {column.name!r} has {len(values)} different texts; give another one as --label")
+        return sorted(map(str, values))
+    try:
+        whole = all(value == int(value) for value in values)
+    except (TypeError, ValueError, OverflowError):
+        what = f"column {column.name!r} holds neither texts nor finite numbers"
+        raise InputError(f"{what}; give another one as --label") from None
+    if not whole or len(values) > MOST_CLASSES:
+        return None
+    numbers = sorted(map(int, values))
+    return [] if numbers == [*range(len(numbers))] else [*map(str, numbers)]
 
 
 def chosen_label(frame: "pandas.DataFrame", given: str | None) -> str:

@@ -136,25 +136,22 @@ async function connect() {
   source?.abort();
   const { signal } = (source = new AbortController());
   const headers = { Authorization: `Bearer ${sessionStorage.getItem(KEPT) ?? ""}` };
-  try {
-    const answer = await fetch("events", { headers, signal });
-    if (!answer.ok) {
-      end("Access denied: open the full address that the launcher printed last, token included.", "lost");
-      return;
+  const lost = () => null; // the network, or `abort`
+  const answer = await fetch("events", { headers, signal }).catch(lost);
+  if (answer?.status === 403 || answer?.status === 421) {
+    end("Access denied: open the full address that the launcher printed last, token included.", "lost");
+    return;
+  }
+  const reader = answer?.ok && answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let text = "", read; reader && (read = await reader.read().catch(lost)) && !read.done; ) {
+    const messages = (text + read.value).split("\n\n");
+    text = messages.pop();
+    for (const message of messages) {
+      const [, name, data] = message.match(/^event: (.*)\ndata: (.*)$/);
+      heard = Date.now();
+      if (name !== "ended") tell("Live.", "on");
+      take[name](JSON.parse(data));
     }
-    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-    for (let text = "", read; !(read = await reader.read()).done; ) {
-      const messages = (text + read.value).split("\n\n");
-      text = messages.pop();
-      for (const message of messages) {
-        const [, name, data] = message.match(/^event: (.*)\ndata: (.*)$/);
-        heard = Date.now();
-        if (name !== "ended") tell("Live.", "on");
-        take[name](JSON.parse(data));
-      }
-    }
-  } catch (error) {
-    if (!(error instanceof TypeError) && error.name !== "AbortError") throw error; // of the network, or of `abort`
   }
   if (signal.aborted || watchman === null) return;
   tell("Connection to the launcher lost. The data shown is stale; reconnecting.", "lost");

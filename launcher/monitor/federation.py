@@ -237,7 +237,7 @@ class PeerView:
 
 OUTSIDE = ("lost", "expelled", "returning")
 """What peers do that are no members of the view."""
-RECENT = 3
+RECENT = 6
 REMIND_SECONDS = 60.0
 """Seconds after which a decision that waits for members is reported again; this doubles with each report."""
 News = tuple[str, events.Event]

@@ -95,7 +95,7 @@ def resolve(
     content["task"] = _component(content.get("task", "classification"), ("task",), [*TASKS], document)
     wire = kind_of_word(content.get("wire"))
     if isinstance(wire, dict) and ":" in str(wire.get("kind")):
-        wire = {"kind": "codec", "name": wire["kind"]}  # `wire: module:Name`
+        wire = wire | {"kind": "codec", "name": wire["kind"]}  # `wire: module:Name`
     if has_codec := isinstance(wire, dict) and wire.get("kind") == "codec":
         content["wire"] = _component(wire, ("wire",), [], document)
     content["ring"], own = _with_own_data(content["ring"], content["data"], document)

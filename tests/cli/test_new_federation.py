@@ -12,9 +12,16 @@ from peer.spec.loading import load_peer, load_spec
 
 def table(path: Path, header: str = "age,pressure,diagnosis", last: str = "class") -> Path:
     random = Random(0)
-    ends = {"class": lambda: random.choice(["no", "yes"]), "whole": lambda: random.randrange(2)}
+    ends = {
+        "class": lambda: random.choice(["no", "yes"]),
+        "whole": lambda: random.randrange(2),
+        "codes": lambda: random.choice([100, 200, -1]),
+        "texts": lambda: f"note {random.random()}",
+        "one": lambda: 7,
+        "infinite": lambda: random.choice(["inf", 1, 2]),
+    }
     end = ends.get(last, lambda: f"{random.gauss(0, 1):.3f}")
-    rows = [f"{random.gauss(60, 9):.1f},{random.gauss(130, 9):.0f},{end()}" for _ in range(60)]
+    rows = [f"{random.gauss(60, 9):.1f},{random.gauss(130, 9):.0f},{end()}" for _ in range(120)]
     path.write_text("\n".join([header, *rows, ""]), encoding="utf-8")
     return path
 
@@ -34,6 +41,22 @@ def test_it_passes_check_and_each_site_has_a_file(tmp_path: Path, capsys: pytest
     assert spec.data.path.resolve() == tmp_path / "patients.csv"  # type: ignore[attr-defined]
     for id in spec.ids:
         assert load_peer(tmp_path / "new" / f"{id}.yaml")[0].id == id
+
+
+def test_numbers_that_name_classes(tmp_path: Path) -> None:
+    table(tmp_path / "patients.csv", last="codes")
+    spec = made(tmp_path)
+    assert spec.data.model_dump()["class_names"] == ("-1", "100", "200")
+    assert spec.data.model_dump()["standardize"] == "federation"
+
+
+def test_where_check_refuses_it_says_where_to_mend_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table(tmp_path / "patients.csv")
+    out = tmp_path / "new"
+    assert main(["new", "federation", str(tmp_path / "patients.csv"), "--out", str(out), "--label", "age"]) == 2
+    said = capsys.readouterr().err
+    assert "column 'diagnosis' holds '" in said
+    assert f"keys go into `data` of {out}/federation.yaml; then dfl-launch check {out}/federation.yaml" in said
 
 
 @pytest.mark.parametrize(
@@ -65,6 +88,9 @@ def test_what_is_predicted(header: str, last: str, words: list[str], learnt: tup
         ),
         ("y,pressure,diagnosis", "class", [], "which column is to be predicted?"),
         ("age,pressure,diagnosis", "class", ["--label", "ill"], "has no such column; it has age, pressure, diagnosis"),
+        ("age,pressure,diagnosis", "texts", [], "column 'diagnosis' has 120 different texts"),
+        ("age,pressure,diagnosis", "one", [], "column 'diagnosis' has not two different values"),
+        ("age,pressure,diagnosis", "infinite", [], "holds neither texts nor finite numbers"),
         ("age,pressure,diagnosis", "class", ["--peers", "0"], "--peers 0: a federation has 2 peers or more"),
     ],
 )

@@ -42,6 +42,27 @@ class Dividing(Steps):
         return super().decode(content, values) / content[:4].clone().view(torch.float32).sign()
 
 
+class Drawing(Steps):
+    """Adds noise to what arrived."""
+
+    def decode(self, content: Tensor, values: int) -> Tensor:
+        return super().decode(content, values) + torch.rand(values) / 100
+
+
+class Upscaled(Steps):
+    """Sends a half, twice as large: right on average, and further from each vector than nothing is."""
+
+    def encode(self, vector: Tensor, generator: Generator) -> Tensor:
+        return super().encode(2 * vector * (torch.rand(vector.shape, generator=generator) < 0.5), generator)
+
+
+class Learnt(Steps):
+    """Decodes by weights that could be trained."""
+
+    def decode(self, content: Tensor, values: int) -> Tensor:
+        return super().decode(content, values) * torch.nn.Parameter(torch.ones(1))
+
+
 class Short(Steps):
     """Says another length than it gives."""
 

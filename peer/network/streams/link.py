@@ -313,6 +313,8 @@ class IncomingMessage:
         self.scalars: tuple[float, ...] = ()
         self._bytes = vector_bytes(self.values)
         self._digests: list[int] = []
+        self._refused = ""
+        """Why the whole message was refused; it is not judged again, whatever else comes for its end."""
         self.released = False
         """Whether it was handed over to the collective that waited for it."""
 
@@ -351,9 +353,20 @@ class IncomingMessage:
         start = self._frame * frame.index
         self._bytes[start : start + len(frame.values)] = frame.values
         if frame.index + 1 == frame_count(self.heading.length, self._frame):
-            self._payload.check_content(self._bytes)
+            self._check_content()
         self._digests.append(frame.digest)
         return "new"
+
+    def _check_content(self) -> None:
+        if self._refused:
+            raise NotDeclaredError(self._refused)
+        try:
+            self._payload.check_content(self._bytes)
+        except NotDeclaredError as error:
+            self._refused = str(error)
+            raise
+        except MemoryError:
+            raise BadFrameError("there is not enough memory to decode it") from None
 
     def release(self) -> tuple[Tensor, tuple[float, ...]]:
         """Return the values and the scalars, and keep them no longer."""

@@ -236,7 +236,7 @@ class CodecEncoding(BlockEncoding[CodedBlock]):
             for block in self._blocks(share).values():
                 values = lost[start : start + block.size]
                 parts.append(block.pack(values))
-                values -= block.unpack(vector_bytes(parts[-1]))
+                values -= block.decode(vector_bytes(parts[-1]))
                 start += block.size
         return torch.cat(parts)
 

@@ -129,6 +129,8 @@ def test_a_codec_by_its_short_name(folder: Path) -> None:
     lines = [json.loads(line) for line in (folder / "run/peer0/audit.jsonl").read_text().splitlines()]
     sent = [entry["bytes"] for line in lines for entry in line["sent"]]
     assert sent == [2 * ((3 * 4 + 4) + (4 + 1))] * 2
+    short = spec_of(folder, "{tides: oban}", "wire: {kind: 'sea:Halves', options: {loud: true}}\n")
+    assert short.wire == spec.wire
     with pytest.raises(InputError, match=r"f.yaml:4: unknown wire `halfes`; did you mean `halves`"):
         spec_of(folder, "{tides: oban}", more.replace("halves", "halfes"))
     for wrong, said in (("loud: 3", "valid boolean"), ("laud: true", "unknown key `laud`; did you mean `loud`")):
