@@ -19,40 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from peer.files import lines, open_plain
-from peer.telemetry.events import (
-    CallerRefused,
-    CertificateExpires,
-    CertificatesChanged,
-    CheckpointDamaged,
-    Conflict,
-    DataDrifted,
-    DataSummary,
-    Departed,
-    Done,
-    EndedUnacknowledged,
-    Event,
-    Failed,
-    FineTuned,
-    Leaving,
-    LinkChanged,
-    NeighbourLost,
-    PeerRegressed,
-    ReleaseSeen,
-    Resumed,
-    Returning,
-    Rewound,
-    RingOrdered,
-    RoundDone,
-    Started,
-    StateChanged,
-    Stopped,
-    StoppedEarly,
-    Unrepeatable,
-    ViewConflict,
-    ViewDecided,
-    Waiting,
-    read_events,
-)
+from peer.telemetry import events
 from peer.telemetry.results import EVENTS
 from peer.text import duration
 
@@ -67,20 +34,28 @@ SOON_S = 30 * 86_400.0
 ACTIVITIES = ("train", "communicate", "evaluate")
 """What a round's seconds are counted by."""
 EventKind = Literal["running", "waits", "not heard", "failure", "recovery", "change of view", "note"]
+OF_KIND: dict[EventKind, str] = {
+    "failure": "failed lost conflict regressed damaged view_conflict",
+    "recovery": "returning resumed",
+    "note": "departed leaving left stopped certificate_expires refused drift stopped_early finetuned rewound release "
+    "unrepeatable",
+}
+KINDS = {name: kind for kind, names in OF_KIND.items() for name in names.split()}
+"""What events are that stand on the timeline by themselves, by their names."""
 
 
-def recorded_events(place: Path, holding: bytes = b"") -> Iterator[Event]:
+def recorded_events(place: Path, holding: bytes = b"") -> Iterator[events.Event]:
     """The events in a peer's directory, of lines that hold these bytes; none where they cannot be read."""
     with suppress(OSError), open_plain(place / EVENTS) as file:
-        yield from read_events(line for line in lines(file) if holding in line)
+        yield from events.read_events(line for line in lines(file) if holding in line)
 
 
-def certificate_expiry(event: Event) -> float | None:
+def certificate_expiry(event: events.Event) -> float | None:
     """Until when a peer's certificates are valid by an event, in Unix seconds; None if it does not say."""
     match event:
-        case Started():
+        case events.Started():
             return event.certificate_expires
-        case CertificatesChanged() | CertificateExpires():
+        case events.CertificatesChanged() | events.CertificateExpires():
             return event.expires
     return None
 
@@ -114,16 +89,18 @@ class PeerHistory:
     """What one peer's events say, `apply`ed one by one."""
 
     id: str
-    rounds: dict[int, RoundDone] = field(default_factory=dict)
+    rounds: dict[int, events.RoundDone] = field(default_factory=dict)
     """The `round` events that count, by round; a round that is replayed after a crash replaces its first event."""
     last_round: int = 0
     """The last round that it has ever completed, void since or not."""
-    data: list[DataSummary] = field(default_factory=list)
+    data: list[events.DataSummary] = field(default_factory=list)
     """One a stage; the newest of each round."""
-    orders: list[RingOrdered] = field(default_factory=list)
-    views: dict[int, ViewDecided] = field(default_factory=dict)
+    orders: list[events.RingOrdered] = field(default_factory=list)
+    views: dict[int, events.ViewDecided] = field(default_factory=dict)
     runs: list[TimelineEvent] = field(default_factory=list)
     """When its process ran, from the first to the last event of each run."""
+    version: str = ""
+    """The version of dfl that it runs, by its own account."""
     failure: str | None = None
     ended: float | None = None
     """When it was done."""
@@ -188,7 +165,7 @@ class PeerHistory:
         """Seconds spent on one of `ACTIVITIES` in all rounds."""
         return sum(done.seconds.get(activity, 0.0) for done in self.rounds.values())
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: events.Event) -> None:
         """Take one event in, unless its time is impossible."""
         if not 0 <= event.time <= MAX_UNIX_SECONDS:
             return
@@ -196,44 +173,46 @@ class PeerHistory:
         for one in (self.runs[-1], *self._open.values()):
             one.end = max(event.time, one.start)
         match event:
-            case RoundDone():
+            case events.RoundDone():
                 self.rounds[event.round] = event
                 self.last_round = max(self.last_round, event.round)
-            case DataSummary():
+            case events.DataSummary():
                 self.data = [one for one in self.data if one.round != event.round] + [event]
-            case RingOrdered():
+            case events.RingOrdered():
                 self.orders.append(event)
-            case ViewDecided():
+            case events.ViewDecided():
                 self.views[event.number] = event
                 self.rounds = {round: done for round, done in self.rounds.items() if round < event.first}
                 self._close_all(over=True)
                 self.moves = self._view_decided = True
-            case Rewound():
+            case events.Rewound():
                 self.rounds = {round: done for round, done in self.rounds.items() if round <= event.round}
-            case Waiting():
+            case events.Waiting():
                 self._wait(event)
-            case LinkChanged():
+            case events.LinkChanged():
                 self._link(event)
-            case Done() | Departed():
+            case events.Done() | events.Departed():
                 self.ended = event.time
                 self._close_all(over=False)
-            case Failed():
+            case events.Failed():
                 self.failure = event.message
+            case events.Started():
+                self.version = event.version
         self.certificate_expires = certificate_expiry(event) or self.certificate_expires
         if kind := self._kind(event):
             self._add(TimelineEvent(kind, event.time, str(event)))
 
-    def _follow_process(self, event: Event) -> None:
+    def _follow_process(self, event: events.Event) -> None:
         """Find where a run of the process begins, and count how often it joins."""
-        if isinstance(event, Started):
+        if isinstance(event, events.Started):
             self.moves = False  # also one that was killed on its way into the next view
             self._begin(event)
             self._began = True
-        elif isinstance(event, Resumed) and not self.moves:  # it says so before it joins
+        elif isinstance(event, events.Resumed) and not self.moves:  # it says so before it joins
             if not self._began:
                 self._begin(event)
             self._began = True
-        elif isinstance(event, StateChanged) and event.state == "joining":
+        elif isinstance(event, events.StateChanged) and event.state == "joining":
             if not self._began and not self.moves:
                 self._begin(event)
             self._joins += not self._view_decided
@@ -241,31 +220,18 @@ class PeerHistory:
         if not self.runs:
             self.runs.append(TimelineEvent("running", event.time, "", event.time))
 
-    def _begin(self, event: Event) -> None:
+    def _begin(self, event: events.Event) -> None:
         if self.runs:
             self._close_all(over=True)
             self.failure = self.ended = None
             self._add(TimelineEvent("recovery", event.time, "started again"))
         self.runs.append(TimelineEvent("running", event.time, f"start {len(self.runs) + 1}", event.time))
 
-    def _kind(self, event: Event) -> EventKind | None:
+    def _kind(self, event: events.Event) -> EventKind | None:
         """What an event is that stands on the timeline by itself; None of any other."""
-        match event:
-            case Failed() | NeighbourLost() | Conflict() | PeerRegressed() | CheckpointDamaged() | ViewConflict():
-                return "failure"
-            case Returning():
-                return "recovery"
-            case Resumed():
-                return None if self.moves else "recovery"
-            case Departed() | Leaving() | EndedUnacknowledged() | Stopped() | CertificateExpires():
-                return "note"
-            case CallerRefused() | DataDrifted() | StoppedEarly() | FineTuned() | Rewound():
-                return "note"
-            case ReleaseSeen() | Unrepeatable():
-                return "note"
-        return None
+        return None if self.moves and isinstance(event, events.Resumed) else KINDS.get(event.name)
 
-    def _wait(self, event: Waiting) -> None:
+    def _wait(self, event: events.Waiting) -> None:
         """Take a wait, which peers report again every minute while it lasts."""
         before, about = self._open.get(event.cause), " ".join(one.id for one in event.awaited)
         if before and before.about != about:
@@ -275,7 +241,7 @@ class PeerHistory:
             short = f"{event.shortage}: " if event.shortage else ""
             self._open[event.cause] = TimelineEvent("waits", event.time, f"{short}waits for {named}", event.time, about)
 
-    def _link(self, event: LinkChanged) -> None:
+    def _link(self, event: events.LinkChanged) -> None:
         key = f"link {event.neighbour}"
         if event.state in SILENT_LINKS and not self.moves:
             self._open.setdefault(key, TimelineEvent("not heard", event.time, str(event), event.time, event.neighbour))

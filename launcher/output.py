@@ -65,19 +65,7 @@ class Output:
         return code
 
 
-ASCII_SIGNS = {
-    "–": "-",
-    "—": "-",
-    "─": "-",
-    "━": "=",
-    "…": ".",
-    "×": "x",
-    "·": "-",
-    "→": ">",
-    "←": "<",
-    "“": '"',
-    "”": '"',
-}
+ASCII_SIGNS = dict(zip("–—─━…×·→←“”", '---=.x-><""', strict=True))
 """A letter for a letter: columns stay where they are."""
 
 

@@ -5,7 +5,7 @@ tables and figures as files. `after_run` is the page that every run leaves.
 """
 
 import argparse
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +14,9 @@ from typing import Any
 from launcher.headline import mean
 from launcher.history import ACTIVITIES
 from launcher.output import Output
-from launcher.page.build import document_of
-from launcher.page.charts import check_installed, look, picture, vega_script
-from launcher.page.document import ReportDocument, as_csv, merge_documents
+from launcher.page.build import differences, document_of
+from launcher.page.charts import PICTURES, check_installed, look, picture, vega_script
+from launcher.page.document import TABLES, ReportDocument, as_csv
 from launcher.page.html import figures, page
 from launcher.page.run_data import RunData
 from launcher.reports import summary_json, summary_text
@@ -59,7 +59,6 @@ def _spent(directories: Sequence[Path]) -> TimeSpent | None:
 
 PRIVATE = 0o600
 """The file's mode, as it tells what otherwise only peers' own directories hold."""
-PICTURES = ("png", "svg")
 
 
 def report_command(arguments: argparse.Namespace, output: Output) -> int:
@@ -68,14 +67,11 @@ def report_command(arguments: argparse.Namespace, output: Output) -> int:
     also = [kind for kind in ("csv", *PICTURES) if getattr(arguments, kind)]
     out = arguments.out or (directories[0] / "report.html" if len(directories) == 1 else Path("report.html"))
     check_installed()
-    documents = [
-        document_of(told(place, arguments.code), label)
-        for place, label in zip(directories, labels(directories), strict=True)
-    ]
+    found = {label: told(place, arguments.code) for label, place in zip(labels(directories), directories, strict=True)}
+    document = compared(found)
     check_out(out)
     if also:
         _check_beside(out)
-    document = documents[0] if len(documents) == 1 else compared(documents)
     write_atomically(out, page(document, vega_script()).encode(), permissions=PRIVATE)
     output.say(*map(str, [out, *_beside(document, out, also)]))
     return 0
@@ -95,7 +91,7 @@ def told(place: Path, code: Path | None) -> RunData:
     if summary is None:
         with suppress(FailedError):  # no peer has finished
             summary = summarise(collected, [place])
-    return RunData.read(collected.spec, collected.places, summary)
+    return RunData.read(collected.spec, collected.places, summary, collected.settings)
 
 
 def _written(place: Path, spec: Spec) -> Summary | None:
@@ -116,15 +112,21 @@ def labels(directories: Sequence[Path]) -> list[str]:
     return [name if names.count(name) == 1 else str(given) for name, given in zip(names, directories, strict=True)]
 
 
-def compared(documents: Sequence[ReportDocument]) -> ReportDocument:
-    """One of all runs; InputError where they are judged by different figures."""
+def compared(found: Mapping[str, RunData]) -> ReportDocument:
+    """One of all runs by their labels; InputError where they are judged by different figures."""
+    documents = [document_of(data, label) for label, data in found.items()]
     runs = [run for one in documents for run in one.runs]
     first = runs[0]
     if other := next((run for run in runs if run.figure != first.figure), None):
         raise InputError(
             f"{first.label} is judged by {first.figure} and {other.label} by {other.figure}; compare runs of one task"
         )
-    return merge_documents(documents, f"{len(runs)} runs compared")
+    if len(runs) == 1:
+        return documents[0]
+    tables = {name: [row for one in documents for row in one.tables[name]] for name in TABLES}
+    differing, alike = differences([*found.values()])
+    whole = alike and all(run.state == "finished" for run in runs)
+    return ReportDocument(f"{len(runs)} runs compared", runs, tables, differing=differing, alike=whole)
 
 
 def _beside(document: ReportDocument, out: Path, also: Collection[str]) -> Iterator[Path]:

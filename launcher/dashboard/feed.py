@@ -62,11 +62,7 @@ def status_icon(federation: FederationView, id: str, doubters: Sequence[str]) ->
             return "?", "bad", f"suspected by {named(doubters, MAX_WAITS_NAMED)}"
         if waiting:
             return "=", "waits", f"waiting for {named(waiting, MAX_WAITS_NAMED)}"
-    return STATUS_ICONS.get(doing) or (
-        "·",
-        "begins",
-        printable(doing),
-    )  # another version's peer may be in another state
+    return STATUS_ICONS.get(doing) or ("·", "begins", printable(doing))  # a state of another version's peer
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ function arrange(news) {
   const rows = order.map((id) => {
     const row = make("tr");
     row.dataset.peer = id;
-    row.append(make("td", id, "text"), make("td", null, "text"), make("td"), make("td"), make("td"));
+    row.append(Object.assign(make("th", id, "text"), { scope: "row" }), make("td", null, "text"), make("td"), make("td"), make("td"));
     row.children[1].append(make("span", "", "sign"), make("span", "", "words"));
     return row;
   });

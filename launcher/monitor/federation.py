@@ -21,40 +21,7 @@ from launcher.history import SILENT_LINKS, SOON_S, PeerHistory, expiry_words
 from launcher.views import Views, change_in_words, view_of_event
 from peer.files import lines, open_plain
 from peer.spec.federation import Spec
-from peer.telemetry.events import (
-    MAKE_ALIKE_HINT,
-    SCHEMA,
-    Awaited,
-    CallerRefused,
-    Cause,
-    CertificateExpires,
-    CertificatesChanged,
-    CheckpointDamaged,
-    Conflict,
-    Departed,
-    Done,
-    EndedUnacknowledged,
-    Event,
-    Failed,
-    Leaving,
-    LinkChanged,
-    NeighbourLost,
-    PeerRegressed,
-    ReleaseSeen,
-    Resumed,
-    Returning,
-    Rewound,
-    RoundDone,
-    Shortage,
-    Started,
-    StateChanged,
-    StoppedEarly,
-    SubscriberDropped,
-    Unrepeatable,
-    ViewDecided,
-    Waiting,
-    read_events,
-)
+from peer.telemetry import events
 from peer.telemetry.remaining import Remaining
 from peer.telemetry.results import EVENTS
 from peer.text import plural, printable
@@ -121,23 +88,30 @@ BEFORE_ROUNDS = ("starting", "joining")
 """States of a peer that reads its data, or has not met its neighbours; one that is taken up is "starting", too."""
 
 
+TOLD = {
+    *("lost", "left", "certificates", "certificate_expires", "damaged", "conflict", "regressed", "release"),
+    *("unrepeatable", "untold", "returning", "leaving"),
+}
+"""Names of the events of which a person is told in their own words."""
+
+
 @dataclass
 class Wait:
     """A wait for one cause: for whom, since when (Unix seconds), which of them were shown to a person, and, in a wait
     for a decision, how many members are missing."""
 
-    awaited: tuple[Awaited, ...]
+    awaited: tuple[events.Awaited, ...]
     since: float
     told: frozenset[str] = frozenset()
-    shortage: Shortage | None = None
+    shortage: events.Shortage | None = None
 
-    def after(self, event: Waiting) -> "Wait":
+    def after(self, event: events.Waiting) -> "Wait":
         """Return the wait after an event: this one continued if any of its peers is still awaited, else a new one."""
         goes_on = {one.id for one in self.awaited} & {one.id for one in event.awaited}
         since, told = (self.since, self.told) if goes_on else (event.time, frozenset[str]())
         return Wait(event.awaited, since, told, event.shortage)
 
-    def tell(self, now: float) -> tuple[Awaited, ...]:
+    def tell(self, now: float) -> tuple[events.Awaited, ...]:
         """Return the peers to show to a person now: all of them, once the wait is long and none was shown yet."""
         ids = {one.id for one in self.awaited}
         if now - self.since < PATIENCE_SECONDS or ids & self.told:
@@ -158,7 +132,7 @@ class PeerView:
     id: str
     state: str = field(default="starting", init=False)
     round: int = field(default=0, init=False)
-    waits: dict[Cause, Wait] = field(default_factory=dict, init=False)
+    waits: dict[events.Cause, Wait] = field(default_factory=dict, init=False)
     links: dict[str, str] = field(default_factory=dict, init=False)
     failure: str | None = field(default=None, init=False)
     """Why the process that runs now cannot go on."""
@@ -182,7 +156,7 @@ class PeerView:
         return self.history.completed
 
     @property
-    def last(self) -> RoundDone | None:
+    def last(self) -> events.RoundDone | None:
         """The peer's newest `round` event; None if there is none."""
         return self.history.rounds.get(self.completed)
 
@@ -192,7 +166,7 @@ class PeerView:
         return list(dict.fromkeys(one.id for wait in self.waits.values() for one in wait.awaited))
 
     @property
-    def shortage(self) -> Shortage | None:
+    def shortage(self) -> events.Shortage | None:
         """How many members are missed, where too few are here to decide."""
         wait = self.waits.get("quorum")
         return wait.shortage if wait and wait.awaited else None
@@ -203,7 +177,7 @@ class PeerView:
         done = (self.history.rounds.get(at) for at in range(last, 0, -1))
         return next((headline.value(one) for one in done if one and one.evaluated), None)
 
-    def apply(self, event: Event) -> str | None:
+    def apply(self, event: events.Event) -> str | None:
         """Take one event in; return what a person should be told of it, if anything."""
         moved = self.history.moves
         self.history.apply(event)
@@ -211,49 +185,37 @@ class PeerView:
         if moved and not moves:
             self.links = {}  # that the links of the view before went down is no news
         match event:
-            case StateChanged():
+            case events.StateChanged():
                 self.state, self.round = event.state, event.round or self.round
                 if event.state == "joining":  # started by hand, after a process that waited
                     self.waits = {}
-            case ViewDecided():
+            case events.ViewDecided():
                 self.waits, self.links = {}, {}  # links are made anew in each view
-            case Returning() | Leaving():
-                return f"{self.id}: {event}"
-            case Departed():
+            case events.Departed():
                 self.end("left")
                 return f"{self.id} {event}"
-            case Waiting():
+            case events.Waiting():
                 self.waits[event.cause] = self.waits.get(event.cause, Wait((), event.time)).after(event)
-            case LinkChanged():
+            case events.LinkChanged():
                 return self._apply_link(event)
-            case Failed():
+            case events.Failed():
                 self.end("failed")
                 self.failure = event.message
                 return f"{self.id} failed: {event}"
-            case Done():
+            case events.Done():
                 self.end("done")
-            case Resumed() if moves:
+            case events.Resumed() if moves:
                 return None  # as all do: the change of view was told
-            case Resumed() | Rewound() | CallerRefused():
+            case events.Resumed() | events.Rewound() | events.CallerRefused():
                 return f"{self.id} {event}"
-            case Started() if event.schema > SCHEMA:
-                return f"{self.id} tells events of version {event.schema}, newer than {SCHEMA}: some are not shown"
-            case (
-                NeighbourLost()
-                | EndedUnacknowledged()
-                | CertificatesChanged()
-                | CertificateExpires()
-                | CheckpointDamaged()
-                | Conflict()
-                | PeerRegressed()
-                | ReleaseSeen()
-                | Unrepeatable()
-                | SubscriberDropped()
-            ):
+            case events.Started() if event.schema > events.SCHEMA:
+                newer = f"{event.schema}, newer than {events.SCHEMA}"
+                return f"{self.id} tells events of version {newer}: some are not shown"
+            case _ if event.name in TOLD:
                 return f"{self.id}: {event}"
         return None
 
-    def _apply_link(self, event: LinkChanged) -> str | None:
+    def _apply_link(self, event: events.LinkChanged) -> str | None:
         before, state = self.links.get(event.neighbour), event.state
         self.links[event.neighbour] = state
         if self.history.moves or state in (before, "left") or (before in (None, "left") and state == "up"):
@@ -278,7 +240,7 @@ OUTSIDE = ("lost", "expelled", "returning")
 RECENT = 6
 REMIND_SECONDS = 60.0
 """Seconds after which a decision that waits for members is reported again; this doubles with each report."""
-News = tuple[str, Event]
+News = tuple[str, events.Event]
 """A peer's id and its event."""
 
 
@@ -299,7 +261,7 @@ class FederationView:
         self._missed = frozenset[str]()
         """The members that were reported as missing for a decision."""
         self._remind_at = REMIND_SECONDS
-        self._early_end: StoppedEarly | None = None
+        self._early_end: events.StoppedEarly | None = None
         """An early end that is not reported yet."""
         self._last_expiry: tuple[float, int] | None = None
         """When the certificates of the last warning expire, with its threshold in days. One is enough: peers whose
@@ -319,7 +281,7 @@ class FederationView:
         """Take in some news; return what a person should be told of them."""
         news = [(id, event) for id, event in news if self._is_possible(event)]
         self.applied += len(news)
-        changes = self._take_views([event for _, event in news if isinstance(event, ViewDecided)])
+        changes = self._take_views([event for _, event in news if isinstance(event, events.ViewDecided)])
         # All are applied before any line is chosen: that a peer has finished may come later.
         heard = [(id, event, line) for id, event in news if (line := self.peers[id].apply(event))]
         # A refused caller chooses its own words.
@@ -327,7 +289,7 @@ class FederationView:
             printable(line) for id, event, line in heard if not (self._expected(id, event) or self._told_before(event))
         ]
         for _, event in news:
-            if isinstance(event, StoppedEarly) and event.round < self.rounds:
+            if isinstance(event, events.StoppedEarly) and event.round < self.rounds:
                 self.rounds, self._early_end = event.round, event
         return changes + told + self._take_shortages(news)
 
@@ -358,7 +320,7 @@ class FederationView:
             return "expelled"
         return "returning" if state == "joining" else "lost"
 
-    def _take_views(self, decided: Iterable[ViewDecided]) -> list[str]:
+    def _take_views(self, decided: Iterable[events.ViewDecided]) -> list[str]:
         """Changes of view, of which every peer tells: each is told once."""
         lines = []
         for event in sorted(decided, key=lambda event: event.number):
@@ -369,7 +331,7 @@ class FederationView:
         return lines
 
     @property
-    def shortages(self) -> Sequence[Shortage]:
+    def shortages(self) -> Sequence[events.Shortage]:
         """Decisions that wait for members, the one with most of them here first: a network may be cut in two."""
         found = {peer.shortage for peer in self.present if peer.shortage and peer.state not in ENDED}
         return sorted(found, key=lambda one: (-one.here, -one.seconds))
@@ -385,19 +347,20 @@ class FederationView:
         return printable(f"the certificate of {soon[0][1]} {expiry_words(soon[0][0], now)}{more}")
 
     @property
-    def refusals(self) -> Sequence[tuple[str, Awaited]]:
+    def refusals(self) -> Sequence[tuple[str, events.Awaited]]:
         """Peers that a neighbour refuses over its data, where neither has begun, each with the neighbour; two refuse
         each other once. In a later view the others may go on without them."""
         joining = [] if self.view.number else [peer for peer in self.peers.values() if peer.state in BEFORE_ROUNDS]
         waits = {peer.id: peer.waits["join"].awaited for peer in joining if "join" in peer.waits}
-        refused = [(id, one) for id, awaited in waits.items() for one in awaited if MAKE_ALIKE_HINT in one.reason]
-        return [*{frozenset((id, one.id)): (id, one) for id, one in refused[::-1] if one.id in waits}.values()][::-1]
+        mutual = [(id, one) for id, awaited in waits.items() for one in awaited if one.id in waits]
+        refused = [(id, one) for id, one in mutual if events.MAKE_ALIKE_HINT in one.reason]
+        return [*{frozenset((id, one.id)): (id, one) for id, one in refused[::-1]}.values()][::-1]
 
     def _take_shortages(self, news: Iterable[News]) -> list[str]:
         """Report that too few members are left to decide, as each of those says: once, then at growing intervals."""
         lines = []
         for id, event in news:
-            if isinstance(event, Waiting) and (short := event.shortage):
+            if isinstance(event, events.Waiting) and (short := event.shortage):
                 awaited = {one.id for one in event.awaited}
                 if awaited - self._missed or short.seconds >= self._remind_at:
                     self._missed |= awaited
@@ -408,9 +371,9 @@ class FederationView:
             lines.append("no decision waits for members any more")
         return lines
 
-    def _told_before(self, event: Event) -> bool:
+    def _told_before(self, event: events.Event) -> bool:
         """Whether this is the warning that another peer has just given; note that it is told now."""
-        if not isinstance(event, CertificateExpires):
+        if not isinstance(event, events.CertificateExpires):
             return False
         before, self._last_expiry = self._last_expiry, (event.expires, event.days)
         return before == self._last_expiry
@@ -421,18 +384,18 @@ class FederationView:
         self._early_end = None if end else self._early_end
         return [printable(str(end))] if end else []
 
-    def _is_possible(self, event: Event) -> bool:
+    def _is_possible(self, event: events.Event) -> bool:
         """Whether it can be of this federation: a peer may be compromised."""
         match event:
-            case RoundDone():
+            case events.RoundDone():
                 return event.round <= self._most
-            case ViewDecided():
+            case events.ViewDecided():
                 return {*event.members} <= self.peers.keys()
         return True
 
-    def _expected(self, id: str, event: Event) -> bool:
+    def _expected(self, id: str, event: events.Event) -> bool:
         """Return whether this is a link that goes down because one end has finished, or is in another view."""
-        if not isinstance(event, LinkChanged):
+        if not isinstance(event, events.LinkChanged):
             return False
         ends = (self.peers[id], self.peers.get(event.neighbour))
         if any(end is None or end.id not in self.view.members or end.history.view < self.view.number for end in ends):
@@ -489,7 +452,7 @@ class Federation(FederationView):
         return self.apply(self._news(id))
 
     def _news(self, id: str) -> list[News]:
-        return [(id, event) for event in read_events(self._tails[id].lines())]
+        return [(id, event) for event in events.read_events(self._tails[id].lines())]
 
     def forget_past(self) -> None:
         """Take in what an earlier run left, without telling of it or taking its states for the present."""

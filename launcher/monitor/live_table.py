@@ -117,22 +117,16 @@ def row(federation: FederationView, peer: PeerView) -> Row:
     }
 
 
-STYLES = {
-    "silent": "bold red",
-    "lost": "bold red",
-    "expelled": "bold red",
-    "left": "yellow",
-    "returning": "yellow",
-    "training": "cyan",
-    "communicating": "magenta",
-    "evaluating": "blue",
-    "serving": "green",
-    "done": "green",
-    "failed": "bold red",
-    "no answer": "bold red",
-    "stopped": "yellow",
-    "restarting": "bold yellow",
+OF_STYLE = {
+    "bold red": ("silent", "lost", "expelled", "failed", "no answer"),
+    "bold yellow": ("restarting",),
+    "yellow": ("left", "returning", "stopped"),
+    "cyan": ("training",),
+    "magenta": ("communicating",),
+    "blue": ("evaluating",),
+    "green": ("serving", "done"),
 }
+STYLES = {state: style for style, states in OF_STYLE.items() for state in states}
 
 
 class Lines:

@@ -5,28 +5,34 @@ and the run's state and notes. What peers have told may be anything: what cannot
 are none become None, and of very many events the more important ones are kept.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import chain
 from math import isfinite
+from typing import Any
 
-from launcher.headline import Headline
-from launcher.history import EventKind
 from launcher.page.charts import titled
 from launcher.page.document import Card, Definition, PrivacyWords, ReportDocument, Row, RunPart, State, Verdict
 from launcher.page.final_evaluation import confusion_rows, final_rows, judged_classes
 from launcher.page.learning_curves import peer_round_rows, round_rows
 from launcher.page.ring import edge_rows, line_rows, mixes, sector_rows
 from launcher.page.run_data import RunData
-from launcher.page.timeline import activity_rows, event_rows, peer_rows
+from launcher.page.timeline import activity_rows, event_rows, peer_rows, seconds_of_rounds
 from launcher.reports.privacy import HOLDS, violation_line
-from launcher.reports.summary_json import Privacy, Summary
+from launcher.reports.summary_json import Privacy
 from launcher.reports.summary_text import adversary_lines, caveats, view_changes
 from launcher.reports.worth import worth_lines
 from launcher.table import quantity
 from peer.errors import FailedError
+from peer.learning.training.phase import Training
 from peer.plugins import describe_error
+from peer.spec.agreement import Agreement
+from peer.spec.document import dump_yaml
 from peer.text import duration, number, one_line, plural
 
-MAX_VIOLATIONS = 50
+MAX_VIOLATIONS, MAX_VALUE = 50, 40
 DEFINITION_NAMES = {
     "3.1": "No head leaves its peer",
     "3.2": "No peer is a server",
@@ -34,47 +40,41 @@ DEFINITION_NAMES = {
 }
 
 
-def cards(summary: Summary, headline: Headline) -> Iterator[Card]:
-    """The numbers of a finished run that are looked for first."""
-    first = "" if summary.r50 is None else f"mean first above 0.5 in round {summary.r50}"
-    judged = next(iter(summary.figures.values()), None)
-    better = headline.figure.better
+def cards(data: RunData, tables: Mapping[str, list[Row]]) -> Iterator[Card]:
+    """The numbers that are looked for first: of a finished run those of its summary, else those of its last round."""
+    summary, headline, better = data.summary, data.headline, data.headline.figure.better
+    last: Mapping[str, Any] = tables["rounds"][-1] if tables["rounds"] else {}
+    note = after = f"after round {last.get('round', '–')}"
+    if summary:
+        last = next(({**one} for one in summary.figures.values()), {})
+        note, after = "less is better" if better == "down" else "", headline.words
+        if headline.test:
+            mean = headline.of_means(summary.mean_accuracy)
+            last = {"mean": mean, "worst": summary.worst_accuracy, "gini": summary.gini}
+            note = "" if summary.r50 is None else f"mean first above 0.5 in round {summary.r50}"
+    if last or not summary:
+        yield Card("mean", f"Mean {headline.words}", last.get("mean"), number(last.get("mean")), note, better)
+        yield Card("worst", "Worst peer", last.get("worst"), number(last.get("worst")), after, better)
     if headline.test:
-        mean = headline.of_means(summary.mean_accuracy)
-        yield Card("mean", f"Mean {headline.words}", mean, number(mean), first, better)
-        worst = summary.worst_accuracy
-        yield Card("worst", "Worst peer", worst, number(worst), f"{headline.words}", better)
-        yield Card("gini", "Gini", summary.gini, number(summary.gini), "0: all peers alike", "down")
-    elif judged:
-        less = "less is better" if better == "down" else ""
-        yield Card("mean", f"Mean {headline.words}", judged["mean"], number(judged["mean"]), less, better)
-        yield Card("worst", "Worst peer", judged["worst"], number(judged["worst"]), headline.words, better)
+        yield Card("gini", "Gini", last.get("gini"), number(last.get("gini")), "0: all peers alike", "down")
+    if not summary:
+        sent = sum(row["bytes_sent"] for row in tables["peers"])
+        yield Card("bytes_sent", "Sent", sent, quantity(sent), "so far", "down")
+        return
     for name, other in summary.figures.items():
         if name != headline.figure.name:
-            worst_of = f"worst {number(other['worst'])}"
-            yield Card(
-                f"figure {name}", f"Mean {name}", other["mean"], number(other["mean"]), worst_of, other["better"]
-            )
-    again = plural(summary.restarts, "restart") if summary.restarts else ""
-    yield Card("wall_seconds", "Time", summary.wall_seconds, duration(summary.wall_seconds), again, "down")
+            key, note = f"figure {name}", f"worst {number(other['worst'])}"
+            yield Card(key, f"Mean {name}", other["mean"], number(other["mean"]), note, other["better"])
+    wall = summary.wall_seconds
+    outside = f"{max(0.0, wall - seconds_of_rounds(data.histories)):.1f} s of it start-up and end"
+    again = f", {plural(summary.restarts, 'restart')}" if summary.restarts else ""
+    yield Card("wall_seconds", "Time", wall, duration(wall), f"{outside}{again}", "down")
     sent = sum(peer.bytes_sent for peer in summary.per_peer)
     each = f"{quantity(sent / len(summary.per_peer) / max(summary.rounds, 1))} a peer and round"
     yield Card("bytes_sent", "Sent", sent, quantity(sent), each, "down")
     head = summary.privacy["head_bytes_sent"]
     broken = plural(len(summary.privacy["violations"]), "violation")
     yield Card("head_bytes_sent", "Heads sent", head, quantity(head), broken, "down")
-
-
-def cards_so_far(data: RunData, tables: Mapping[str, list[Row]]) -> Iterator[Card]:
-    """The cards of a run that is not over, as far as its peers have reported."""
-    headline, sent = data.headline, sum(row["bytes_sent"] for row in tables["peers"])
-    last = tables["rounds"][-1] if tables["rounds"] else {}
-    after, better = f"after round {last.get('round', '–')}", headline.figure.better
-    yield Card("mean", f"Mean {headline.words}", last.get("mean"), number(last.get("mean")), after, better)
-    yield Card("worst", "Worst peer", last.get("worst"), number(last.get("worst")), after, better)
-    if headline.test:
-        yield Card("gini", "Gini", last.get("gini"), number(last.get("gini")), "0: all peers alike", "down")
-    yield Card("bytes_sent", "Sent", sent, quantity(sent), "so far", "down")
 
 
 def in_plain_words(proof: Privacy, edges: Iterable[Row]) -> PrivacyWords:
@@ -134,15 +134,7 @@ def _sentences(proof: Privacy, edges: list[Row]) -> Iterator[str]:
 
 
 MAX_EVENTS = 3000
-EVENTS_BY_WEIGHT: tuple[EventKind, ...] = (
-    "failure",
-    "change of view",
-    "recovery",
-    "running",
-    "not heard",
-    "waits",
-    "note",
-)
+EVENTS_BY_WEIGHT = ("failure", "change of view", "recovery", "running", "not heard", "waits", "note")
 """Kinds of moments, those first that are shown rather than others if there are too many."""
 
 
@@ -150,7 +142,7 @@ def document_of(data: RunData, label: str) -> ReportDocument:
     """`label` names the run in tables and legends. FailedError where what a peer has told cannot be shown."""
     try:
         return _build(data, label)
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise FailedError(f"what the peers have told cannot be shown: {one_line(describe_error(error))}") from error
 
 
@@ -170,7 +162,9 @@ def _build(data: RunData, label: str) -> ReportDocument:
     made = {name: [_finite({"run": label} | row | {"run": label}) for row in rows] for name, rows in tables.items()}
     happened = made["moments"]
     made["moments"] = _foremost(happened)
-    return ReportDocument(data.spec.name, [_run_part(data, label, made, len(happened) - len(made["moments"]))], made)
+    unseen = len(happened) - len(made["moments"])
+    notes = [f"{unseen} events are left out of the timeline, notes and waits first"] if unseen else []
+    return ReportDocument(data.spec.name, [_run_part(data, label, made, notes)], made)
 
 
 def _foremost(happened: list[Row]) -> list[Row]:
@@ -184,7 +178,7 @@ def _finite(row: Row) -> Row:
     return {key: None if isinstance(value, float) and not isfinite(value) else value for key, value in row.items()}
 
 
-def _run_part(data: RunData, label: str, tables: Mapping[str, list[Row]], left_out: int) -> RunPart:
+def _run_part(data: RunData, label: str, tables: Mapping[str, list[Row]], notes: list[str]) -> RunPart:
     spec = data.spec
     state, said = _state(data)
     return RunPart(
@@ -199,14 +193,73 @@ def _run_part(data: RunData, label: str, tables: Mapping[str, list[Row]], left_o
         told=said,
         figure=data.headline.words,
         better=data.headline.figure.better,
-        cards=[*(cards(data.summary, data.headline) if data.summary else cards_so_far(data, tables))],
+        cards=[*cards(data, tables)],
         privacy=in_plain_words(data.proof, tables["edges"]) if data.proof else None,
-        notes=[titled(one_line(note).strip()) for note in _notes(data)],
+        notes=[titled(one_line(note).strip()) for note in (*_notes(data), *notes)],
         ring_cost=data.ring_cost,
-        moments_left_out=left_out,
+        made={name: one_line(words) for name, words in _made(data)},
+        settings="" if data.goes_on else dump_yaml(data.whole),
         classes=[*next(iter(mixes(data).values()), {})],
         judged_classes=judged_classes(data.summary) if data.summary else (),
     )
+
+
+UNREAD = ("data", "training")
+"""What a spec lacks that was read with its peers' files."""
+
+
+def _made(data: RunData) -> Iterator[tuple[str, str]]:
+    """What was run, with what, where and when, as far as it was written down."""
+    chosen = {"protocol.name": data.spec.protocol.name}
+    chosen |= flat(data.spec.model_dump(mode="json", exclude_defaults=True, exclude={"name", "ring", *UNREAD}))
+    usual = flat({"training": Training().model_dump(mode="json")})
+    found = flat({key: data.whole.get(key) for key in UNREAD})
+    chosen |= {key: value for key, value in found.items() if value and value != usual.get(key)}
+    runs = [run for one in data.histories.values() for run in one.runs if run.start > 0]
+    yield "command", _command(data.launched) if data.launched else "not known: the peers were not started by a launcher"
+    yield "other than the defaults", ", ".join(f"{key}={value}" for key, value in chosen.items())
+    dfl = ", ".join(dict.fromkeys(one.version[:100] for one in data.histories.values() if one.version))
+    yield "versions", f"dfl {dfl or 'not known'}; at the launcher: {data.launched.get('versions') or 'not known'}"
+    yield "launched on", str(data.launched.get("host") or "not known")
+    if runs:
+        times = {"began": min(run.start for run in runs), "last event": max(run.end or run.start for run in runs)}
+        for name, time in times.items():
+            yield name, f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%S} UTC, by the peers' clocks"
+
+
+def _command(launched: Mapping[str, Any]) -> str:
+    """What runs the federation again."""
+    words = ["dfl-launch", "run", "federation.yaml"]
+    words += ["--on", f"{launched.get('on')}"] if launched.get("on") != "local" else []
+    words += ["--device", f"{launched.get('device')}"] if launched.get("device") != "auto" else []
+    words += ["--certs", f"{launched['certs']}"] if launched.get("certs") else []
+    options = {name: value for name, value in dict(launched.get("settings", {})).items() if value is not None}
+    return shlex.join([*words, *(f"--option={name}={json.dumps(value)}" for name, value in options.items())])
+
+
+TASK = ("data", "model", "task", "test", "seed", "rounds", "peers", "ring", "behaviour", "hold_back", "stop_early")
+"""What is to be learned, by whom and for how long: only where that is alike can one run be better."""
+
+
+def differences(runs: Sequence[RunData]) -> tuple[str, bool]:
+    """What all runs do not have alike, in a sentence, and whether one can be called better than another."""
+    content = [flat(Agreement.from_plain(one.whole).content) | {"peers": len(one.spec.ids)} for one in runs]
+    found = {key: [one.get(key) for one in content] for key in dict.fromkeys(chain(*content)) if key != "name"}
+    found = {key: values for key, values in found.items() if any(one != values[0] for one in values)}
+    alike = not any(key.partition(".")[0] in TASK for key in found)
+    if "protocol.name" in found:  # then their other settings are no difference in one thing
+        found = {key: one for key, one in found.items() if key == "protocol.name" or not key.startswith("protocol.")}
+    words = [f"{key} ({', '.join(one_line(f'{one}')[:MAX_VALUE] for one in values)})" for key, values in found.items()]
+    end = "" if alike else " Like is not compared with like, so none is marked as the best."
+    return f"These runs differ in {', '.join(words)}.{end}" if words else "", alike
+
+
+def flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Settings by their dotted keys, as `--set` takes them."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": value}
+    return found
 
 
 def _state(data: RunData) -> tuple[State, str]:

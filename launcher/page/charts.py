@@ -16,7 +16,7 @@ from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, Literal
 
 from launcher.page.document import ReportDocument
 from peer.errors import FailedError, InputError
@@ -60,10 +60,14 @@ def nominal(field: str, title: str | None = None, **more: Any) -> Chart:
     return {"field": field, "type": "nominal", "title": title, **more}
 
 
+def in_bytes(value: str) -> str:
+    """Vega's expression of a number of bytes in words, as 13.3 MB."""
+    return f"replace(format({value}, '.3~s'), regexp('[kMGT]?$'), ' $&B')"
+
+
 def rounds_axis() -> Chart:
     """The axis of rounds: whole numbers."""
-    whole = "datum.value % 1 ? '' : format(datum.value, 'd')"
-    return quantitative("round", "round", axis={"labelExpr": whole, "grid": False}, scale={"nice": False})
+    return quantitative("round", "round", axis={"format": "d", "tickMinStep": 1, "grid": False}, scale={"nice": False})
 
 
 def tip(field: str, title: str, form: str | None = None) -> Chart:
@@ -72,12 +76,14 @@ def tip(field: str, title: str, form: str | None = None) -> Chart:
     return {**shown, "format": form} if form else shown
 
 
-def heat_map(x: str, y: str, names: Sequence[str], colour: Chart, written: Chart, seen: list[Chart]) -> Chart:
+def heat_map(
+    x: str, y: str, along: Sequence[str], up: Sequence[str], colour: Chart, written: Chart, seen: list[Chart]
+) -> Chart:
     """A square for each pair of names that has a number, which gives its colour, and one written on it.
 
     colour: its field, scale and legend; written: its field and format. The layers are the squares and what is written.
     """
-    scale, axis = {"domain": [*names], "paddingInner": 0.06}, NAMES_AXIS | {"domain": False}
+    scale, axis = {"paddingInner": 0.06}, NAMES_AXIS | {"domain": False}
     legend = colour["legend"] | {"orient": "top", "gradientThickness": 8}
     square: Chart = {
         "mark": {"type": "rect", "cornerRadius": 2},
@@ -85,47 +91,35 @@ def heat_map(x: str, y: str, names: Sequence[str], colour: Chart, written: Chart
     }
     text: Chart = {
         "mark": {"type": "text", "style": "cell", "fontSize": 10},
-        "encoding": {"text": {**written, "type": "quantitative"}, "tooltip": seen},
+        "encoding": {"text": {"type": "quantitative", **written}, "tooltip": seen},
     }
-    place = {"x": nominal(x, x, scale=scale, axis=axis), "y": nominal(y, y, scale=scale, axis=axis)}
+    names = {"x": (x, along), "y": (y, up)}
+    place = {way: nominal(one, one, scale=scale | {"domain": [*all]}, axis=axis) for way, (one, all) in names.items()}
     return {"height": 320, "encoding": place, "layer": [square, text]}
 
 
 EARLIER_DASHES = [4, 3]
 """The dashes of what was used only before the ring was put in its last order."""
 GREY = "#9aa0a6"
-EVENT_COLOURS = {
-    "running": GREY,
-    "waits": "#e69f00",
-    "not heard": "#cc79a7",
-    "failure": "#d55e00",
-    "recovery": "#009e73",
-    "change of view": "#0072b2",
-    "note": "#56b4e9",
-}
-EVENT_SHAPES = {
-    "failure": "cross",
-    "recovery": "triangle-up",
-    "change of view": "diamond",
-    "note": "circle",
-}
-ACTIVITY_COLOURS = {"train": "#0072b2", "communicate": "#e69f00", "evaluate": "#009e73", "other": "#b8bcc2"}
-INK = {"light": "#1c2430", "dark": "#e8eaed"}
-FAINT = {"light": "#d9dde3", "dark": "#3a4250"}
-MUTED = {"light": "#5b6573", "dark": "#a4adba"}
-PAPER = {"light": "#ffffff", "dark": "#171c24"}
-HEAT = {"light": ("#3f7fb0", "#08306b"), "dark": ("#5f9bcc", "#eaf5ff")}
-"""The scale from few to many; what is written on it has the colour of the paper."""
-MAIN = {"light": "#0072b2", "dark": "#56b4e9"}
-RUN_COLOURS = {
-    "light": ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#444444"),
-    "dark": ("#56b4e9", "#e69f00", "#2ec4a0", "#cc79a7", "#f0e442", "#d55e00", "#b39ddb", "#cccccc"),
-}
+INK, FAINT, MUTED, PAPER = "#1c2430/#e8eaed", "#d9dde3/#3a4250", "#5b6573/#a4adba", "#ffffff/#171c24"
+"""Colours on light paper and on dark."""
+HEAT = ["#3f7fb0", "#a03d8f"]
+"""The scale from few to many, which stands out from either paper, as does white on it."""
+RUN_COLOURS = (
+    *("#0072b2/#56b4e9", "#d55e00/#e69f00", "#009e73/#2ec4a0", "#cc79a7/#cc79a7", "#e69f00/#f0e442"),
+    *("#56b4e9/#d55e00", "#7a5195/#b39ddb", "#444444/#cccccc"),
+)
 
 
-def look(shade: str) -> dict[str, Any]:
-    """How every chart looks in "light" or "dark", as Vega-Lite's `config`."""
-    ink, muted, faint, main = INK[shade], MUTED[shade], FAINT[shade], MAIN[shade]
+def look(paper: Literal["light", "any"]) -> dict[str, Any]:
+    """How every chart looks, as Vega-Lite's `config`; "any": on light paper or dark, as the browser chooses."""
+
+    def on(pair: str) -> str:
+        light, dark = pair.split("/")
+        return light if paper == "light" else f"light-dark({light}, {dark})"
+
+    ink, faint, muted, back = map(on, (INK, FAINT, MUTED, PAPER))
+    first, *others = map(on, RUN_COLOURS)
     return {
         "background": None,
         "font": "system-ui, sans-serif",
@@ -135,23 +129,28 @@ def look(shade: str) -> dict[str, Any]:
             "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal",
         },
         "legend": {"labelColor": ink, "titleColor": muted, "labelFontSize": 12, "orient": "top", "title": None},
+        "header": {"labelColor": ink, "titleColor": ink},
+        "title": {"color": ink},
         "line": {"strokeWidth": 2.5},
-        "range": {"category": list(RUN_COLOURS[shade]), "heatmap": list(HEAT[shade])},
+        "range": {"category": [first, *others], "heatmap": HEAT},
         "style": {
-            "mean": {"color": main, "strokeWidth": 2.5},
-            "band": {"color": main, "fillOpacity": 0.22},
+            "mean": {"color": first, "strokeWidth": 2.5},
+            "band": {"color": first, "fillOpacity": 0.22},
             "each": {"color": muted},
             "worst": {"color": "#d55e00", "strokeWidth": 1.5, "strokeDash": [5, 4]},
             "edge": {"color": muted, "strokeWidth": 1.5},
             "earlier": {"fill": None, "stroke": ink, "strokeWidth": 1.5, "strokeDash": EARLIER_DASHES},
-            "sector": {"stroke": PAPER[shade], "strokeWidth": 0.5},
+            "sector": {"stroke": back, "strokeWidth": 0.5},
             "name": {"color": ink},
-            "cell": {"color": PAPER[shade]},
-            "change": {"color": main, "strokeWidth": 1.5, "strokeDash": [3, 3]},
+            "cell": {"color": "#ffffff"},
+            "change": {"color": first, "strokeWidth": 1.5, "strokeDash": [3, 3]},
         },
     }  # fmt: skip
 
 
+PICTURES = ("png", "svg")
+FIT, ROOM = {"type": "fit", "contains": "padding"}, {"left": 8, "top": 8, "right": 70, "bottom": 8}
+"""The room is for letters wider than those with which the chart was laid out."""
 SCALE = 2.0
 """Pixels of a PNG for each of a chart's."""
 INSTALL_HINT = "the report's charts need vl-convert; install it with: pip install -c constraints.txt 'dfl[report]'"
@@ -198,8 +197,8 @@ def picture(chart: Mapping[str, Any], look: Mapping[str, Any], kind: str) -> byt
     """A chart as "png" or "svg"; FailedError where it cannot be one."""
     import vl_convert
 
-    whole = chart if {"facet", "hconcat"} & chart.keys() else _sized(chart)
-    content = json.dumps({"$schema": SCHEMA, **whole}, ensure_ascii=False)
+    size = {} if {"facet", "hconcat", "width"} & chart.keys() else {"autosize": FIT, "width": 640}
+    content = json.dumps({"$schema": SCHEMA, "padding": ROOM, **size, **chart}, ensure_ascii=False)
     text = content.encode(errors="replace").decode()  # half of a surrogate pair is no text
     try:
         if kind == "svg":
@@ -207,15 +206,6 @@ def picture(chart: Mapping[str, Any], look: Mapping[str, Any], kind: str) -> byt
         return vl_convert.vegalite_to_png(text, config=dict(look), scale=SCALE)
     except ValueError as error:
         raise FailedError(f"a chart cannot be made a picture: {one_line(error)}") from error
-
-
-def _sized(chart: Mapping[str, Any]) -> dict[str, Any]:
-    width = chart.get("width", 640)
-    return {
-        "autosize": {"type": "fit", "contains": "padding"},
-        **chart,
-        "width": 640 if width == "container" else width,
-    }
 
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"

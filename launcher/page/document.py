@@ -11,7 +11,7 @@ their own words.
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 from typing import Any, Literal
@@ -86,7 +86,10 @@ class RunPart:
     """Sentences about changes of view, peers that misbehave, peers that are missing."""
     ring_cost: Sequence[float | None] = (None, None)
     """The ring's cost before and after ordering."""
-    moments_left_out: int = 0
+    made: Mapping[str, str] = field(default_factory=dict)
+    """What was run, in words: enough, with `settings`, to run it again."""
+    settings: str = ""
+    """All settings, as a federation.yaml."""
     classes: Sequence[str] = ()
     """The classes that the ring's figure shows, in order."""
     judged_classes: Sequence[str] = ()
@@ -95,12 +98,14 @@ class RunPart:
 
 @dataclass(frozen=True)
 class ReportDocument:
-    """One run or several."""
+    """One run or several. differing: in what these differ; alike: whether one of them can be the best."""
 
     title: str
     runs: Sequence[RunPart]
     tables: dict[str, list[Row]] = field(default_factory=lambda: {name: [] for name in TABLES})
     version: int = VERSION
+    differing: str = ""
+    alike: bool = True
 
     def dump(self) -> str:
         return as_text({**vars(self), "runs": [asdict(run) for run in self.runs]})
@@ -144,12 +149,6 @@ def as_text(content: object) -> str:
     except ValueError as error:
         raise FailedError(f"what the peers have told cannot be shown: {one_line(error)}") from error
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def merge_documents(documents: Sequence[ReportDocument], title: str) -> ReportDocument:
-    """Merge documents into one with all their runs."""
-    tables = {name: [row for one in documents for row in one.tables[name]] for name in TABLES}
-    return ReportDocument(title, [run for one in documents for run in one.runs], tables)
 
 
 CSV_TABLES = ("rounds", "peer_rounds", "peers", "final", "confusion", "seconds", "edges", "moments")

@@ -112,9 +112,8 @@ def confusion_figure(document: ReportDocument) -> ReportFigure:
     seen = [tip("class", "class"), tip("taken for", "taken for"), tip("samples", "samples", "d")]
     legend = {"title": "share of the class", "format": ".0%"}
     colour = {"field": "share", "scale": {"domain": [0, 1]}, "legend": legend}
-    chart = heat_map(
-        "taken for", "class", document.runs[0].judged_classes, colour, {"field": "samples", "format": "d"}, seen
-    )
+    classes = document.runs[0].judged_classes
+    chart = heat_map("taken for", "class", classes, classes, colour, {"field": "samples", "format": "d"}, seen)
     return ReportFigure(
         "confusion",
         "Which class is taken for which",

@@ -29,7 +29,6 @@ def figures(document: ReportDocument) -> list[ReportFigure]:
     return [figure for figure in made if document.tables[figure.tables[0]]]
 
 
-SHADES = ("light", "dark")
 LATE_FIGURES = ("time", "traffic", "timeline")
 """The figures that follow the section on privacy."""
 
@@ -49,7 +48,7 @@ NO_ADDITION = Addition()
 
 def page(document: ReportDocument | None, library: str, more: Addition = NO_ADDITION) -> str:
     """The page's HTML. document: None if the page gets it later. library: the script that sets `vegaEmbed`."""
-    parts, looks = files("launcher.page"), {shade: look(shade) for shade in SHADES}
+    parts = files("launcher.page")
     script = parts.joinpath("page.js").read_text(encoding="utf-8")
     return Template(parts.joinpath("page.html").read_text(encoding="utf-8")).substitute(
         title=html.escape(document.title if document else "Federation"),
@@ -57,7 +56,7 @@ def page(document: ReportDocument | None, library: str, more: Addition = NO_ADDI
         hashes=" ".join(map(_hash, (library, script, more.script))),
         connect=more.connect,
         document=document.thinned().dump() if document else "null",
-        figures=as_text({"figures": figures_for_page(document) if document else [], "looks": looks}),
+        figures=as_text({"figures": figures_for_page(document) if document else [], "look": look("any")}),
         library=library,
         script=script,
         markup=more.markup,

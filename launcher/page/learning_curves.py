@@ -76,12 +76,7 @@ def accuracy_figure(document: ReportDocument) -> ReportFigure:
     run = document.runs[0]
     upright = quantitative("mean", run.figure, scale={"zero": False})
     thin = {"type": "line", "style": "each", "strokeWidth": 1 if run.peers <= MAX_NAMED_PEERS else 0.5}
-    known = [
-        tip("round", "round"),
-        tip("mean", "mean", ".4f"),
-        tip("worst", "worst", ".4f"),
-        tip("best", "best", ".4f"),
-    ]
+    known = [tip("round", "round"), *(tip(name, name, ".4f") for name in ("mean", "worst", "best"))]
     layers: list[Chart] = [
         {
             "data": {"name": "peer_rounds"},
@@ -140,10 +135,14 @@ LOSSES = {"train_loss": "training", "test_loss": "test"}
 
 
 def loss_figure(document: ReportDocument) -> ReportFigure:
+    said = "Mean over the peers. Training: on their own samples, in the last training phase; test: on all test samples."
+    if document.runs[0].figure == "matched accuracy":
+        said += " Of these a peer's matched accuracy weighs each class as its own data do, but the loss all alike: it "
+        said += "may rise beside a high accuracy, as a model grows sure of wrong answers for classes it hardly has."
     return ReportFigure(
         "loss",
         "Loss",
-        "Mean over the peers: of their last training phase, and on their test sets.",
+        said,
         ("rounds",),
         {
             "data": {"name": "rounds"},

@@ -3,8 +3,7 @@
 // Whatever a document says is put in as text, never as markup.
 
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
-let { figures, looks } = read("figures");
-const dark = matchMedia("(prefers-color-scheme: dark)");
+let { figures, look } = read("figures");
 const MOST_ROWS = 1000;
 let shown = read("document");
 
@@ -21,6 +20,12 @@ function fill(id, ...children) {
   place.hidden = children.length === 0;
 }
 
+function fold(summary, ...children) {
+  const made = make("details");
+  made.append(make("summary", summary), ...children);
+  return made;
+}
+
 function head(doc) {
   const lines = [make("h1", doc.title)];
   if (doc.runs.length === 1) {
@@ -28,6 +33,7 @@ function head(doc) {
     lines.push(make("p", `${run.protocol}, ${run.peers} peers, seed ${run.seed}`, "muted"), make("p", run.told, run.state));
   } else {
     const unfinished = doc.runs.filter((run) => run.state !== "finished");
+    if (doc.differing) lines.push(make("p", doc.differing, doc.alike ? "" : "unfinished"));
     lines.push(...unfinished.map((run) => make("p", `${run.label}: ${run.told}`, run.state)));
   }
   fill("head", ...lines);
@@ -53,21 +59,43 @@ function privacy(proof) {
   fill("privacy", make("h2", "Privacy"), make("p", proof.title, `verdict ${proof.verdict}`), promises, ...violations, ...told);
 }
 
-// columns: [title, (row) => cell, is it text?]; a cell may be [text, class].
-function table(id, columns, rows) {
-  const place = document.getElementById(id);
-  place.hidden = rows.length === 0;
+// columns: [title, (row) => cell, is it text?]; a cell may be [text, class]. The first of a line names it.
+function grid(caption, columns, rows) {
   const line = (cells, tag) => {
     const made = make("tr");
     cells.forEach((cell, at) => {
       const [text, kind] = Array.isArray(cell) ? cell : [cell, ""];
-      made.append(make(tag, text ?? "–", `${columns[at][2] ? "text" : ""} ${kind}`.trim()));
+      const one = make(at ? tag : "th", text ?? "–", `${columns[at][2] ? "text" : ""} ${kind}`.trim());
+      if (one.tagName === "TH") one.scope = tag === "th" ? "col" : "row";
+      made.append(one);
     });
     return made;
   };
-  const body = rows.slice(0, MOST_ROWS).map((row) => line(columns.map(([, cell]) => cell(row)), "td"));
-  const more = rows.length > MOST_ROWS ? [make("caption", `The first ${MOST_ROWS} of ${rows.length}.`)] : [];
-  place.querySelector("table").replaceChildren(...more, line(columns.map(([title]) => title), "th"), ...body);
+  const made = make("table"), parts = [make("thead"), make("tbody")], place = make("div", null, "scroll");
+  parts[0].append(line(columns.map(([title]) => title), "th"));
+  parts[1].append(...rows.slice(0, MOST_ROWS).map((row) => line(columns.map(([, cell]) => cell(row)), "td")));
+  made.append(make("caption", rows.length > MOST_ROWS ? `${caption}: the first ${MOST_ROWS} of ${rows.length}` : caption), ...parts);
+  Object.assign(place, { tabIndex: 0, role: "region", ariaLabel: caption }); // what scrolls is scrolled by keys, too
+  place.append(made);
+  return place;
+}
+
+// What a chart's marks say when they are pointed at: a table for each kind of mark.
+function numbers(view) {
+  const kinds = new Map();
+  const gather = (item) => {
+    if (item.tooltip instanceof Object) {
+      const columns = Object.keys(item.tooltip).join();
+      kinds.set(columns, (kinds.get(columns) ?? new Map()).set(JSON.stringify(item.tooltip), item.tooltip));
+    }
+    item.items?.forEach(gather);
+  };
+  gather(view.scenegraph().root);
+  return [...kinds.values()].map((found) => {
+    const rows = [...found.values()].sort((one, other) => one["from (s)"] - other["from (s)"] || 0);
+    const names = Object.keys(rows[0]), isText = (name) => rows.every((row) => isNaN(parseFloat(row[name])));
+    return grid(names.join(", "), names.map((name) => [name, (row) => [row[name], name === "what" ? "long" : ""], isText(name)]), rows);
+  });
 }
 
 function bytes(size) {
@@ -77,31 +105,29 @@ function bytes(size) {
   return `${at ? size.toFixed(1) : size} ${unit[at]}`;
 }
 
-const fixed = (value, digits) => (value === null || value === undefined ? null : value.toFixed(digits));
+const fixed = (value, digits, unit = "") => (value === null || value === undefined ? null : value.toFixed(digits) + unit);
 
 function tables(doc) {
   const one = doc.runs.length === 1;
   const [run] = doc.runs;
-  table("sent", [["from", (row) => row.from, true], ["to", (row) => row.to, true], ["what", (row) => row.vector, true],
-    ["bytes", (row) => bytes(row.bytes + row.number_bytes)]], one ? doc.tables.edges : []);
-  table("happened", [["second", (row) => fixed(row.begin, 1)], ["until", (row) => fixed(row.end, 1)],
-    ["peer", (row) => row.peer, true], ["kind", (row) => row.kind, true], ["what", (row) => [row.text, "long"], true]],
-    one ? doc.tables.moments : []);
-  table("peers", [["peer", (row) => row.peer, true], ["samples", (row) => row.samples], [run.figure, (row) => fixed(row.value, 4)],
-    ["sent", (row) => bytes(row.bytes_sent)], ["train s", (row) => fixed(row.train_seconds, 1)],
-    ["communicate s", (row) => fixed(row.communicate_seconds, 1)], ["starts", (row) => row.starts]],
-    one ? doc.tables.peers : []);
-  compare(doc);
+  const peers = grid("The peers", [["peer", (row) => row.peer, true], ["samples", (row) => row.samples],
+    [run.figure, (row) => fixed(row.value, 4)], ["sent", (row) => bytes(row.bytes_sent)], ["train", (row) => fixed(row.train_seconds, 1, " s")],
+    ["communicate", (row) => fixed(row.communicate_seconds, 1, " s")], ["starts", (row) => row.starts]], doc.tables.peers);
+  fill("peers", ...(one ? [peers] : []));
+  fill("made", grid("What was run", [["", (name) => name, true],
+    ...doc.runs.map((each) => [each.label, (name) => [each.made[name], "long"], true])], Object.keys(run.made)),
+    ...doc.runs.filter((each) => each.settings).map((each) => fold(`All settings of ${each.label}, as its federation.yaml`, make("pre", each.settings))));
+  fill("runs", ...(one ? [] : [compare(doc)]));
 }
 
-// The runs beside each other: the best of each column in bold.
+// The runs beside each other: the best of each column in bold, where like is compared with like.
 function compare(doc) {
   const keys = [...new Set(doc.runs.flatMap((run) => run.cards.map((one) => one.key)))];
   const find = (run, key) => run.cards.find((one) => one.key === key);
   const best = new Map(keys.map((key) => {
     const known = doc.runs.map((run) => find(run, key)).filter((one) => one && one.value !== null);
     const better = known[0]?.better === "up" ? Math.max : Math.min;
-    return [key, known.length > 1 ? better(...known.map((one) => one.value)) : null];
+    return [key, doc.alike && known.length > 1 ? better(...known.map((one) => one.value)) : null];
   }));
   const columns = keys.map((key) => {
     const name = doc.runs.map((run) => find(run, key)).find(Boolean).name;
@@ -111,43 +137,50 @@ function compare(doc) {
     };
     return [name, cell];
   });
-  table("runs", [["run", (run) => run.label, true], ["protocol", (run) => run.protocol, true], ["seed", (run) => run.seed],
+  return grid("The runs", [["run", (run) => run.label, true], ["protocol", (run) => run.protocol, true], ["seed", (run) => run.seed],
+    ["peers", (run) => run.peers],
     ["rounds", (run) => (run.state === "finished" ? run.completed : `${run.completed} of ${run.rounds}`)], ...columns,
     ["privacy", (run) => (run.privacy ? { kept: "all three met", open: "no violation", broken: "VIOLATION" }[run.privacy.verdict] : null), true]],
-    doc.runs.length > 1 ? doc.runs : []);
+    doc.runs);
 }
 
 // By the figure's name. A chart that is as it was is given its new rows, which is quicker than to make it again.
 const views = new Map();
 
 async function charts(doc) {
-  const config = looks[dark.matches ? "dark" : "light"];
   for (const one of figures) {
     const data = Object.fromEntries(one.tables.map((name) => [name, doc.tables[name]]));
     const place = document.querySelector(`#${one.name} .chart`);
-    const made = JSON.stringify([one.chart, config]);
+    const made = JSON.stringify(one.chart);
     const known = views.get(one.name);
     if (known?.made === made && known.place === place) {
       for (const [name, rows] of Object.entries(data)) known.view.data(name, rows);
       await known.view.runAsync();
+      tell(place, known.view);
       continue;
     }
     known?.view.finalize();
     views.delete(one.name);
-    const chart = { width: "container", autosize: { type: "fit-x", contains: "padding" }, ...one.chart, datasets: data };
+    const chart = { description: `${one.title}. ${one.caption}`, width: "container", autosize: { type: "fit-x", contains: "padding" }, ...one.chart, datasets: data };
     // `ast`: expressions are interpreted, as the page's own policy forbids code made of text.
     // Warnings are of empty tables, which are no fault (logLevel 1: errors alone).
-    const options = { actions: false, ast: true, renderer: "svg", logLevel: 1, config };
+    const options = { actions: false, ast: true, renderer: "svg", logLevel: 1, config: look };
     const { view } = await vegaEmbed(place, chart, options);
+    tell(place, view);
     views.set(one.name, { view, made, place });
   }
   document.body.dataset.drawn = "true";
 }
 
+function tell(place, view) {
+  const numbered = place.nextSibling;
+  numbered.replaceChildren(numbered.firstChild, ...numbers(view));
+}
+
 function frame(one) {
   const known = document.getElementById(one.name);
   const made = known ?? make("figure");
-  if (!known) made.append(make("h2"), make("figcaption"), make("div", null, "chart"));
+  if (!known) made.append(make("h2"), make("figcaption"), make("div", null, "chart"), fold(`${one.title}: numbers`));
   made.id = one.name;
   made.className = one.wide ? "wide" : "";
   made.querySelector("h2").textContent = one.title;
@@ -179,12 +212,8 @@ function draw(doc, others) {
   fill("notes", ...doc.runs.flatMap((each) => each.notes.map((note) => make("li", one ? note : `${each.label}: ${note}`))));
   if (one && run.privacy) privacy(run.privacy);
   tables(doc);
-  if (one && run.moments_left_out) {
-    document.querySelector("#timeline figcaption")?.append(` Of what happened, ${run.moments_left_out} moments are left out, notes and waits first.`);
-  }
   drawing = drawing.catch(() => {}).then(() => charts(doc)); // whoever drew the one before is told that it failed
   return drawing;
 }
 
 if (shown) draw(shown);
-dark.addEventListener("change", () => shown && draw(shown));

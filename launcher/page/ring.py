@@ -21,25 +21,24 @@ from launcher.page.charts import (
     Chart,
     ReportFigure,
     heat_map,
+    in_bytes,
     nominal,
     tip,
 )
 from launcher.page.document import ReportDocument, Row
 from launcher.page.run_data import RunData
-from launcher.table import quantity
 from peer.text import number
 
 INNER, OUTER = 0.46, 0.86
 LABEL_RADIUS = 0.92
 """The radius at which names are written."""
-MAX_LABELS = 24
 UNKNOWN = "not told"
 """Stands for a class if a peer has not reported its data, or a task has no classes."""
 
 
 def sectors(order: Sequence[str], mixes: Mapping[str, Mapping[str, float]]) -> Iterator[Row]:
     """A row a peer and class. label: the peer's name, where there is room for it, on one row each."""
-    width, every = 2 * pi / len(order), ceil(len(order) / MAX_LABELS)
+    width, every = 2 * pi / len(order), ceil(len(order) / MAX_NAMED_PEERS)
     gap = min(0.02, 0.1 * width)
     for seat, id in enumerate(order):
         shares = {name: share for name, share in mixes.get(id, {}).items() if share > 0} or {UNKNOWN: 1.0}
@@ -138,25 +137,12 @@ def edge_rows(data: RunData) -> Iterator[Row]:
         sizes, key=lambda edge: (place.get(edge[0], -1), place.get(edge[1], -1), edge[2])
     ):
         size, beside = sizes[source, target, vector]
-        ring, shown = "earlier" if (source, target) in data.earlier_edges else "last", quantity(size + beside)
-        yield {
-            "from": source, "to": target, "vector": vector, "bytes": size, "number_bytes": beside, "ring": ring,
-            "shown": shown,
-        }  # fmt: skip
+        edge = {"from": source, "to": target, "ring": "earlier" if (source, target) in data.earlier_edges else "last"}
+        yield {**edge, "vector": vector, "bytes": size, "number_bytes": beside}
 
 
-CLASS_COLOURS = (
-    "#332288",
-    "#88ccee",
-    "#44aa99",
-    "#117733",
-    "#999933",
-    "#ddcc77",
-    "#cc6677",
-    "#882255",
-    "#aa4499",
-    "#dddddd",
-)
+CLASS_COLOURS = ["#332288", "#88ccee", "#44aa99", "#117733", "#999933"]
+CLASS_COLOURS += ["#ddcc77", "#cc6677", "#882255", "#aa4499", "#dddddd"]
 """Tol's muted scheme."""
 ORDERED_COLOURS = ("#fde725", "#a0da39", "#4ac16d", "#1fa187", "#277f8e", "#365c8d", "#46327e", "#440154")
 """Colours for more classes than can be told apart: near numbers have near colours (viridis)."""
@@ -165,7 +151,7 @@ ORDERED_COLOURS = ("#fde725", "#a0da39", "#4ac16d", "#1fa187", "#277f8e", "#365c
 def class_colours(names: Sequence[str]) -> list[str]:
     """A colour a class."""
     if len(names) <= len(CLASS_COLOURS):
-        colours = list(CLASS_COLOURS[: len(names)])
+        colours = CLASS_COLOURS[: len(names)]
     else:
         colours = [ORDERED_COLOURS[at * len(ORDERED_COLOURS) // len(names)] for at in range(len(names))]
     return [GREY if name == UNKNOWN else colour for name, colour in zip(names, colours, strict=True)]
@@ -243,7 +229,7 @@ def ring_chart(when: str, names: Sequence[str], peers: int, width: int | None = 
             },
         },
     ]
-    return {"width": width or "container", "height": HEIGHT, "layer": layers, "view": {"stroke": None}}
+    return {**({"width": width} if width else {}), "height": HEIGHT, "layer": layers, "view": {"stroke": None}}
 
 
 def _colour_channel(names: Sequence[str]) -> Chart:
@@ -280,9 +266,9 @@ MAX_NUMBERED_PEERS = 12
 def traffic_figure(document: ReportDocument) -> ReportFigure:
     seated = [row["peer"] for row in document.tables["ring"] if row["when"] == "after"]
     peers = list(dict.fromkeys([*seated, *(row["peer"] for row in document.tables["peers"])]))
-    known = [tip("from", "from"), tip("to", "to"), tip("sent", "bytes", ".4s"), tip("ring", "ring")]
-    colour = {"field": "sent", "scale": {"zero": True}, "legend": {"title": "bytes", "format": "~s"}}
-    chart = heat_map("to", "from", peers, colour, {"field": "sent", "format": ".2s"}, known)
+    known = [tip("from", "from"), tip("to", "to"), tip("told", "sent"), tip("ring", "ring")]
+    colour = {"field": "sent", "scale": {"zero": True}, "legend": {"title": None, "labelExpr": in_bytes("datum.value")}}
+    chart = heat_map("to", "from", peers, peers, colour, {"field": "told", "type": "nominal"}, known)
     square, written = chart["layer"]
     earlier: Chart = {
         "transform": [{"filter": "datum.ring === 'earlier'"}],
@@ -302,6 +288,7 @@ def traffic_figure(document: ReportDocument) -> ReportFigure:
             "transform": [
                 {"calculate": "datum.bytes + datum.number_bytes", "as": "size"},
                 {"aggregate": [{"op": "sum", "field": "size", "as": "sent"}], "groupby": ["from", "to", "ring"]},
+                {"calculate": in_bytes("datum.sent"), "as": "told"},
             ],
             "layer": [square, earlier, written] if len(peers) <= MAX_NUMBERED_PEERS else [square, earlier],
         },

@@ -4,27 +4,22 @@ All that a report shows is derived from this one object, lazily: the histories o
 who sent to whom, and the proof of privacy. A run that still goes on is one without a summary.
 """
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from launcher.headline import Headline
 from launcher.history import PeerHistory
+from launcher.reports import privacy
 from launcher.reports.peer_files import audits, decided_views
-from launcher.reports.privacy import (
-    Audits,
-    Edge,
-    SentVector,
-    earlier_edges,
-    privacy,
-    privacy_declaration,
-    ring_periods,
-    sent_vectors,
-)
 from launcher.reports.summary_json import Privacy, Summary
+from launcher.run_files import RunFiles
 from launcher.views import Views
+from peer.files import MAX_SETTINGS_BYTES, read_plain
 from peer.spec.federation import Spec
 from peer.telemetry.events import RingOrdered
 
@@ -37,35 +32,46 @@ class RunData:
     views: Views
     histories: Mapping[str, PeerHistory]
     summary: Summary | None = None
-    audits: Audits = field(default_factory=dict)
+    audits: privacy.Audits = field(default_factory=dict)
     goes_on: bool = False
     """Whether the run still goes on: nothing is proven then."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """All, where `spec` is without data and training, as it was read with its peers' files; else empty."""
+    launched: Mapping[str, Any] = field(default_factory=dict)
+    """What its launcher wrote of how it began the run; empty where there was none."""
 
     @classmethod
-    def read(cls, spec: Spec, places: Mapping[str, Path], summary: Summary | None) -> Self:
+    def read(
+        cls, spec: Spec, places: Mapping[str, Path], summary: Summary | None, settings: Mapping[str, Any] = {}
+    ) -> Self:
         """Read the data from the peers' own files."""
         histories = {id: PeerHistory.read(id, places[id]) for id in spec.ids if id in places}
         views = decided_views(spec, places, summary.rounds if summary else spec.rounds)
-        return cls(spec, views, histories, summary, audits(places))
+        return cls(spec, views, histories, summary, audits(places), settings=settings, launched=_launched(places))
+
+    @cached_property
+    def whole(self) -> Mapping[str, Any]:
+        """All settings."""
+        return self.settings or self.spec.model_dump(mode="json")
 
     @cached_property
     def headline(self) -> Headline:
         return Headline.from_spec(self.spec)
 
     @cached_property
-    def sent_vectors(self) -> list[SentVector]:
+    def sent_vectors(self) -> list[privacy.SentVector]:
         """What went along which edge."""
-        return sent_vectors(self.views, self.audits)
+        return privacy.sent_vectors(self.views, self.audits)
 
     @cached_property
-    def used_edges(self) -> set[Edge]:
+    def used_edges(self) -> set[privacy.Edge]:
         """The edges used in the rounds themselves, and not when the ring was set up."""
         return {one.edge for one in self.sent_vectors if one.round > 0}
 
     @cached_property
-    def earlier_edges(self) -> set[Edge]:
+    def earlier_edges(self) -> set[privacy.Edge]:
         """The edges used only before the ring got its last order."""
-        return earlier_edges(ring_periods(self.views, self.sent_vectors))
+        return privacy.earlier_edges(privacy.ring_periods(self.views, self.sent_vectors))
 
     @property
     def counted(self) -> list[str]:
@@ -98,4 +104,13 @@ class RunData:
             return None
         if self.summary:
             return self.summary.privacy
-        return privacy(self.views, self.audits, privacy_declaration(self.spec, self.audits), self.spec.ids)
+        declared = privacy.privacy_declaration(self.spec, self.audits)
+        return privacy.privacy(self.views, self.audits, declared, self.spec.ids)
+
+
+def _launched(places: Mapping[str, Path]) -> Mapping[str, Any]:
+    for place in places.values():
+        with suppress(OSError, ValueError):
+            found = json.loads(read_plain(RunFiles(place.resolve().parent).engine, MAX_SETTINGS_BYTES))
+            return found if isinstance(found, dict) else {}
+    return {}

@@ -8,20 +8,11 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 
 from launcher.history import ACTIVITIES, PeerHistory, TimelineEvent
-from launcher.page.charts import (
-    ACTIVITY_COLOURS,
-    EVENT_COLOURS,
-    EVENT_SHAPES,
-    NAMES_AXIS,
-    Chart,
-    ReportFigure,
-    nominal,
-    quantitative,
-    tip,
-)
+from launcher.page.charts import GREY, NAMES_AXIS, Chart, ReportFigure, nominal, quantitative, tip
 from launcher.page.document import ReportDocument, Row
 from launcher.page.run_data import RunData
 from launcher.views import Views, change_in_words
+from peer.telemetry.events import RoundDone
 from peer.text import printable
 from peer.views.view import View
 
@@ -57,6 +48,11 @@ class Clock:
         return [round(begin - paused, 3) for begin, _, paused in self._spans[1:]]
 
 
+ACTIVITY_COLOURS = {"start": "#cc79a7", "train": "#0072b2", "communicate": "#e69f00", "evaluate": "#009e73"}
+ACTIVITY_COLOURS |= {"other": "#b8bcc2"}
+EVENT_COLOURS = {"running": GREY, "waits": "#e69f00", "not heard": "#cc79a7", "failure": "#d55e00"}
+EVENT_COLOURS |= {"recovery": "#009e73", "change of view": "#0072b2", "note": "#56b4e9"}
+EVENT_SHAPES = {"failure": "cross", "recovery": "triangle-up", "change of view": "diamond", "note": "circle"}
 ALL_PEERS = "all peers"
 """No peer's id has a space in it."""
 MIN_SILENCE_S = 0.5
@@ -128,11 +124,30 @@ def peer_rows(data: RunData) -> Iterator[Row]:
         }
 
 
+def seconds_of_rounds(histories: Mapping[str, PeerHistory]) -> float:
+    """From when the first peer began its first round to when the last ended its last one."""
+    clock, done = clock_of(histories), [one for history in histories.values() for one in history.rounds.values()]
+    ends = [clock.seconds(one.time) for one in done]
+    return max(ends) - min(clock.seconds(begin_of(one)) for one in done) if ends else 0.0
+
+
+def begin_of(done: RoundDone) -> float:
+    """When a peer began that round, in Unix seconds."""
+    return done.time - sum(done.seconds.values())
+
+
+def start_up_seconds(history: PeerHistory) -> float:
+    """From when each of its processes began to the first round in it."""
+    begins = sorted(map(begin_of, history.rounds.values()))
+    first = [(run, next((begin for begin in begins if begin >= run.start), None)) for run in history.runs]
+    return sum(begin - run.start for run, begin in first if begin is not None and begin <= (run.end or 0))
+
+
 def activity_rows(data: RunData) -> Iterator[Row]:
-    """A row a peer and activity; `other` is what its processes took besides: starting, waiting for a round, saving."""
+    """A row a peer and activity; `other` is what its processes took besides: waiting for a round, saving."""
     clock = clock_of(data.histories)
     for id, history in data.histories.items():
-        spent = {name: history.seconds(name) for name in ACTIVITIES}
+        spent = {"start": start_up_seconds(history)} | {name: history.seconds(name) for name in ACTIVITIES}
         alive = sum(clock.seconds(run.end or run.start) - clock.seconds(run.start) for run in history.runs)
         spent["other"] = max(0.0, alive - sum(spent.values()))
         yield from ({"peer": id, "activity": name, "seconds": round(value, 3)} for name, value in spent.items())
@@ -143,24 +158,21 @@ def time_figure(document: ReportDocument) -> ReportFigure:
     return ReportFigure(
         "time",
         "Where the time went",
-        "Communicate: sending, and waiting for what neighbours send. Other: starting, waiting for a round, saving.",
+        "Start: from a process's first event to its first round. Communicate: sending, and waiting for what neighbours "
+        "send. Other: waiting for a round, saving.",
         ("seconds",),
         {
             "data": {"name": "seconds"},
             "height": 330,
             "mark": {"type": "bar", "cornerRadius": 1},
             "encoding": {
-                "x": nominal(
-                    "peer",
-                    sort=order,
-                    axis=NAMES_AXIS,
-                ),
-                "y": quantitative("seconds", "seconds"),
+                "x": nominal("peer", sort=order, axis=NAMES_AXIS),
+                "y": quantitative("seconds", "time (s)"),
                 "color": nominal(
                     "activity", scale={"domain": [*ACTIVITY_COLOURS], "range": [*ACTIVITY_COLOURS.values()]}, sort=None
                 ),
                 "order": {"field": "activity_order", "type": "quantitative"},
-                "tooltip": [tip("peer", "peer"), tip("activity", "activity"), tip("seconds", "seconds", ".1f")],
+                "tooltip": [tip("peer", "peer"), tip("activity", "activity"), tip("seconds", "time (s)", ".1f")],
             },
             "transform": [{"calculate": f"indexof({[*ACTIVITY_COLOURS]}, datum.activity)", "as": "activity_order"}],
         },
@@ -178,9 +190,10 @@ def timeline_figure(document: ReportDocument) -> ReportFigure:
     colour = nominal(
         "kind", scale={"domain": shown, "range": [EVENT_COLOURS[kind] for kind in shown]}, legend={"columns": 3}
     )
-    known = [tip("peer", "peer"), tip("text", "what"), tip("begin", "from second", ".1f"), tip("end", "to", ".1f")]
+    known = [tip(name, name) for name in ("peer", "kind")] + [tip("text", "what")]
+    known += [tip("begin", "from (s)", ".1f"), tip("end", "to (s)", ".1f")]
     row: Chart = nominal("peer", scale={"domain": order, "paddingInner": 0.3}, axis=NAMES_AXIS | {"labelSeparation": 0})
-    along = quantitative("begin", "seconds", scale={"nice": False}, axis={"grid": False})
+    along = quantitative("begin", "time (s)", scale={"nice": False}, axis={"grid": False})
 
     def bar(kinds: tuple[str, ...], thickness: float) -> Chart:
         return {
@@ -206,7 +219,7 @@ def timeline_figure(document: ReportDocument) -> ReportFigure:
     changes: Chart = {
         "transform": [{"filter": f"datum.peer === '{ALL_PEERS}'"}],
         "mark": {"type": "rule", "style": "change"},
-        "encoding": {"x": along, "tooltip": known[1:3]},
+        "encoding": {"x": along, "tooltip": known},
     }
     return ReportFigure(
         "timeline",

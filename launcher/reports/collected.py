@@ -29,10 +29,11 @@ from peer.telemetry.results import RESULT
 
 @dataclass(frozen=True)
 class Collected:
-    """A run and the directories of its peers, as far as they are there, by id."""
+    """A run and the directories of its peers, as far as they are there, by id. settings: all that the spec was of."""
 
     spec: Spec
     places: Places
+    settings: Mapping[str, Any]
 
     @classmethod
     def find(cls, directories: Sequence[Path], code: Path | None = None) -> "Collected":
@@ -47,10 +48,10 @@ class Collected:
         runs = {place: _read(place) for place in _once(directories)}
         places = _by_id(runs)
         _refuse_mixture(runs)
-        spec = _spec(runs, code)
+        spec, settings = _spec(runs, code)
         if strangers := [id for id in places if id not in spec.ids]:
             raise InputError(f"{places[strangers[0]]}/{RUN}: `{strangers[0]}` is not in the ring of its own spec")
-        return cls(spec, {id: places[id] for id in spec.ids if id in places})
+        return cls(spec, {id: places[id] for id in spec.ids if id in places}, settings)
 
     def summarise(self, spent: TimeSpent | None = None) -> Summary:
         """Summarise all finished peers; FailedError if there are none. spent: None if only events tell it."""
@@ -133,8 +134,8 @@ def _refuse_mixture(runs: Mapping[Path, RunIdentity]) -> None:
             raise InputError(f"{first} and {place} are of different runs: they differ in {named}")
 
 
-def _spec(runs: Mapping[Path, RunIdentity], code: Path | None) -> Spec:
-    """What all of them have agreed on, as one of them has it."""
+def _spec(runs: Mapping[Path, RunIdentity], code: Path | None) -> tuple[Spec, Mapping[str, Any]]:
+    """What all of them have agreed on, as one of them has it; without data and training, and whole."""
     whole = [(place, run) for place, run in runs.items() if run.spec is not None]
     if not whole:
         raise InputError(
@@ -149,7 +150,7 @@ def _spec(runs: Mapping[Path, RunIdentity], code: Path | None) -> Spec:
         if Agreement.from_plain(run.spec).digests != run.digests:
             raise InputError(f"{file}: its spec is not the one that the run's peers agreed on; bring it again")
         _check_code([keys.protocol.name, keys.task.name], file, code)
-        return Spec.model_validate_json(json.dumps(_harmless(run.spec)), strict=True)
+        return Spec.model_validate_json(json.dumps(_harmless(run.spec)), strict=True), run.spec
     except (ValidationError, ValueError, TypeError, AttributeError, RecursionError):
         raise InputError(f"{file}: its spec is not as a peer writes it; bring it again") from None
 

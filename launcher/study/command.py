@@ -15,7 +15,7 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from launcher.output import Output
-from launcher.page.charts import look, picture
+from launcher.page.charts import PICTURES, look, picture
 from launcher.plan import plan
 from launcher.study import results
 from launcher.study.figures import axis_figures, cell_figures, main_figures
@@ -94,13 +94,13 @@ def write_results(made: Sequence[Cell], failures: Mapping[str, str]) -> None:
 
 
 def _draw_figures(place: Path, charts: Mapping[str, tuple[str, Any]]) -> dict[str, tuple[str, bytes]]:
-    """Draw the figures; return titles and SVGs by name. Figures of an earlier grid are removed."""
+    """Draw the figures; return titles and SVGs for the page by name. Figures of an earlier grid are removed."""
     place.mkdir(exist_ok=True)
     drawn = {}
     for file, (title, chart) in charts.items():
-        drawn[file] = title, picture(chart, look("light"), "svg")
-        write_atomically(place / f"{file}.svg", drawn[file][1])
-        write_atomically(place / f"{file}.png", picture(chart, look("light"), "png"))
+        drawn[file] = title, picture(chart, look("any"), "svg")
+        for kind in PICTURES:
+            write_atomically(place / f"{file}.{kind}", picture(chart, look("light"), kind))
     for old in place.iterdir():
         if old.suffix in (".svg", ".png") and old.stem not in drawn and old.stem.partition("-")[0] in FIGURE_KINDS:
             old.unlink()

@@ -6,12 +6,11 @@ ordered, and what the peers thought of one another.
 """
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
-from statistics import fmean, stdev
 from typing import Any
 
-from launcher.page.charts import NAMES_AXIS, Chart, nominal, quantitative, rounds_axis, tip, titled
+from launcher.page.charts import Chart, heat_map, in_bytes, nominal, quantitative, rounds_axis, titled
 from launcher.page.document import Row
 from launcher.page.ring import UNKNOWN, lines, ring_chart, sectors
 from launcher.reports import summary_json
@@ -42,7 +41,7 @@ def main_figures(rows: Sequence[Row], round_rows: Sequence[Row], axes: Sequence[
     ]
     made: dict[str, tuple[str, Chart]] = {}
     if course:
-        made["rounds"] = f"{titled(figure)} per round", faceted(_over_seeds(course), _curves(figure))
+        made["rounds"] = f"{titled(figure)} per round", faceted(course, _curves(figure))
     if any(row["gini"] is not None for row in whole):
         made["fairness"] = (
             f"{titled(figure)} against fairness",
@@ -75,35 +74,21 @@ def file_name(words: str, taken: Container[str]) -> str:
     return next(one for one in chain([name], (f"{name}-{number}" for number in count(2))) if one not in taken)
 
 
-def _over_seeds(course: Sequence[Row]) -> list[Row]:
-    """The mean over the seeds for each method, place and round, with the values one standard deviation around it."""
-    found: dict[tuple[Any, ...], list[float]] = {}
-    for row in course:
-        found.setdefault((row["protocol"], row["place"], row["round"]), []).append(row["mean"])
-    made = []
-    for (protocol, where, round), values in found.items():
-        mean, deviation = fmean(values), stdev(values) if len(values) > 1 else 0.0
-        bounds = {"lower": mean - deviation, "upper": mean + deviation}
-        made.append({"protocol": protocol, "place": where, "round": round, "mean": mean, **bounds})
-    return made
-
-
 def _curves(figure: str) -> Chart:
-    words = f"mean {figure}"
-    band = {"y": quantitative("lower", words, scale={"zero": False}), "y2": {"field": "upper"}}
+    mean = quantitative("mean", f"mean {figure}", scale={"zero": False})
     return {
         **SIZE,
         "encoding": {"x": rounds_axis(), "color": METHOD_COLOUR},
         "layer": [
-            {"mark": {"type": "area", "opacity": 0.15}, "encoding": band},
-            {"mark": {"type": "line"}, "encoding": {"y": quantitative("mean", words)}},
+            {"mark": {"type": "errorband", "extent": "stdev", "opacity": 0.15}, "encoding": {"y": mean}},
+            {"mark": {"type": "line"}, "encoding": {"y": {**mean, "aggregate": "mean"}}},
         ],
     }
 
 
 def _points(figure: str, field: str, words: str) -> Chart:
     """A point a cell."""
-    axis = {"format": "s"} if field == "tensor_bytes_sent" else {}
+    axis = {"labelExpr": in_bytes("datum.value")} if field == "tensor_bytes_sent" else {}
     return {
         **SIZE,
         "mark": {"type": "point", "filled": True, "size": 60},
@@ -112,7 +97,6 @@ def _points(figure: str, field: str, words: str) -> Chart:
             "y": quantitative("mean", f"mean {figure}", scale={"zero": False}),
             "color": METHOD_COLOUR,
             "shape": METHOD_COLOUR,
-            "tooltip": [tip("protocol", "protocol"), tip("seed", "seed"), tip("mean", figure, ".4f")],
         },
     }
 
@@ -127,8 +111,8 @@ def axis_figures(rows: Sequence[Row], axes: Sequence[str]) -> dict[str, tuple[st
     """The figures along each axis, title and chart by file name."""
     against = {
         "mean": f"mean {headline_words(rows)}",
-        "weight_divergence": "weight divergence between the peers' models",
-        "tensor_bytes_sent": "bytes of tensors sent by all peers",
+        "weight_divergence": "weight divergence",
+        "tensor_bytes_sent": "bytes of tensors sent",
     }
     methods = list(dict.fromkeys(row["protocol"] for row in rows))  # each with its colour, also where it has no point
     made: dict[str, tuple[str, Chart]] = {}
@@ -163,18 +147,17 @@ def _axis_values(rows: Sequence[Row], axes: Sequence[str], axis: str, column: st
 
 def _axis_lines(values: Sequence[Row], axis: str, words: str, counted: bool) -> Chart:
     """A point a cell, and a line through the means over the seeds. counted: y is a size, which may be logarithmic."""
-    ticks = {"format": ".2s"} if max(row["y"] for row in values) >= 1000 else {}
+    ticks = {"labelExpr": in_bytes("datum.value")} if words.startswith("bytes") else {}
     scale = _scale([row["y"] for row in values]) if counted else {"zero": False}
     found = sorted({row["x"] for row in values})
     x = quantitative("x", axis, scale=_scale(found), axis={"values": found, "format": "~g"})
     y = quantitative("y", words, scale=scale, axis=ticks)
-    tips = [tip("protocol", "protocol"), tip("x", axis), tip("seed", "seed"), tip("y", words, ".4g")]
     return {
         **SIZE,
         "encoding": {"x": x},
         "layer": [
             {"mark": "line", "encoding": {"y": {**y, "aggregate": "mean"}}},
-            {"mark": {"type": "point", "filled": True, "size": 40}, "encoding": {"y": y, "tooltip": tips}},
+            {"mark": {"type": "point", "filled": True, "size": 40}, "encoding": {"y": y}},
         ],
     }
 
@@ -229,12 +212,12 @@ def reputations_of(told: Mapping[str, Notes]) -> tuple[str, Chart] | None:
     by_peer = {id: _noted(one, noted, ids) for id, one in told.items()}
     rounds = by_peer[ids[0]]
     if all(one == rounds for one in by_peer.values()):
-        rows = [_opinion(round, of, value) for round, values in rounds.items() for of, value in values.items()]
+        rows = ((round, of, value) for round, values in rounds.items() for of, value in values.items())
         return "over the rounds, alike at all peers", _heat(rows, [*rounds], ids, ("round", "peer"))
     last = max(rounds)
     # What a peer thinks of itself is no opinion.
-    rows = [_opinion(of, by, one[max(one)][of]) for by, one in by_peer.items() for of in ids if of != by]
-    return f"of each other, after round {last}", _heat(rows, ids, ids, ("of", "in the eyes of"))
+    opinions = ((of, by, one[max(one)][of]) for by, one in by_peer.items() for of in ids if of != by)
+    return f"of each other, after round {last}", _heat(opinions, ids, ids, ("of", "in the eyes of"))
 
 
 def _noted(notes: Notes, name: str, ids: Sequence[str]) -> dict[int, dict[str, float]]:
@@ -244,35 +227,19 @@ def _noted(notes: Notes, name: str, ids: Sequence[str]) -> dict[int, dict[str, f
     return {round: dict(zip(ids, values, strict=True)) for round, values in whole.items()}
 
 
-def _opinion(x: Any, y: str, value: float) -> dict[str, Any]:
-    return {"x": str(x), "y": y, "reputation": value}
-
-
-def _heat(rows: list[dict[str, Any]], along: Sequence[Any], up: Sequence[str], words: tuple[str, str]) -> Chart:
-    across = [*map(str, along)]
-    axis = NAMES_AXIS | {"domain": False, "labelSeparation": 1}
+def _heat(
+    told: Iterable[tuple[Any, str, float]], along: Sequence[Any], up: Sequence[str], words: tuple[str, str]
+) -> Chart:
+    """told: along, up, and the reputation there."""
+    across, (x, y) = [*map(str, along)], words
     few = len(across) <= MAX_NUMBERED_STEPS and len(up) <= MAX_NUMBERED_STEPS
-    widest = 6 + 7 * max(map(len, across))
-    colour = {
-        "field": "reputation",
-        "type": "quantitative",
-        "scale": {"zero": True} if few else {"zero": True, "scheme": "viridis"},
-        "legend": {"title": "reputation", "orient": "top", "gradientThickness": 8},
-    }
-    known = [tip("x", words[0]), tip("y", words[1]), tip("reputation", "reputation", ".4f")]
-    square: Chart = {"mark": {"type": "rect"}, "encoding": {"color": colour, "tooltip": known}}
-    number = {"field": "reputation", "type": "quantitative", "format": ".2f"}
-    text: Chart = {"mark": {"type": "text", "style": "cell", "fontSize": 10}, "encoding": {"text": number}}
-    return {
-        "data": {"values": rows},
-        "width": max(240, min(720, max(34, min(60, widest)) * len(across))),
-        "height": max(120, min(560, 26 * len(up))),
-        "encoding": {
-            "x": nominal("x", words[0], scale={"domain": across, "paddingInner": 0.04}, axis=axis),
-            "y": nominal("y", words[1], scale={"domain": [*up], "paddingInner": 0.04}, axis=axis),
-        },
-        "layer": [square, text] if few else [square],
-    }
+    scale = {"zero": True} if few else {"zero": True, "scheme": "viridis"}
+    colour = {"field": "reputation", "scale": scale, "legend": {"title": "reputation"}}
+    chart = heat_map(x, y, across, up, colour, {"field": "reputation", "format": ".2f"}, [])
+    widest = max(34, min(60, 6 + 7 * max(map(len, across))))
+    size = {"width": max(240, min(720, widest * len(across))), "height": max(120, min(560, 26 * len(up)))}
+    rows = [{x: str(here), y: there, "reputation": value} for here, there, value in told]
+    return {**chart, **size, "data": {"values": rows}, "layer": chart["layer"] if few else chart["layer"][:1]}
 
 
 def cell_figures(cells: Sequence[Cell], axes: Sequence[str]) -> dict[str, tuple[str, Chart]]:

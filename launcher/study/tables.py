@@ -39,14 +39,14 @@ MEASURES = (
     Measure("honest", "Mean of the peers that do not misbehave", "figure", four),
     Measure("gini", "Gini coefficient", "down", four),
     Measure("r50", "First round with a mean of at least one half (R50)", "down", "{:.1f}".format),
-    Measure("plateau_sigma", "Plateau σ", "down", four),
-    Measure("mcg", "Mean collaboration gain over training alone (MCG)", "up", "{:+.4f}".format),
-    Measure("cgs", "Spread of the collaboration gain (CGS)", "down", four),
+    Measure("plateau_sigma", "Plateau σ: deviation of the mean over the second half of the rounds", "down", four),
+    Measure("mcg", "Mean collaboration gain (MCG): a peer's figure less that when alone", "up", "{:+.4f}".format),
+    Measure("cgs", "Spread of the collaboration gain (CGS): its deviation over the peers", "down", four),
     Measure("least_gain", "Gain of the peer that gains least", "up", "{:+.4f}".format),
     Measure("weight_divergence", "Weight divergence between the peers' models", "", "{:.2e}".format),
     Measure("ring_saving", "Ring saving by ordering, as a share of the cost", "", four),
     Measure("tensor_bytes_sent", "Bytes of tensors sent by all peers", "down", quantity),
-    Measure("seconds", "Seconds", "", "{:.1f}".format),
+    Measure("seconds", "Seconds", "", "{:.1f} s".format),
 )
 
 SIGNIFICANT = 0.05
@@ -174,15 +174,9 @@ LATEX_ESCAPES["["] = "{[}"  # else a length, after the end of a row
 def markdown(tables: Sequence[MeasureTable], title: str) -> str:
     parts = [f"# {markdown_text(title)}\n", f"{LEGEND}\n"]
     for table in tables:
-        lines = [
-            _markdown_row([markdown_text(table.of), *map(markdown_text, table.columns)]),
-            "|---" + "|---:" * len(table.columns) + "|",
-        ]
-        lines += [
-            _markdown_row([markdown_text(name), *written_entries(table, entries, markdown_text, "**{}**")])
-            for name, entries in table.lines.items()
-        ]
-        parts.append("\n".join([f"## {markdown_text(table.measure.name)}\n", *lines, ""]))
+        head, *rows = [f"| {' | '.join(cells)} |" for cells in written_lines(table, markdown_text, "**{}**")]
+        rule = "|---" + "|---:" * len(table.columns) + "|"
+        parts.append("\n".join([f"## {markdown_text(table.measure.name)}\n", head, rule, *rows, ""]))
     return "\n".join(parts)
 
 
@@ -190,13 +184,17 @@ def latex(tables: Sequence[MeasureTable], title: str) -> str:
     """The tables in LaTeX, for `\\input` into a document that uses booktabs."""
     parts = [f"% {title.splitlines()[0]}: {LEGEND}\n"]
     for table in tables:
+        head, *rows = [rf"{' & '.join(cells)} \\" for cells in written_lines(table, latex_text, r"\textbf{{{}}}")]
         lines = [r"\begin{table}", r"\centering", rf"\caption{{{latex_text(table.measure.name)}}}"]
-        lines += [rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule"]
-        lines += [_latex_row([latex_text(table.of), *map(latex_text, table.columns)]), r"\midrule"]
-        for name, entries in table.lines.items():
-            lines.append(_latex_row([latex_text(name), *written_entries(table, entries, latex_text, r"\textbf{{{}}}")]))
+        lines += [rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule", head, r"\midrule", *rows]
         parts.append("\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]))
     return "\n".join(parts)
+
+
+def written_lines(table: MeasureTable, safe: Callable[[str], str], bold: str) -> list[list[str]]:
+    """The head of a table and its lines, in a language in which `safe` makes a text plain."""
+    lines = [[safe(name), *written_entries(table, entries, safe, bold)] for name, entries in table.lines.items()]
+    return [[*map(safe, (table.of, *table.columns))], *lines]
 
 
 def written_entries(
@@ -212,14 +210,6 @@ def written_entries(
     return made
 
 
-def _markdown_row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _latex_row(cells: Sequence[str]) -> str:
-    return rf"{' & '.join(cells)} \\"
-
-
 def markdown_text(text: str) -> str:
     """Escape a text so that Markdown and HTML show it literally."""
     html = text.replace("&", "&amp;").replace("<", "&lt;")
@@ -230,52 +220,87 @@ def latex_text(text: str) -> str:
     return "".join(LATEX_ESCAPES.get(one, one) for one in text)
 
 
-# The colours of a picture are those of a light page: `light` keeps page.css from its dark ones.
 HEAD = """<!doctype html>
-<html lang="en" class="light">
+<html lang="en">
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light">
+<meta name="color-scheme" content="light dark">
 """
-STYLE = """
-:root { color-scheme: light; }
-img { max-width: 100%; height: auto; }
-td, th { text-align: right; white-space: nowrap; padding: 2px 10px; }
-td:first-child, th:first-child { text-align: left; }
-pre { overflow-x: auto; }
-"""
+FIRST = ("mean", "worst", "tensor_bytes_sent", "seconds")
+"""The columns of what a reader looks for first."""
+RANKED = (
+    "Means over the whole grid. Rank: the mean of a method's places by the mean in each column of the tables below, 1 "
+    "the best. How far seeds agree is in the tables."
+)
 
 
 def study_page(
     name: str, rows: Sequence[Row], tables: Sequence[MeasureTable], pictures: Mapping[str, tuple[str, bytes]]
 ) -> str:
-    """pictures: by name, a title and an SVG."""
+    """What won and the curves, and folded all else. pictures: by name, a title and an SVG."""
     style = files("launcher.page").joinpath("page.css").read_text(encoding="utf-8")
-    parts = [HEAD, f"<title>{escape(name)}</title><style>{style}{STYLE}</style></head><body><header>"]
     failures = [row for row in rows if row["failure"]]
     how_many = f"{len(rows)} cells" + (f"; {len(failures)} failed, as told at the end" if failures else "")
-    parts += [f"<h1>{escape(name)}</h1><p>{how_many}</p><p class='muted'>{escape(LEGEND)}</p></header><main>"]
-    parts += [_html_table(table) for table in tables]
-    for title, svg in pictures.values():
-        source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
-        parts.append(f"<figure><h2>{escape(title)}</h2><img alt='{escape(title)}' src='{source}'></figure>")
+    parts = [HEAD, f"<title>{escape(name)}</title><style>{style}</style></head><body><header>"]
+    parts += [f"<h1>{escape(name)}</h1><p>{how_many}</p></header><main>"]
+    if won := ranking(tables):
+        parts.append(f"<section>{_html_table('What won', won)}<p class='muted'>{RANKED}</p></section>")
+    images = {name: _image(*picture) for name, picture in pictures.items()}
+    if curves := images.pop("rounds", ""):
+        parts.append(f"<figure><h2>{escape(pictures['rounds'][0])}</h2>{curves}</figure>")
+    parts.append(f"<p class='muted'>{escape(LEGEND)}</p>")
+    parts += [
+        _folded(one.measure.name, _html_table(one.measure.name, written_lines(one, escape, "<b>{}</b>")))
+        for one in tables
+    ]
+    parts += [_folded(pictures[name][0], image) for name, image in images.items()]
     if failures:
         failed = "\n".join(f"{row['command']}\n    {row['failure']}" for row in failures)
         parts.append(f"<section><h2>Failed</h2><pre>{escape(failed)}</pre></section>")
     again = "\n".join(row["command"] for row in rows)
-    parts.append(
-        f"<section><details><summary>Each cell once more</summary><pre>{escape(again)}</pre></details></section>"
-    )
-    return "\n".join([*parts, "</main></body></html>\n"])
+    return "\n".join([*parts, _folded("Each cell once more", f"<pre>{escape(again)}</pre>"), "</main></body></html>\n"])
 
 
-def _html_table(table: MeasureTable) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in (table.of, *table.columns))
-    lines = []
-    for name, entries in table.lines.items():
-        written = "".join(f"<td>{text}</td>" for text in written_entries(table, entries, escape, "<b>{}</b>"))
-        lines.append(f"<tr><td>{escape(name)}</td>{written}</tr>")
-    body = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
-    return f"<section><h2>{escape(table.measure.name)}</h2><div class='scroll'>{body}</div></section>"
+def ranking(found: Sequence[MeasureTable]) -> list[list[str]]:
+    """The head, and a line a method, best first: its mean rank, and its means over the grid; empty without figures."""
+    ranks: dict[str, list[int]] = {}
+    chosen = [table for table in found if table.measure.column in FIRST]
+    for table in (one for one in chosen if one.measure.column == "mean"):
+        for column in zip(*table.lines.values(), strict=True):
+            known = {name: one.mean for name, one in zip(table.lines, column, strict=True) if one.values}
+            order = sorted(known.values(), reverse=table.measure.better == "up")
+            for name, mean in known.items():
+                ranks.setdefault(name, []).append(1 + order.index(mean))
+    lines = [[chosen[0].of, "Rank", *(table.measure.name for table in chosen)]] if ranks else []
+    for name in sorted(ranks, key=lambda name: fmean(ranks[name])):
+        entries = [table.lines.get(name, ()) for table in chosen]
+        lines.append([name, f"{fmean(ranks[name]):.1f}", *map(_over_grid, entries, (one.measure for one in chosen))])
+    return [[*map(escape, line)] for line in lines]
+
+
+def _over_grid(entries: Sequence[TableEntry], measure: Measure) -> str:
+    known = [one.mean for one in entries if one.values]
+    missing = f" ({len(entries) - len(known)} missing)" if known and len(known) < len(entries) else ""
+    return (measure.shown(fmean(known)) if known else "–") + missing
+
+
+def _html_table(title: str, lines: Sequence[Sequence[str]]) -> str:
+    """lines: of HTML, the head first; the first of each line names it."""
+    (first, *others), *rows = lines
+    head = f"<th scope=col class=text>{first}</th>" + "".join(f"<th scope=col>{one}</th>" for one in others)
+    body = ""
+    for name, *cells in rows:
+        body += f"<tr><th scope=row class=text>{name}</th>{''.join(f'<td>{one}</td>' for one in cells)}</tr>"
+    table = f"<table><caption>{escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div class=scroll role=region tabindex=0 aria-label='{escape(title)}'>{table}</div>"
+
+
+def _image(title: str, svg: bytes) -> str:
+    on_any_paper = svg.replace(b"<svg ", b'<svg style="color-scheme:light dark" ', 1)
+    return f"<img alt='{escape(title)}' src='data:image/svg+xml;base64,{base64.b64encode(on_any_paper).decode()}'>"
+
+
+def _folded(title: str, content: str) -> str:
+    return f"<section><details><summary>{escape(title)}</summary>{content}</details></section>"

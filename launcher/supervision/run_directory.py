@@ -10,9 +10,11 @@ What is in <id>/ is for the user who runs the federation alone; the specs and th
 
 import json
 import os
+import platform
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Self
@@ -32,15 +34,20 @@ from peer.spec.federation import Spec
 from peer.spec.loading import load_spec
 from peer.spec.recordings import RunFormat
 
+LIBRARIES = ("torch", "numpy")
+"""Those whose versions a model's bits depend on."""
+
 
 class LaunchRecord(BaseModel):
-    """The engine and its settings, and what all peers' configs have alike."""
+    """The engine and its settings, what all peers' configs have alike, and where and with what it was launched."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     on: str
     settings: dict[str, Any]
     device: str
     certs: Path | None
+    host: str = ""
+    versions: str = ""
 
     @classmethod
     def read(cls, files: RunFiles) -> Self:
@@ -57,7 +64,9 @@ class LaunchRecord(BaseModel):
     @classmethod
     def write(cls, engine: Engine[Any], run: Run) -> None:
         settings = engine.settings.model_dump(mode="json")
-        record = cls(on=engine.name, settings=settings, device=run.device, certs=run.certs and run.certs.absolute())
+        certs, host = run.certs and run.certs.absolute(), f"{platform.node()}, {platform.platform()}"
+        versions = ", ".join([f"Python {platform.python_version()}", *(f"{one} {version(one)}" for one in LIBRARIES)])
+        record = cls(on=engine.name, settings=settings, device=run.device, certs=certs, host=host, versions=versions)
         write_atomically(run.files.engine, record.model_dump_json(indent=1).encode())
 
     @property

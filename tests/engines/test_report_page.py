@@ -2,13 +2,14 @@
 nothing leaves it. Its pictures stay in `report-pages` among the temporary files of the test, as pytest keeps them."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from headless import chromium
-from report_pages import federate, say
+from report_pages import document, federate, say
 
 from launcher.cli import main
 from peer.text import number
@@ -20,6 +21,8 @@ pytestmark = pytest.mark.timeout(600)
 PATIENCE = 90_000
 """Milliseconds: a machine may be busy."""
 WIDTHS = {"phone": 390, "desk": 1280}
+A4 = 718
+"""CSS pixels of its width between the margins of a browser."""
 HOSTILE = "</script><img src=http://127.0.0.1:9/x onerror=document.title='broken'>"
 
 
@@ -38,11 +41,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return federate(tmp_path_factory.mktemp("shown") / "other", {"name": "fedavg", "epochs": 1}, seed=3)
+    return federate(tmp_path_factory.mktemp("shown") / "other", {"name": "fedavg", "epochs": 1})
 
 
 @pytest.fixture(scope="module")
-def browser(run: Path, other: Path) -> Iterator["Browser"]:
+def shorter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return federate(tmp_path_factory.mktemp("shown") / "shorter", peers=3, rounds=2)
+
+
+@pytest.fixture(scope="module")
+def browser(run: Path, other: Path, shorter: Path) -> Iterator["Browser"]:
     """After the runs: it occupies this thread's event loop."""
     with chromium() as started:
         yield started
@@ -100,16 +108,71 @@ def test_it_shows_the_summary(run: Path, opened: Any, width: str, shade: str, tm
     ]
     assert page.locator("#privacy li.kept").count() == 3
     assert page.locator("figure svg").count() == page.locator("figure").count() == 8
+    sizes = page.locator("#traffic .mark-text.role-mark text").all_text_contents()
+    assert len(sizes) >= 8
+    assert all(re.fullmatch(r"[\d.]+ [kM]?B", size) for size in sizes), "with their unit"
     for id in ("ring-before", "ring-after"):
         assert {*page.locator(f"#{id} svg text").all_text_contents()} >= {peer["id"] for peer in summary["per_peer"]}
 
 
 def test_what_peers_say_does_nothing(run: Path, opened: Any) -> None:
     page = opened(run / "report.html", 1280)
-    page.locator("#happened summary").click()
-    assert page.locator("#happened td", has_text="onerror=").count() >= 2
+    page.locator("#timeline summary").click()
+    assert page.locator("#timeline td", has_text="onerror=").count() >= 2
     assert page.title() == "small"
     assert page.locator("img").count() == 0
+
+
+def test_each_chart_is_described_and_its_numbers_are_a_table(run: Path, opened: Any) -> None:
+    made = document(run / "report.html")
+    page = opened(run / "report.html", 1280)
+    described = [one.get_attribute("aria-label") for one in page.locator("[role=graphics-document]").all()]
+    titles = page.locator("figure h2").all_text_contents()
+    assert len({*described}) == 8
+    assert all(words.startswith(f"{title}. ") for words, title in zip(described, titles, strict=True))
+    for figure in page.locator("figure").all():
+        assert not figure.locator("table").first.is_visible()
+        figure.locator("summary").focus()
+        page.keyboard.press("Enter")
+        assert figure.locator("table").first.is_visible()
+    rows = page.locator("#accuracy tbody tr").all_inner_texts()
+    told = {(row["peer"], str(row["round"]), f"{row['value']:.4f}") for row in made["tables"]["peer_rounds"]}
+    means = {
+        (str(row["round"]), *(f"{row[name]:.4f}" for name in ("mean", "worst", "best")))
+        for row in made["tables"]["rounds"]
+    }
+    assert {tuple(row.split("\t")) for row in rows} == told | means
+    moments = page.locator("#timeline tbody tr").count()
+    assert moments == len({tuple(map(str, row.values())) for row in made["tables"]["moments"]})
+
+
+def test_tables_say_what_they_are_and_are_reached_by_keys(run: Path, opened: Any) -> None:
+    page = opened(run / "report.html", 390)
+    tables = page.locator("table").count()
+    assert tables > 8
+    assert page.locator("table > caption:not(:empty)").count() == tables
+    assert page.locator("thead th").count() == page.locator("thead th[scope=col]").count()
+    assert page.locator("tbody tr").count() == page.locator("tbody th[scope=row]").count()
+    assert page.locator(".scroll[tabindex='0'][role=region][aria-label] > table").count() == tables
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_on_paper_nothing_is_cut_off_or_folded(run: Path, opened: Any, width: str) -> None:
+    page = opened(run / "report.html", WIDTHS[width], "dark")
+    page.emulate_media(media="print", color_scheme="light")  # as Chromium prints
+    page.evaluate(f"document.documentElement.style.width = '{A4}px'")  # it draws nothing anew for paper
+    right = page.evaluate(
+        """() => Object.fromEntries([...document.querySelectorAll("figure")].map((one) => [one.id, Object.fromEntries(
+            [...one.querySelectorAll("svg text")].map((text) => [text.textContent, text.getBoundingClientRect().right]),
+        )]))"""
+    )
+    assert len(right) == 8
+    assert all(edge <= A4 for texts in right.values() for edge in texts.values())
+    assert "3" in right["accuracy"], "the last round"
+    assert all("peer3" in right[name] for name in ("time", "traffic", "timeline", "ring-after")), "the last peer"
+    assert page.evaluate("[...document.querySelectorAll('td')].every((cell) => cell.checkVisibility())")
+    assert page.evaluate("getComputedStyle(document.querySelector('#time svg text')).fill") == "rgb(91, 101, 115)"
+    assert page.pdf(format="A4").startswith(b"%PDF")
 
 
 def test_it_forbids_itself_the_network(run: Path, opened: Any, browser: "Browser") -> None:
@@ -161,5 +224,18 @@ def test_runs_stand_beside_each_other(run: Path, other: Path, opened: Any, tmp_p
     summaries = [json.loads((place / "summary.json").read_text()) for place in (run, other)]
     best = max(one["mean_accuracy"]["matched"] for one in summaries)
     assert number(best) in page.locator("#runs td.best").all_text_contents()
+    assert "differ in protocol.name (fibfl++, fedavg)" in page.locator("#head").inner_text()
     assert page.locator("#runs tr").count() == 3
     assert page.locator("figure svg").count() == 4
+
+
+def test_no_run_is_marked_as_better_than_a_longer_one_of_more_peers(
+    run: Path, shorter: Path, opened: Any, tmp_path: Path
+) -> None:
+    assert main(["report", str(run), str(shorter), "--out", str(tmp_path / "both.html")]) == 0
+    page = opened(tmp_path / "both.html", 390)
+    said = page.locator("#head").inner_text()
+    assert "rounds (3, 2)" in said
+    assert "peers (4, 3)" in said
+    assert "none is marked as the best" in said
+    assert page.locator("#runs td.best").count() == 0

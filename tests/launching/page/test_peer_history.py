@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from launcher.history import PeerHistory
+from launcher.history import KINDS, PeerHistory
+from launcher.monitor.federation import TOLD
 from launcher.page.timeline import Clock, event_rows
 from launcher.views import Views, view_of_event
-from peer.telemetry.events import ViewDecided, read_event
+from peer.telemetry.events import CLASSES_BY_NAME, ViewDecided, read_event
 
 
 def heard(*lines: tuple[float, str, dict[str, Any]], id: str = "peer0") -> PeerHistory:
@@ -92,3 +93,7 @@ def test_the_clock_stands_while_nobody_runs() -> None:
     clock = Clock([(100, 110), (105, 120), (123, 130), (90_000, 90_010)])
     assert [clock.seconds(time) for time in (90, 100, 121, 130, 500, 90_000, 90_004)] == [0, 0, 21, 30, 30, 30, 34]
     assert clock.pauses == [30]
+
+
+def test_what_is_shown_and_told_by_name_are_events() -> None:
+    assert KINDS.keys() | TOLD <= CLASSES_BY_NAME.keys()

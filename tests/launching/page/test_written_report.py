@@ -2,9 +2,12 @@
 
 import csv
 import json
+import platform
+import re
+import shlex
 import shutil
 import stat
-from importlib.metadata import PackageNotFoundError
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +15,19 @@ import pytest
 from report_pages import cards, document, federate, say
 
 from launcher.cli import main
+from launcher.engines.base import Run, engine, parsed_options
+from launcher.history import PeerHistory
 from launcher.page import build, charts
 from launcher.page.charts import look
 from launcher.page.document import MAX_POINTS, MAX_ROUNDS, TABLES, ReportDocument, as_csv, as_text
+from launcher.page.timeline import start_up_seconds
+from launcher.run_files import RunFiles
+from launcher.supervision.run_directory import LaunchRecord
 from peer.errors import FailedError
 from peer.files import write_atomically
+from peer.spec.loading import load_spec
+from peer.telemetry.events import read_event
+from peer.versions import release
 
 HOSTILE = "</script><script>alert(1)</script><!-- & ' \u2028"
 
@@ -38,6 +49,73 @@ def reported(*arguments: Path | str) -> dict[str, Any]:
     given = [str(argument) for argument in arguments]
     out = Path(given[given.index("--out") + 1]) if "--out" in given else Path(given[0]) / "report.html"
     return document(out)
+
+
+def test_it_says_what_was_run_so_that_it_can_be_run_again(run: Path) -> None:
+    launched = {"on": "slurm", "settings": {"partition": "gpu one", "account": None}, "device": "cuda", "certs": None}
+    (run / ".engine.json").write_text(json.dumps(launched | {"host": "here", "versions": "torch 9"}))
+    (one,) = reported(run)["runs"]
+    again = load_spec(write(run / "again.yaml", one["settings"]))
+    assert again.agreement == load_spec(run / "federation.yaml", peers=4).agreement
+    made = one["made"]
+    command = shlex.split(made["command"])
+    assert command == ["dfl-launch", "run", "federation.yaml", "--on", "slurm", "--device", "cuda", command[-1]]
+    assert parsed_options([command[-1].removeprefix("--option=")]) == {"partition": "gpu one"}
+    assert {"rounds=3", "data.limit=300", "protocol.name=fibfl++", "protocol.extractor_epochs=1"} <= {
+        *made["other than the defaults"].split(", ")
+    }
+    assert "seed" not in made["other than the defaults"].replace("data.seed", "")
+    assert (made["launched on"], made["versions"]) == ("here", f"dfl {release()}; at the launcher: torch 9")
+    assert made["began"] <= made["last event"]
+    (run / ".engine.json").write_text("[]")
+    (one,) = reported(run)["runs"]
+    assert one["made"]["launched on"] == "not known"
+
+
+def test_a_launcher_writes_down_where_and_with_what_it_was_started(finished: Path, tmp_path: Path) -> None:
+    files = RunFiles(tmp_path)
+    LaunchRecord.write(engine("local", {}), Run(load_spec(finished / "federation.yaml", peers=4), files))
+    assert LaunchRecord.read(files).host.startswith(platform.node())
+    assert f"torch {version('torch')}" in LaunchRecord.read(files).versions
+
+
+def test_it_says_how_long_the_start_took(run: Path) -> None:
+    made = reported(run)
+    time = next(card for card in made["runs"][0]["cards"] if card["key"] == "wall_seconds")
+    rounds = [row for row in made["tables"]["seconds"] if row["activity"] not in ("start", "other")]
+    outside = float(re.match(r"([\d.]+) s of it start-up and end, 1 restart", time["note"])[1])
+    spent = {peer: sum(row["seconds"] for row in rounds if row["peer"] == peer) for peer in ("peer0", "peer1")}
+    assert max(spent.values()) <= 7.25 - outside + 0.1, "what is not start-up has the rounds in it"
+    history = PeerHistory("a")
+    told = {"accuracy": {}, "loss": 1.0}
+    for line in (
+        {"time": 10, "event": "state", "state": "joining", "round": 0},
+        {"time": 18, "event": "round", "round": 1, "seconds": {"train": 2.0, "evaluate": 1.0}, **told},
+        {"time": 31, "event": "round", "round": 2, "seconds": {"train": 2.0}, **told},
+    ):
+        event = read_event(line)
+        assert event
+        history.apply(event)
+    assert start_up_seconds(history) == 5.0
+
+
+def test_it_says_why_a_loss_may_rise_beside_a_high_accuracy(run: Path) -> None:
+    captions = {one["name"]: one["caption"] for one in drawn(run)}
+    assert "all test samples" in captions["loss"]
+    assert "weighs each class as its own data do" in captions["loss"]
+
+
+def drawn(run: Path) -> list[dict[str, Any]]:
+    """The figures of the run's page."""
+    reported(run)
+    (text,) = re.findall(r'id="figures">(.*?)</script>', (run / "report.html").read_text(), re.DOTALL)
+    figures: list[dict[str, Any]] = json.loads(text)["figures"]
+    return figures
+
+
+def write(file: Path, text: str) -> Path:
+    file.write_text(text)
+    return file
 
 
 def refused(capfd: pytest.CaptureFixture[str], *arguments: Path | str) -> str:
@@ -88,7 +166,7 @@ def test_an_edge_of_the_ring_before_it_was_ordered_is_told_apart(run: Path) -> N
         file.write_text("\n".join([json.dumps(start), *lines]) + "\n")
     made = reported(run)
     earlier = [row for row in made["tables"]["edges"] if row["ring"] == "earlier"]
-    assert [(row["from"], row["to"], row["shown"]) for row in earlier] == [("peer0", "peer2", "8 B")]
+    assert [(row["from"], row["to"], row["number_bytes"]) for row in earlier] == [("peer0", "peer2", 8)]
 
 
 def test_the_ring_shows_the_classes_before_and_after_it_was_ordered(run: Path) -> None:
@@ -278,7 +356,8 @@ def test_of_very_many_moments_failures_are_left_out_last(run: Path, monkeypatch:
     made = reported(run)
     moments = made["tables"]["moments"]
     assert len(moments) == 10
-    assert made["runs"][0]["moments_left_out"] >= 21
+    (told,) = [note for note in made["runs"][0]["notes"] if "left out of the timeline" in note]
+    assert int(told.split()[0]) >= 21
     assert (moments[-1]["kind"], moments[-1]["text"]) == ("failure", "at last")
     assert moments == sorted(moments, key=lambda row: row["begin"])
 

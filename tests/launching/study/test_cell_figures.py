@@ -67,7 +67,7 @@ def test_what_is_alike_at_all_peers_is_shown_over_the_rounds() -> None:
     told = {id: notes([0.2, 0.8], [0.3, 0.7]) for id in ("a", "b")}
     words, chart = reputations_of(told) or ("", {})
     assert words == "over the rounds, alike at all peers"
-    values = [(row["x"], row["y"], row["reputation"]) for row in chart["data"]["values"]]
+    values = [tuple(row.values()) for row in chart["data"]["values"]]
     assert values == [("1", "a", 0.2), ("1", "b", 0.8), ("2", "a", 0.3), ("2", "b", 0.7)]
 
 
@@ -75,7 +75,7 @@ def test_opinions_are_shown_of_each_other_at_the_end() -> None:
     told = {"a": notes([1.0, 0.1], [1.0, 0.4], name="opinions"), "b": notes([0.5, 1.0], [0.6, 1.0], name="opinions")}
     words, chart = reputations_of(told) or ("", {})
     assert words == "of each other, after round 2"
-    values = [(row["x"], row["y"], row["reputation"]) for row in chart["data"]["values"]]
+    values = [tuple(row.values()) for row in chart["data"]["values"]]
     assert values == [("b", "a", 0.4), ("a", "b", 0.6)]
     assert picture(chart, look("light"), "png").startswith(b"\x89PNG")
 

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from base64 import b64decode
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -194,15 +195,23 @@ def test_the_command_of_a_cell_bears_a_space_in_a_path(tmp_path: Path) -> None:
     assert shlex.split(cell.command)[2] == str(cell.files.federation)
 
 
-def test_the_page_is_light_whatever_the_reader_likes(finished: Path) -> None:
-    style = files("launcher.page").joinpath("page.css").read_text(encoding="utf-8")
+def test_the_page_and_its_pictures_are_on_light_paper_or_dark_as_the_reader_likes(finished: Path) -> None:
     page = (finished / "study.html").read_text()
-    assert style in page
-    assert '<html lang="en" class="light">' in page
-    for dark in style.split("@media (prefers-color-scheme: dark)")[1:]:
-        rules = re.match(r"\s*\{((?:[^{}]*\{[^{}]*\})*)\s*\}", dark)
-        assert rules
-        assert {one.strip() for one in re.findall(r"([^{}]+)\{", rules[1])} == {":root:not(.light)"}
+    assert files("launcher.page").joinpath("page.css").read_text(encoding="utf-8") in page
+    pictures = [b64decode(one).decode() for one in re.findall(r"image/svg\+xml;base64,([^']+)'", page)]
+    assert pictures
+    assert all("color-scheme:light dark" in one and "light-dark(" in one for one in pictures)
+    assert not any("light-dark(" in one.read_text() for one in finished.glob("figures/*.svg"))
+
+
+def test_the_page_opens_with_what_won_and_the_curves_and_folds_the_rest(finished: Path) -> None:
+    page = (finished / "study.html").read_text()
+    opening, *folded = page.split("<details>")
+    assert opening.index("What won</caption>") < opening.index("per round</h2>")
+    assert opening.count("<table") == opening.count("<figure") == 1
+    assert len(folded) > 5
+    assert "Plateau σ: deviation of the mean" in page
+    assert page.count("<th scope=row") == page.count("<tr>") - page.count("<thead>")
 
 
 def computed(cell: Cell) -> int:

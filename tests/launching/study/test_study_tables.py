@@ -8,7 +8,7 @@ import pytest
 
 from launcher.study.command import check_data
 from launcher.study.grid import axis_value, cells, label, read_study
-from launcher.study.tables import BEST, NOT_WORSE, TableEntry, latex, latex_text, mark, markdown, tables
+from launcher.study.tables import BEST, NOT_WORSE, TableEntry, latex, latex_text, mark, markdown, ranking, tables
 from peer.errors import InputError
 
 OWN = """
@@ -27,6 +27,26 @@ def rows(**values: list[float | None]) -> list[dict[str, object]]:
         for name, ones in values.items()
         for seed, value in enumerate(ones)
     ]
+
+
+def test_what_won_is_the_method_with_the_best_places_by_the_mean() -> None:
+    split = {"a": {"good": 0.9, "other": 0.8, "poor": 0.1}, "b": {"good": 0.5, "other": 0.6, "poor": None}}
+    given = [
+        {"split": place, "seconds": 2.0, "tensor_bytes_sent": 1500, **row}
+        for place, means in split.items()
+        for row in rows(**{name: [mean] for name, mean in means.items()})
+    ]
+    head, *lines = ranking(tables(given, ["protocol", "split", "seed"]))
+    assert head == ["protocol", "Rank", "Mean, matched accuracy", "Bytes of tensors sent by all peers", "Seconds"]
+    assert lines == [
+        ["good", "1.5", "0.7000", "1.5 kB", "2.0 s"],
+        ["other", "1.5", "0.7000", "1.5 kB", "2.0 s"],
+        ["poor", "3.0", "0.1000 (1 missing)", "1.5 kB", "2.0 s"],
+    ]
+    text = markdown(tables([{**row, "mcg": 0.1, "cgs": 0.2} for row in given], ["protocol", "split", "seed"]), "t")
+    assert "(MCG): a peer's figure less that when alone" in text
+    assert "(CGS): its deviation over the peers" in text
+    assert ranking(tables(rows(one=[None]), ["protocol", "seed"])) == []
 
 
 def test_the_best_is_bold_and_what_is_not_worse_is_marked() -> None:
