@@ -156,7 +156,7 @@ async function charts(doc) {
     if (known?.made === made && known.place === place) {
       for (const [name, rows] of Object.entries(data)) known.view.data(name, rows);
       await known.view.runAsync();
-      tell(place, known.view);
+      tabulate(place, known.view);
       continue;
     }
     known?.view.finalize();
@@ -166,13 +166,13 @@ async function charts(doc) {
     // Warnings are of empty tables, which are no fault (logLevel 1: errors alone).
     const options = { actions: false, ast: true, renderer: "svg", logLevel: 1, config: look };
     const { view } = await vegaEmbed(place, chart, options);
-    tell(place, view);
+    tabulate(place, view);
     views.set(one.name, { view, made, place });
   }
   document.body.dataset.drawn = "true";
 }
 
-function tell(place, view) {
+function tabulate(place, view) {
   const numbered = place.nextSibling;
   numbered.replaceChildren(numbered.firstChild, ...numbers(view));
 }

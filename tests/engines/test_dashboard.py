@@ -137,6 +137,7 @@ def test_a_peer_is_killed_and_comes_back(
     assert launcher.wait(PATIENCE) == 0
     assert {one.split(" ", 1)[1] for id in ("peer0", "peer2", "peer3") for one in seen(page, id)[-1:]} == {"finished"}
     page.wait_for_selector("#privacy li.open")
+    assert page.locator("#accuracy tbody tr").count() > 0, "the charts' numbers"
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["privacy"]["definitions"] == {"3.1": None, "3.2": True, "3.3": True}, "own code has sent numbers"
     assert [page.locator(f"#privacy li.{how}").count() for how in ("kept", "open", "broken")] == [2, 1, 0]

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import re
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -350,3 +352,12 @@ def test_a_missing_package_is_said_before_anything_is_made(
     assert main(run) == 2
     assert "the dashboard: it needs starlette and uvicorn; install them with" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_the_two_scripts_of_the_page_take_no_name_from_each_other() -> None:
+    def names(package: str, script: str) -> set[str]:
+        text = files(package).joinpath(script).read_text("utf-8")
+        return set(re.findall(r"^(?:async )?(?:function|const|let) (\w+)", text, re.MULTILINE))
+
+    assert len(names("launcher.page", "page.js")) > 10
+    assert names("launcher.page", "page.js").isdisjoint(names("launcher.dashboard", "live.js"))
