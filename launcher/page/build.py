@@ -54,7 +54,12 @@ def cards(data: RunData, tables: Mapping[str, list[Row]]) -> Iterator[Card]:
             note = "" if summary.r50 is None else f"mean first above 0.5 in round {summary.r50}"
     if last or not summary:
         yield Card("mean", f"Mean {headline.words}", last.get("mean"), number(last.get("mean")), note, better)
-        yield Card("worst", "Worst peer", last.get("worst"), number(last.get("worst")), after, better)
+        worst = last.get("worst")
+        rows = (
+            tables["peers"] if summary else [one for one in tables["peer_rounds"] if one["round"] == last.get("round")]
+        )
+        who = next((f"{one['peer']}, " for one in rows if worst is not None and one.get("value") == worst), "")
+        yield Card("worst", "Worst peer", worst, number(worst), f"{who}{after}", better)
     if headline.test:
         yield Card("gini", "Gini", last.get("gini"), number(last.get("gini")), "0: all peers alike", "down")
     if not summary:

@@ -150,8 +150,10 @@ async def test_a_document_follows_what_peers_tell(serves: Serves, view: Federati
         await told_of(lines, "now")
         rounds = [(id, RoundDone(round=1, loss=0.5, accuracy={"matched": 0.25}, time=3.0)) for id in spec.ids]
         view.update(rounds, 3.0)
-        while not (rows := (await told_of(lines, "document"))["document"]["tables"]["rounds"]):
+        while not (rows := (document := (await told_of(lines, "document"))["document"])["tables"]["rounds"]):
             pass
+        notes = {card["key"]: card["note"] for card in document["runs"][0]["cards"]}
+        assert notes["worst"] == f"{spec.ids[0]}, after round 1"
         assert [(row["round"], row["mean"]) for row in rows] == [(1, 0.25)]
 
 

@@ -139,6 +139,8 @@ def test_its_numbers_are_those_of_the_summary(run: Path) -> None:
         "bytes_sent": sum(peer["bytes_sent"] for peer in summary["per_peer"]),
         "head_bytes_sent": summary["privacy"]["head_bytes_sent"],
     }
+    worst = min(summary["per_peer"], key=lambda peer: peer["accuracy"]["matched"])["id"]
+    assert [card["note"] for card in one["cards"] if card["key"] == "worst"] == [f"{worst}, matched accuracy"]
     assert one["state"] == "finished"
     assert one["ring_cost"] == [summary["ring_cost"]["before"], summary["ring_cost"]["after"]]
     tables = made["tables"]
