@@ -54,7 +54,7 @@ def test_a_key_that_was_added_is_left_out_while_it_means_what_was_done_before(
 @pytest.mark.long
 @pytest.mark.parametrize("kept", RELEASES)
 def test_a_run_of_that_release_continues(kept: str, watched: BuildWatched) -> None:
-    """Its members have changed; the one that was left out is admitted again, on a network so slow that there is time."""
+    """Its members have changed; the one that was left out is admitted again. The network is slow, so there is time."""
     made, proxies = watched(RUN["protocol"], peers=len(IDS), **{key: RUN[key] for key in RUN if key != "protocol"})
     proxies.delay = 0.05
     with tarfile.open(HERE / f"{kept}.tar.gz") as tar:
