@@ -124,17 +124,17 @@ def test_what_arrives_cannot_be_changed_by_decoding_it() -> None:
     [
         (Forgetful(), "`encode` gives other bytes the second time; draw from its `generator` alone"),
         (Dividing(), "`decode` gives values that are not finite"),
-        (Short(), r"`encode` gives torch.uint8 \(13,\); by `length` it is torch.uint8 \(9,\)"),
+        (Short(), r"`encode` gives torch.uint8 \(504,\); by `length` it is torch.uint8 \(500,\)"),
         (Drawing(), "`decode` gives other values the second time; it must not draw"),
         (Upscaled(), "it loses more of a vector than it keeps"),
-        (Endless(), "`length` gives 4.5 for 9 values; it is a whole number from 1 up"),
+        (Endless(), "`length` gives 250.0 for 500 values; it is a whole number from 1 up"),
     ],
 )
 def test_what_is_wrong_with_a_codec_is_found_before_it_is_used(codec: Codec, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        CodedBlock(9, codec).rehearse()
+        CodedBlock(500, codec).rehearse()  # so many that no two draws are alike
     for right in (Steps(), Learnt()):
-        CodedBlock(9, right).rehearse()
+        CodedBlock(500, right).rehearse()
 
 
 def test_weights_of_a_codec_are_not_learnt() -> None:
