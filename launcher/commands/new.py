@@ -3,7 +3,7 @@
 import argparse
 import ast
 import keyword
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,10 +31,11 @@ def new_command(arguments: argparse.Namespace, output: "Output") -> int:
 
         return new_federation(arguments, output)
     check_name(name)
-    check_free(name)
     class_name = "".join(word.capitalize() for word in name.split("_"))
-    check_unused(kind, class_name if kind == "protocol" else name)
     texts = {file.format(name): filled(kind, template, name, class_name) for template, file in WRITTEN.items()}
+    check_place(out, texts)  # first: what is there may be a module of that name
+    check_free(name)
+    check_unused(kind, class_name if kind == "protocol" else name)
     code, test, federation = write(out, texts)
     output.say(
         f"{code}, {test}, {federation}: change the first one, then",
@@ -45,13 +46,17 @@ def new_command(arguments: argparse.Namespace, output: "Output") -> int:
     return 0
 
 
-def write(out: Path, texts: Mapping[str, str]) -> list[Path]:
-    """Write the files into a directory. InputError, and nothing is written, where one of them is there."""
-    paths = {out / name: text for name, text in texts.items()}
-    if there := next((path for path in paths if path.exists()), None):
+def check_place(out: Path, names: Collection[str]) -> None:
+    """InputError where one of the files is there, or none can be written."""
+    if there := next((out / name for name in names if (out / name).exists()), None):
         raise InputError(f"{there} is there already, and nothing was written; choose another name, or --out DIR")
     if unwritable := unwritable_reason(out):
         raise InputError(f"{unwritable}; choose another directory with --out")
+
+
+def write(out: Path, texts: Mapping[str, str]) -> list[Path]:
+    """Write the files into a directory, which is made where it is missing."""
+    paths = {out / name: text for name, text in texts.items()}
     out.mkdir(parents=True, exist_ok=True)
     for path, text in paths.items():
         with path.open("x", encoding="utf-8") as file:  # nothing is written through a link, or over what has come since

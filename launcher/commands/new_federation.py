@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher.commands.check import check_command
-from launcher.commands.new import write
+from launcher.commands.new import check_place, write
 from peer.errors import InputError
 from peer.learning.data.sources.comma_separated import Csv
 from peer.learning.data.sources.tables import Parquet
@@ -61,6 +61,7 @@ def new_federation(arguments: argparse.Namespace, output: "Output") -> int:
     }
     own = json.dumps(data | {"path": f"/srv/{table.name}"}, ensure_ascii=False)
     files = {"federation.yaml": as_yaml(content), **{f"{id}.yaml": SITE.format(id=id, data=own) for id in sites}}
+    check_place(out, files)
     write(out, files)
     federation = out / "federation.yaml"
     named = shlex.quote(str(federation))
