@@ -1,10 +1,13 @@
 """One reception with its neighbours `left` and `right`, and everything needed to send it good and bad bytes."""
 
+import asyncio
 import struct
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
+import xxhash
 
 from peer.network.limits import Limits, Timeouts
 from peer.network.streams.audit import Audit
@@ -12,8 +15,9 @@ from peer.network.streams.handshake import Identity
 from peer.network.streams.link import Receiver
 from peer.network.streams.stream import NetworkState
 from peer.network.transport.memory import MemoryNetwork, MemoryPipe, OneWay
-from peer.network.wire.frames import Heading, Key, encode_frame
-from peer.network.wire.manifest import Manifest, PayloadSpec, vector_bytes
+from peer.network.wire.codec import CodedBlock
+from peer.network.wire.frames import HEADER, Heading, Key, encode_frame
+from peer.network.wire.manifest import Kind, Manifest, NotDeclaredError, PayloadSpec, TopKBlock, vector_bytes
 from peer.network.wire.messages import Hello, Reply
 from peer.telemetry.events import Event
 from peer.versions import WIRE
@@ -38,6 +42,15 @@ def frame(
     packed = struct.pack(f"<{len(scalars)}d", *scalars)
     heading = Heading(Key(view, round, step), payload, 0, len(scalars), 4 * offset, vector.nbytes)
     return encode_frame(heading, 0, packed, vector_bytes(vector))
+
+
+def resealed(data: bytes) -> bytes:
+    """A frame whose length and checksum are right, whatever else was changed in it; shorter bytes as they are."""
+    if len(data) < HEADER.size:
+        return data
+    body = data[HEADER.size :]
+    head = b"DFL2" + data[4:44] + len(body).to_bytes(4, "little") + data[48 : HEADER.size - 8]
+    return head + xxhash.xxh3_64(head + body).intdigest().to_bytes(8, "little") + body
 
 
 def hello(id: str = "left", **changes: Any) -> bytes:
@@ -81,3 +94,34 @@ class Door:
 
 async def answer(pipe: MemoryPipe) -> Reply:
     return Reply.FromString(await pipe.receive())
+
+
+def offer_wrong_then_right(
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Kind,
+    blocks: tuple[TopKBlock | CodedBlock, ...],
+    wrong: tuple[bytes, str],
+    right: bytes,
+) -> None:
+    """What is no encoded vector is refused like every undeclared frame, and nothing of it is kept; a correct one is
+    accepted after it, and one of nothing. wrong: bytes, and why they are refused."""
+    length = sum(block.length for block in blocks)
+    monkeypatch.setitem(
+        globals(), "MANIFEST", Manifest((PayloadSpec("v", length, DOUBLES, 1, ROUNDS, kind, blocks=blocks),))
+    )
+
+    def frame(data: bytes, step: int = 0) -> bytes:
+        return encode_frame(Heading(Key(0, 1, step), 0, 0, 0, 0, len(data)), 0, b"", memoryview(data))
+
+    async def offer() -> None:
+        door, (data, why) = Door(), wrong
+        with pytest.raises(NotDeclaredError, match=why):
+            await door.offer(frame(data))
+        with pytest.raises(NotDeclaredError, match=f"{length - 1} bytes of `v`, which has {length} or none"):
+            await door.offer(frame(data[:-1]))
+        assert door.bytes_held == 0
+        await door.offer(frame(right))
+        await door.offer(frame(b"", step=1))
+        assert door.bytes_held == length
+
+    asyncio.run(offer())

@@ -14,12 +14,14 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from strangers import resealed
 from views.gang import Gang
 
 from faults.clock import Life, in_life
 from faults.liars import FAR, Lies, TwoTongued
 from launcher.run_files import certificate_files
 from peer.network.transport import DisconnectedError, Pipe, Service
+from peer.network.wire.frames import HEADER
 from peer.network.wire.messages import (
     Announced,
     Answer,
@@ -367,6 +369,15 @@ class Words:
         certificate = certificate if random.random() < 0.7 else random.choice([b"", certificate[:99], b"?" * 3000])
         return Announced(id=id, round=round, signature=signature, certificate=certificate)
 
+    def frame(self, to: str, data: bytes) -> bytes:
+        """A frame of the real code's, some of which are kept; of a codec's now and then with an end that nobody can
+        decode, under a right checksum."""
+        if len(frames := self.frames.setdefault(to, [])) < 40:
+            frames.append(data)
+        if self._plot.run.spec.wire.kind == "codec" and len(data) > HEADER.size and self._random.random() < 0.5:
+            return resealed(data[:-1] + bytes([self._random.choice([0, 8, 9, 10])]))
+        return data
+
     def anything(self, service: Service, to: str) -> bytes:
         """A message to that member that has its place on such a stream, or on another."""
         random = self._random
@@ -410,8 +421,8 @@ class Lying(TwoTongued):
             data = self._plot.words.beat(Beat.FromString(data), self._puppet).SerializeToString()
         elif self._service != ("Tensors" if self._dialled else "Fetch") or self._messages == 0:
             data = self._reply(Reply.FromString(data))
-        elif len(frames := self._plot.words.frames.setdefault(self.identity or "", [])) < 40:
-            frames.append(data)
+        else:
+            data = self._plot.words.frame(self.identity or "", data)
         self._messages += 1
         await self._hold_back()
         if not data and self._service == "Views":

@@ -25,26 +25,18 @@ SEEDS = 8
 
 def targets() -> Callable[[bytes], None]:
     """Imports what is fuzzed (atheris watches the import) and returns the function that takes the bytes."""
-    from strangers import Door, frame, hello  # noqa: F401
+    from strangers import Door, frame, hello, resealed  # noqa: F401
 
     from faults.quantisers import Picky
     from peer.network.limits import Limits
     from peer.network.wire.codec import CodedBlock
-    from peer.network.wire.frames import HEADER, BadFrameError, decode, xxhash
+    from peer.network.wire.frames import BadFrameError, decode
     from peer.network.wire.manifest import NotDeclaredError, TopKBlock, unpack_blocks
     from peer.network.wire.messages import UntrustedDecoder
 
     foreign = UntrustedDecoder(Limits(), 3)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-
-    def resealed(data: bytes) -> bytes:
-        """Random bytes get past the length and the checksum only by luck: make them right."""
-        if len(data) < HEADER.size:
-            return data
-        body = data[HEADER.size :]
-        head = b"DFL2" + data[4:44] + len(body).to_bytes(4, "little") + data[48 : HEADER.size - 8]
-        return head + xxhash.xxh3_64(head + body).intdigest().to_bytes(8, "little") + body
 
     async def offered(data: bytes) -> None:
         door = Door()

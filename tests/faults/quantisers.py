@@ -24,6 +24,29 @@ class Steps(Codec):
         return content[:4].clone().view(torch.float32) * content[4:].view(torch.int8)
 
 
+class Marked(Steps):
+    """Ends in 7; what ends otherwise cannot be decoded, each in another way."""
+
+    def length(self, values: int) -> int:
+        return super().length(values) + 1
+
+    def encode(self, vector: Tensor, generator: Generator) -> Tensor:
+        return torch.cat([super().encode(vector, generator), torch.tensor([7], dtype=torch.uint8)])
+
+    def decode(self, content: Tensor, values: int) -> Tensor:
+        match int(content[-1]):
+            case 7:
+                return super().decode(content[:-1], values)
+            case 8:
+                raise SystemExit(3)
+            case 9:
+                return torch.zeros(values + 1)
+            case 10:
+                return torch.full((values,), torch.nan)
+            case _:
+                raise ValueError("it does not end in 7")
+
+
 class Forgetful(Steps):
     """Draws from torch's own generator, whose state nobody keeps."""
 

@@ -47,7 +47,7 @@ class Scenario:
 
 
 ONE_EPOCH = {"epochs": 1, "batch_size": 16}
-STEPS = {"kind": "codec", "name": "quantisers:Steps"}
+CODEC = {"kind": "codec", "name": "quantisers:Marked"}
 STOPPING = {
     "data": {"name": "tiny:clouds", "partition": {"kind": "dirichlet", "alpha": 5.0}},
     "hold_back": 0.3,
@@ -148,7 +148,7 @@ SCENARIOS = {
         Scenario("keeping", {"name": "callers:Keeping", "epochs": 1, "batch_size": 16}, peers=3, rounds=5),
         Scenario("bfloat16", {"name": "callers:EveryCall", **ONE_EPOCH}, peers=3, rounds=3, wire="bfloat16"),
         Scenario("top-k", {"name": "callers:Updates", **ONE_EPOCH}, peers=3, rounds=3, wire="top-k"),
-        Scenario("codec", {"name": "callers:Updates", **ONE_EPOCH}, peers=3, rounds=3, wire=STEPS),
+        Scenario("codec", {"name": "callers:Updates", **ONE_EPOCH}, peers=3, rounds=3, wire=CODEC),
         Scenario("stopping early", {"name": "fibfl", **ONCE}, rounds=20, keys=STOPPING),
         Scenario(
             "stopping early, restless",
@@ -202,7 +202,7 @@ HEALING = {
             keys=BYPASS | {"faulty_members": 2},
             signed=True,
         ),
-        Scenario("signed codec", {"name": "gossip-sgd"}, 4, 10, BYPASS | {"wire": STEPS}, signed=True),
+        Scenario("signed codec", {"name": "gossip-sgd"}, 4, 10, BYPASS | {"wire": CODEC}, signed=True),
         Scenario("healing three", {"name": "fedavg", "epochs": 1}, peers=3, rounds=12, keys=BYPASS),
     )
 }

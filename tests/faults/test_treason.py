@@ -4,8 +4,10 @@ A failure names its federation and seed; `python -m tests.faults.treason FEDERAT
 """
 
 import pytest
+from torch import Tensor
 
 from faults.treason import SIGNED, check
+from peer.network.wire.codec import CodedBlock
 
 SEED = 3
 """The seed for each federation; `make chaos` runs more."""
@@ -21,6 +23,25 @@ ONCE_HARMFUL = [
 def test_liars_end_hold_up_and_divide_nobody(name: str) -> None:
     outcome, wrong = check(name, SEED)
     assert not wrong, f"python -m tests.faults.treason {name!r} {SEED}: {wrong} after {outcome.kills}"
+
+
+def test_what_a_liar_s_codec_never_gave_is_refused_and_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes on the stream and in the place of what others wait for, to some and not to others."""
+    refused: list[str] = []
+    unpack = CodedBlock.unpack
+
+    def counted(block: CodedBlock, content: memoryview) -> Tensor:
+        try:
+            return unpack(block, content)
+        except ValueError as error:
+            refused.append(str(error))
+            raise
+
+    monkeypatch.setattr(CodedBlock, "unpack", counted)
+    for seed in (13, 19):
+        assert not check("signed codec", seed)[1]
+    whys = ("`decode` raises ValueError", "`decode` raises SystemExit", "something else than", "not finite")
+    assert all(any(why in one for one in refused) for why in whys), refused
 
 
 @pytest.mark.parametrize(("name", "seed"), ONCE_HARMFUL)

@@ -1,17 +1,15 @@
 """A user's codec: what it may give, and what becomes of bytes that another peer made up."""
 
-import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
-import strangers
 import torch
 from faults.quantisers import Dividing, Drawing, Forgetful, Learnt, Picky, Short, Steps, Upscaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strangers import Door
+from strangers import offer_wrong_then_right
 
 from peer.network.limits import Limits
 from peer.network.streams.link import Inbox
@@ -59,26 +57,8 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_cannot_be_decoded_is_refused_at_the_wire(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is refused like every undeclared frame, and nothing of it is kept; a correct one is accepted after it."""
     begin, why = WRONG[name]
-    data = begin + RIGHT[len(begin) :]
-    manifest = Manifest((PayloadSpec("v", LENGTH, 2, 1, 9, "codec", blocks=BLOCKS),))
-    monkeypatch.setattr(strangers, "MANIFEST", manifest)
-
-    def frame(data: bytes, step: int = 0) -> bytes:
-        return encode_frame(Heading(Key(0, 1, step), 0, 0, 0, 0, len(data)), 0, b"", memoryview(data))
-
-    async def offer() -> None:
-        door = Door()
-        with pytest.raises(NotDeclaredError, match=why):
-            await door.offer(frame(data))
-        with pytest.raises(NotDeclaredError, match=f"{LENGTH - 1} bytes of `v`, which has {LENGTH} or none"):
-            await door.offer(frame(data[:-1]))
-        assert door.bytes_held == 0
-        await door.offer(frame(RIGHT))
-        assert door.bytes_held == LENGTH
-
-    asyncio.run(offer())
+    offer_wrong_then_right(monkeypatch, "codec", BLOCKS, (begin + RIGHT[len(begin) :], why), RIGHT)
 
 
 def test_a_message_is_judged_once() -> None:

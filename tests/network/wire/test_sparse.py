@@ -1,18 +1,15 @@
 """Some values and their places: the shortest of two ways, and nothing a stranger writes gets past the reader."""
 
-import asyncio
 import struct
 from contextlib import suppress
 
 import numpy as np
 import pytest
-import strangers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strangers import Door
+from strangers import offer_wrong_then_right
 
-from peer.network.wire.frames import Heading, Key, encode_frame
-from peer.network.wire.manifest import Manifest, NotDeclaredError, PayloadSpec, TopKBlock, pack_top_k, unpack_blocks
+from peer.network.wire.manifest import TopKBlock, pack_top_k, unpack_blocks
 
 FEW, MANY = TopKBlock(1000, 3), TopKBlock(20, 5)
 """One whose places are numbers, one with a bitmap."""
@@ -66,24 +63,4 @@ WRONG = {
 def test_a_message_that_is_no_part_of_a_vector_is_refused_at_the_wire(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is refused like every undeclared frame, and nothing of it is kept; a correct one is accepted after it."""
-    data, why = WRONG[name]
-    length = sum(block.length for block in BLOCKS)
-    manifest = Manifest((PayloadSpec("v", length, 2, 1, 9, "top-k", blocks=BLOCKS),))
-    monkeypatch.setattr(strangers, "MANIFEST", manifest)
-
-    def frame(data: bytes, step: int = 0) -> bytes:
-        return encode_frame(Heading(Key(0, 1, step), 0, 0, 0, 0, len(data)), 0, b"", memoryview(data))
-
-    async def offer() -> None:
-        door = Door()
-        with pytest.raises(NotDeclaredError, match=why):
-            await door.offer(frame(data))
-        with pytest.raises(NotDeclaredError, match=f"{length - 1} bytes of `v`, which has {length} or none"):
-            await door.offer(frame(data[:-1]))
-        assert door.bytes_held == 0
-        await door.offer(frame(content([0, 1, 999], [1.0, -1.0, 0.0])))
-        await door.offer(frame(b"", step=1))
-        assert door.bytes_held == length
-
-    asyncio.run(offer())
+    offer_wrong_then_right(monkeypatch, "top-k", BLOCKS, WRONG[name], content([0, 1, 999], [1.0, -1.0, 0.0]))
