@@ -16,7 +16,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from launcher.commands.new import KINDS
 from launcher.engines import ENGINES
 from launcher.output import Output, make_legible
 from peer.errors import FailedError, InputError
@@ -197,7 +196,7 @@ def parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="as JSON")
 
     add = command("new", "commands.new", "write a federation for a table, or first code of your own with its test")
-    add("kind", choices=KINDS, help="what it is to be")
+    add("kind", choices=("protocol", "model", "data", "federation"), help="what it is to be")
     add("name", metavar="NAME", help="of the module, such as my_ring; for a federation a table, such as patients.csv")
     add("--label", metavar="COLUMN", help="of a table: what is to be predicted (default: a guess)")
     add("--peers", type=int, default=3, metavar="N", help="of a federation (default: 3)")
