@@ -130,8 +130,8 @@ class Learner:
     def data_summary(self, round: int) -> DataSummary:
         """The event that says what this peer trains on from that round on."""
         shares = self.proportions.tolist() if self.shard.task.has_classes else []
-        named = self.model.class_names or map(str, range(len(shares)))
-        return DataSummary(round=round, samples=self.samples, classes=dict(zip(named, shares, strict=False)))
+        named = (self.model.class_names if shares else ()) or map(str, range(len(shares)))
+        return DataSummary(round=round, samples=self.samples, classes=dict(zip(named, shares, strict=True)))
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What must survive a crash: copies of tensors on the CPU, and plain JSON."""

@@ -109,6 +109,10 @@ class Source(Settings):
             check_columns(opened.shape, self.name)
         return opened
 
+    def _count(self, classes: int | None) -> int | None:
+        """How many classes or labels there are to be by `classes` or `class_names`; None if neither says."""
+        return classes or len(self.class_names or ()) or None
+
     def _named(self, dataset: Dataset) -> Dataset:
         names, count = dataset.names.classes or self.class_names or (), dataset.classes
         if names and not len(names) == len({*names}) == count:

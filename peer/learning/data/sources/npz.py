@@ -48,7 +48,7 @@ class Npz(OnDisk):
             test = _pair(arrays, ("x_test", "y_test"), where, task)
         else:
             train, test = hold_out(train, self.holdout, self.seed, where)
-        return join_parts(train, test, where, self.classes or len(self.class_names or ()) or None)
+        return join_parts(train, test, where, self._count(self.classes))
 
 
 def _pair(arrays: dict[str, Array], keys: tuple[str, str], where: str, task: Task) -> Labelled:

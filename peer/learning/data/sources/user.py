@@ -71,12 +71,12 @@ class UserSource(Source):
         ]
         parts[0] = replace(parts[0], groups=groups)
         train, *held, test = parts if parts[1:] else hold_out(parts[0], self.holdout, self.seed, self.name)
-        count = self.classes or len(self.class_names or ()) or None
-        return replace(join_parts(train, test, self.name, count, *held), names=Names(columns[0]))
+        made = join_parts(train, test, self.name, self._count(self.classes), *held)
+        return replace(made, names=Names(columns[0]))
 
     def _one_by_one(self, given: list[TorchDataset], task: Task) -> Dataset:
         """The data set, of which nothing is read but classes, and a few targets of a task without."""
-        if task.outputs_by_largest and not task.has_classes and not (self.classes or self.class_names):
+        if task.outputs_by_largest and not task.has_classes and self._count(self.classes) is None:
             raise InputError(
                 f"{self.name} returned a torch data set, whose targets are not all read to count the classes; say how "
                 f"many there are, such as `data: {{name: {self.name}, classes: 3}}`"
@@ -88,7 +88,7 @@ class UserSource(Source):
             parts[0] = replace(parts[0], groups=_groups(groups, len(parts[0].targets), self.name))
         train, *between, test = parts if parts[1:] else hold_out(parts[0], self.holdout, self.seed, self.name)
         held = (between[0].inputs, between[0].targets) if between else None
-        count = task.outputs(found, self.classes or len(self.class_names or ()) or None, self.name)
+        count = task.outputs(found, self._count(self.classes), self.name)
         tested = (test.inputs, test.targets)
         return Dataset(train.inputs, train.targets, *tested, count, task=task, held=held, groups=train.groups)
 
