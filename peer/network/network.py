@@ -274,6 +274,14 @@ class Network:
         """Announce that rounds up to `durable` are on this peer's disk (rule R3)."""
         self.durability.announce(durable)
 
+    async def let_arrive(self) -> None:
+        """Wait until the neighbours have what was written for them, are gone, or have had as long as for a farewell."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._state.timeouts.farewell_timeout):
+                while any(link.neighbour.signs.alive and not link.has_arrived for link in self.links.values()):
+                    self._state.deliveries.news.clear()
+                    await self._state.deliveries.news.wait()
+
     async def close_gracefully(self) -> None:
         """Tell the neighbours the last news, and wait until they have ended their heartbeat streams (R8)."""
         with suppress(TimeoutError):

@@ -411,6 +411,7 @@ class NeighbourHeartbeats:
         if not self.streams:
             if neighbour := self._neighbour:
                 neighbour.signs.alive = False
+                self._state.deliveries.news.set()
             self.set_state("down", reason)
 
     def set_state(self, state: LinkState, reason: str) -> None:

@@ -129,10 +129,15 @@ class Outbox:
         """The position of the first frame still held."""
         return self._first
 
+    @property
+    def end(self) -> int:
+        """The position of the next frame that will be written."""
+        return self._first + len(self._frames)
+
     async def frame(self, position: int) -> tuple[int, KeptFrame]:
         """Return the first frame held from `position` on, with its position; wait for one to be written."""
         # A frame just written may be released before the waiting task wakes up.
-        while (position := max(position, self._first)) >= self._first + len(self._frames):
+        while (position := max(position, self._first)) >= self.end:
             self._grown.clear()
             await self._grown.wait()
         return position, self._frames[position - self._first]
@@ -209,6 +214,13 @@ class OutgoingLink(DialledStream):
         self._welcomed = welcomed
         self._damaged = 0
         """How often in a row the neighbour has said that a frame arrived damaged."""
+        self._passed = 0
+        """The position up to which frames were passed to the stream."""
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether the neighbour says that it has all that was written for it."""
+        return self._passed >= self.outbox.end and self._state.deliveries.has_arrived(self.neighbour.id)
 
     async def serve_reverse(self, pipe: Pipe, enters: Callable[[], Awaitable[None]]) -> None:
         """Send on a stream that the neighbour has opened, to its end.
@@ -281,6 +293,7 @@ class OutgoingLink(DialledStream):
         after = self.outbox.start
         clock = asyncio.get_running_loop().time
         while True:
+            self._passed = after
             position, frame = await self.outbox.frame(after)
             after = position + 1
             round, step = frame.key.round, frame.key.step

@@ -204,13 +204,18 @@ class DeliveryTracker:
         self._waiting: set[str] = set()
         self._progress: dict[str, tuple[int, float]] = {}
         """How many frames each neighbour had received, and since when it has received no more."""
+        self._told: dict[str, int] = {}
+        """How many frames each neighbour has said it has received."""
+        self.news = asyncio.Event()
+        """Set when a neighbour has said so, or is gone."""
 
     def on_open(self, to: str) -> None:
-        self._sent[to] = 0
+        self._sent[to] = self._told[to] = 0
 
     def forget(self, to: str) -> None:
         """Forget a neighbour, as there will be no other stream to it."""
         self._sent.pop(to, None)
+        self._told.pop(to, None)
 
     def on_sent(self, to: str) -> None:
         self._sent[to] += 1
@@ -232,8 +237,15 @@ class DeliveryTracker:
         """The count for heartbeats; None while this peer makes the sender wait, and reads nothing on purpose."""
         return None if sender in self._waiting else self._taken.get(sender)
 
+    def has_arrived(self, to: str) -> bool:
+        """Return whether a neighbour says that it has all that was sent to it."""
+        return self._told.get(to, 0) >= self._sent[to]
+
     def is_stalled(self, to: str, taken: int | None, now: float) -> bool:
         """Return whether frames have been on their way to a neighbour for too long. taken: how many it says it has."""
+        if taken is not None:
+            self._told[to] = taken
+            self.news.set()
         if taken is None or taken >= self._sent.get(to, 0):
             self._progress.pop(to, None)
             return False

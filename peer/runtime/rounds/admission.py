@@ -151,6 +151,7 @@ async def settle_columns(participant: "Participant") -> None:
         try:
             settled = imputation_of(await found(IMPUTED, typical_values, samples, names), names)
         except InputError as error:
+            await participant.network.let_arrive()  # the others find this out from what this peer has sent
             shares, _ = (await learner.compute(typical_values, samples, names)).chunk(2)
             if bool((shares > 0).all()):  # then nothing is wrong here, and a start later on may well succeed
                 raise FailedError(

@@ -1,7 +1,8 @@
 """Tensors that do not arrive, though signs of life do, are told of: once, and once when they arrive again."""
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import torch
 
@@ -14,7 +15,7 @@ from peer.network.transport.memory import MemoryNetwork, MemoryPipe, MemoryTrans
 from peer.network.wire.frames import Call
 from peer.network.wire.manifest import Manifest, PayloadSpec
 from peer.network.wire.messages import Resources
-from peer.telemetry.events import Event, LinkChanged
+from peer.telemetry.events import Event, LinkChanged, Report
 
 MANIFEST = Manifest((PayloadSpec("v", 8, 0, 0, 9),))
 IDS = ("a", "b")
@@ -51,6 +52,24 @@ class Dammed(MemoryTransport):
         pipe.send = send  # type: ignore[method-assign]
 
 
+@asynccontextmanager
+async def living(transport: MemoryTransport, id: str, report: Report = lambda _: None) -> AsyncIterator[Network]:
+    """A peer in round 1 with edges to and from the other one."""
+    other = "b" if id == "a" else "a"
+    timeouts = Timeouts(heartbeat_interval=0.02, delivery_timeout=0.2)
+    state = NetworkState(Identity(id, {}, MANIFEST.digest), {one: one for one in IDS}, transport, timeouts)
+    network = Network(state, MANIFEST, NetworkCallbacks(report, lambda: ("training", 1), Resources))
+    await network.listen()
+    async with network.running():
+        network.set_edges(0, [other], [other])
+        network.begin_round(1)
+        yield network
+
+
+def send(network: Network, step: int) -> None:
+    network.open_message(["b"], Call(1, step, "exchange", "v"), 32).write_all(torch.ones(8))
+
+
 async def test_what_is_sent_and_does_not_arrive_is_told() -> None:
     memory, said = MemoryNetwork(), asyncio.Queue[LinkChanged]()
     dammed = Dammed(memory, "a")
@@ -59,28 +78,35 @@ async def test_what_is_sent_and_does_not_arrive_is_told() -> None:
         if isinstance(event, LinkChanged):
             said.put_nowait(event)
 
-    async with asyncio.timeout(20), AsyncExitStack() as running:
-        made = {}
-        for id in IDS:
-            transport = dammed if id == "a" else memory.transport(id)
-            timeouts = Timeouts(heartbeat_interval=0.02, delivery_timeout=0.2)
-            state = NetworkState(Identity(id, {}, MANIFEST.digest), {one: one for one in IDS}, transport, timeouts)
-            callbacks = NetworkCallbacks(report if id == "a" else lambda _: None, lambda: ("training", 1), Resources)
-            made[id] = network = Network(state, MANIFEST, callbacks)
-            await network.listen()
-            await running.enter_async_context(network.running())
-            network.set_edges(0, [other for other in IDS if other != id], [other for other in IDS if other != id])
-            network.begin_round(1)
+    async with asyncio.timeout(20), living(dammed, "a", report) as a, living(memory.transport("b"), "b") as b:
         assert (await said.get()).state == "up"
         for step in range(3):
-            made["a"].open_message(["b"], Call(1, step, "exchange", "v"), 32).write_all(torch.ones(8))
+            send(a, step)
         suspected = await said.get()
         assert (suspected.state, suspected.neighbour) == ("suspected", "b")
         assert suspected.reason == "it gives signs of life, but what is sent to it does not arrive"
+        arrival = asyncio.create_task(a.let_arrive())
+        assert not (await asyncio.wait({arrival}, timeout=0.1))[0]
         dammed.open.set()
-        made["a"].open_message(["b"], Call(1, 3, "exchange", "v"), 32).write_all(torch.ones(8))
+        send(a, 3)
+        await arrival
+        assert len(b.inbox("a").messages) == 4
         assert (await said.get()).state == "up"
         assert said.empty()
+
+
+async def test_what_was_sent_to_a_peer_that_is_gone_is_not_awaited() -> None:
+    memory, said = MemoryNetwork(), asyncio.Queue[Event]()
+    async with asyncio.timeout(20), living(Dammed(memory, "a"), "a", said.put_nowait) as a:
+        async with living(memory.transport("b"), "b"):
+            while (await said.get()).name != "link":
+                pass
+            send(a, 0)
+            arrival = asyncio.create_task(a.let_arrive())
+            assert not (await asyncio.wait({arrival}, timeout=0.1))[0]
+        began = asyncio.get_running_loop().time()
+        await arrival
+        assert asyncio.get_running_loop().time() - began < Timeouts.farewell_timeout
 
 
 def test_who_makes_the_sender_wait_is_well() -> None:
