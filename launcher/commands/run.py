@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from launcher.certificates import Credentials
 from launcher.dashboard.server import Address, Dashboard, opened
 from launcher.engines.base import Engine, Run, engine
 from launcher.monitor.federation import Federation
@@ -131,7 +132,8 @@ async def launch(
     from launcher.dashboard.feed import Feed, final_document  # or every start would wait for it
 
     output.say(f"dashboard: {dashboard.url}")
-    async with dashboard.showing(Feed(run.spec, federation), output.say) as feed:
+    made = Feed(run.spec, federation, Credentials(run.certs, None).any(), run.files)
+    async with dashboard.showing(made, output.say) as feed:
         federation.forget_past()
         ended = finish(await supervise(engine, run, federation, output.console), run, directory, output)
         document = final_document(run.spec, run.files, ended.summary) if feed.is_watched else None

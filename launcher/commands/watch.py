@@ -148,7 +148,7 @@ def watch(spec: Spec, chain: AskingBundle, output: Output, dashboard: Dashboard 
     unasked = [member.id for member in spec.ring if not member.address]
     federation = PolledFederation(spec.ids, spec.rounds, Headline.from_spec(spec), unasked)
     watching = _watch(federation, spec, chain, output.console)
-    code = asyncio.run(_beside(dashboard, spec, federation, output, watching) if dashboard else watching)
+    code = asyncio.run(_beside(dashboard, spec, chain, federation, output, watching) if dashboard else watching)
     if code is not None:
         output.say("The peers keep running.")
         return code
@@ -165,6 +165,7 @@ def watch(spec: Spec, chain: AskingBundle, output: Output, dashboard: Dashboard 
 async def _beside(
     dashboard: Dashboard,
     spec: Spec,
+    chain: AskingBundle,
     federation: PolledFederation,
     output: Output,
     watching: Coroutine[None, None, int | None],
@@ -173,7 +174,7 @@ async def _beside(
     from launcher.dashboard.feed import Feed  # or every `watch` would wait for it
 
     output.say(f"dashboard: {dashboard.url}")
-    async with dashboard.showing(Feed(spec, federation), output.say) as feed:
+    async with dashboard.showing(Feed(spec, federation, chain), output.say) as feed:
         code = await watching
         feed.end("All peers have finished, or none answers any more." if code is None else "No longer watched.")
     return code

@@ -10,12 +10,13 @@ A feed holds the newest state alone, and no queue: a slow browser misses what wa
 import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
+from launcher.certificates import AskingBundle
 from launcher.history import PeerHistory
-from launcher.monitor.federation import ENDED, OUTSIDE, FederationView
+from launcher.monitor.federation import ENDED, OUTSIDE, FederationView, last_lines
 from launcher.page.build import document_of
 from launcher.page.charts import titled
 from launcher.page.document import PrivacyWords, ReportDocument, Row, as_text
@@ -24,9 +25,10 @@ from launcher.page.ring import neighbours
 from launcher.page.run_data import RunData
 from launcher.reports.summary_json import Summary
 from launcher.run_files import RunFiles
-from launcher.table import named
+from launcher.table import named, quantity
 from launcher.views import Views
 from peer.errors import FailedError, InputError
+from peer.network.operator_client import StatusAnswer, StatusClient
 from peer.spec.federation import Spec
 from peer.text import duration, number, plural, printable
 
@@ -68,12 +70,14 @@ def status_icon(federation: FederationView, id: str, doubters: Sequence[str]) ->
 @dataclass(frozen=True)
 class LiveSnapshot:
     """peers: by id what each does. order: as they sit on the ring. broken: neighbours of whom one does not hear the
-    other. said: how far all are. title: the same in a word, with who is in trouble. recent: what happened last."""
+    other. said: how far all are. rounds: completed by all, and of how many. title: the same in a word, with who is in
+    trouble. recent: what happened last."""
 
     peers: dict[str, Row] = field(default_factory=dict)
     order: tuple[str, ...] = ()
     broken: tuple[tuple[str, str], ...] = ()
     said: str = ""
+    rounds: tuple[int, int] = (0, 1)
     title: str = ""
     recent: tuple[str, ...] = ()
 
@@ -85,8 +89,9 @@ class LiveSnapshot:
         pairs = neighbours(order)
         broken = [pair for pair in pairs if pair[0] in doubters[pair[1]] or pair[1] in doubters[pair[0]]]
         troubled = [f"{row['sign']} {id}" for id, row in rows.items() if row["tone"] == "bad"]
-        title = " · ".join([f"{federation.round}/{federation.rounds}", *([named(troubled, 2)] if troubled else [])])
-        return cls(rows, order, tuple(broken), _status_line(federation, now), title, tuple(federation.recent))
+        rounds = (federation.round, federation.rounds)
+        title = " · ".join([f"{rounds[0]}/{rounds[1]}", *([named(troubled, 2)] if troubled else [])])
+        return cls(rows, order, tuple(broken), _status_line(federation, now), rounds, title, tuple(federation.recent))
 
     def since(self, before: "LiveSnapshot") -> Row:
         """What is different, as JSON; empty where nothing is."""
@@ -95,7 +100,7 @@ class LiveSnapshot:
             news["peers"] = changed
         if (self.order, self.broken) != (before.order, before.broken):
             news |= {"order": self.order, "pairs": neighbours(self.order), "broken": self.broken}
-        lines = ("said", "title", "recent")
+        lines = ("said", "rounds", "title", "recent")
         return news | {key: getattr(self, key) for key in lines if getattr(self, key) != getattr(before, key)}
 
 
@@ -154,6 +159,20 @@ def final_document(spec: Spec, files: RunFiles, summary: Summary | None) -> Repo
         return None  # `write_report` says why
 
 
+LOG_LINES = 12
+
+
+def machine_words(answer: StatusAnswer) -> str:
+    """What a peer says of its machine; why it says nothing."""
+    if isinstance(answer, str):
+        return printable(answer)
+    has = answer.resources
+    gpu = f", {has['gpu']}: {quantity(has['free_gpu_memory_bytes'])} of {quantity(has['gpu_memory_bytes'])} free"
+    cpu = f"{has['free_cpus']:.1f} of {plural(has['cpus'], 'core')} free (load {has['load']:.1f})"
+    memory = f"memory: {quantity(has['free_memory_bytes'])} of {quantity(has['memory_bytes'])} free"
+    return printable(f"CPU: {cpu}, {memory}{gpu if has['gpu'] else ''}")
+
+
 POLL_SECONDS = 0.5
 """Seconds between two looks at what the peers do."""
 REDRAW_SECONDS = 2.0
@@ -165,12 +184,15 @@ SHARE = 20
 class Feed:
     """The newest state alone, and no queue: a slow browser misses what was in between, and delays no other.
 
+    chain: certificates with which peers are asked about their machines, if there are any. files: those of the run, if
+    its logs are on this machine.
     drawings: how many documents there were. written: the newest while a browser watched, with its figures, as JSON.
     following: set when anything is new, and then another.
     """
 
-    def __init__(self, spec: Spec, federation: FederationView):
+    def __init__(self, spec: Spec, federation: FederationView, chain: AskingBundle, files: RunFiles | None = None):
         self.spec, self.federation = spec, federation
+        self._chain, self._files = chain, files
         self.now, self.drawings, self.ended = LiveSnapshot(), 0, ""
         self.written = ""
         self.following = asyncio.Event()
@@ -209,6 +231,13 @@ class Feed:
             self._due = clock + max(REDRAW_SECONDS, SHARE * (time.monotonic() - begun))
             self.now = self._now(time.time())
             self._tell()
+
+    async def of_peer(self, id: str) -> Row:
+        """What is told of one peer to those who ask: its machine, in words, and the last lines of its log."""
+        async with aclosing(StatusClient(self.spec.name, self.spec.addresses, self._chain)) as client:
+            answers = await client.ask_all([id])
+        log = last_lines(self._files.log(id), LOG_LINES) if self._files else []
+        return {"machine": machine_words(answers[id]), "log": log or ["No log of this peer is on this machine."]}
 
     @contextmanager
     def watched(self) -> Iterator[None]:

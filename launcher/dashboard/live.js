@@ -1,7 +1,7 @@
 "use strict";
 // Keeps the page as the launcher says that things are (launcher/dashboard/site.py); page.js draws all but the ring.
 
-const MOST_NAMES = 24;
+const MOST_NAMES = 24, MOST_WORDS = 16;
 const SILENCE = 30000; // milliseconds: the launcher says something every 10 s
 const peers = new Map();
 let order = [];
@@ -48,34 +48,67 @@ function arrange(news) {
   const seats = order.map((id) => {
     const [x, y] = place(id, far), [nameX, nameY] = place(id, far + size + 12);
     const side = Math.abs(nameX - 320) < 20 ? "middle" : nameX > 320 ? "start" : "end";
-    const seat = shape("g", { "data-peer": id });
+    const seat = shape("g", { "data-peer": id, tabindex: 0, role: "button" });
+    seat.onclick = () => ask(id);
+    seat.onkeydown = ({ key }) => key === "Enter" && ask(id);
     seat.append(shape("title", {}), shape("circle", { cx: x, cy: y, r: size }));
     if (size >= 8) seat.append(shape("text", { x, y, class: "sign", "font-size": size }));
     if (order.length <= MOST_NAMES) {
       const shift = nameY < 60 ? -14 : nameY > 390 ? 6 : 0; // above and below the ring, not on it
       seat.append(shape("text", { x: nameX, y: nameY + shift, "text-anchor": side }, id));
-      seat.append(shape("text", { x: nameX, y: nameY + shift + 15, "text-anchor": side, class: "words" }));
+      const words = { x: nameX, y: nameY + shift + 15, "text-anchor": side, class: "words" };
+      if (order.length <= MOST_WORDS) seat.append(shape("text", words));
     }
     return seat;
   });
   document.getElementById("circle").replaceChildren(...lines, ...seats);
+  document.getElementById("now").classList.toggle("many", order.length > MOST_WORDS);
   const rows = order.map((id) => {
     const row = make("tr");
     row.dataset.peer = id;
+    row.onclick = () => ask(id);
     row.append(Object.assign(make("th", id, "text"), { scope: "row" }), make("td", null, "text"), make("td"), make("td"), make("td"));
     row.children[1].append(make("span", "", "sign"), make("span", "", "words"));
     return row;
   });
   document.getElementById("doing").replaceChildren(...rows);
   order.forEach((id) => peers.has(id) && seat(peers.get(id)));
+  choose(chosen);
 }
+
+// A peer that was chosen is shown closer, for as long as the launcher answers; the same once more chooses none.
+const ask = (id) => choose(id === chosen ? "" : id);
+const mark = choose;
+choose = (id) => {
+  mark(id);
+  closer();
+};
+
+async function closer() {
+  const id = chosen, place = document.getElementById("closer"), [name, machine, log] = place.children;
+  place.hidden = !id;
+  if (!id) return;
+  name.textContent = `${id}: ${peers.get(id)?.words ?? ""}`;
+  const answer = await fetch(`peers/${encodeURIComponent(id)}`, { headers: pass() }).catch(() => null);
+  if (!answer?.ok || id !== chosen) return;
+  const told = await answer.json();
+  machine.textContent = told.machine;
+  log.textContent = told.log.join("\n");
+}
+setInterval(() => watchman && closer(), 2000);
+
+document.getElementById("wall").onclick = ({ target }) => {
+  const on = document.body.classList.toggle("wall");
+  target.ariaPressed = on;
+  (on ? document.documentElement.requestFullscreen() : document.exitFullscreen()).catch(() => {});
+  dispatchEvent(new Event("resize")); // charts are as wide as their places
+};
 
 const brief = (words) => (words.length > 24 ? `${words.slice(0, 23)}…` : words);
 
 function seat(one) {
   const [place, row] = document.querySelectorAll(`[data-peer="${CSS.escape(one.peer)}"]`);
-  place.setAttribute("class", one.tone);
-  row.className = one.tone;
+  for (const each of [place, row]) each.setAttribute("class", one.peer === chosen ? `${one.tone} chosen` : one.tone);
   place.querySelector("title").textContent = `${one.peer} ${one.words}, round ${one.round}`;
   const put = (found, text) => found && (found.textContent = text);
   for (const each of [place, row]) put(each.querySelector(".sign"), one.sign);
@@ -91,6 +124,7 @@ function hear(news) {
   if (news.said) document.getElementById("said").textContent = news.said;
   if (news.recent) document.getElementById("recent").replaceChildren(...news.recent.map((line) => make("li", line)));
   if (news.title) entitle(news.title);
+  if (news.rounds) Object.assign(document.getElementById("progress"), { max: news.rounds[1], value: news.rounds[0] });
 }
 
 // What a tab among many shows: rounds, and in red who is in trouble.
@@ -131,13 +165,14 @@ function end(said, kind) {
   tell(said, kind);
 }
 
+const pass = () => ({ Authorization: `Bearer ${sessionStorage.getItem(KEPT) ?? ""}` });
+
 // Read by hand: an EventSource sends no headers, and what stands in an address is written into logs.
 async function connect() {
   source?.abort();
   const { signal } = (source = new AbortController());
-  const headers = { Authorization: `Bearer ${sessionStorage.getItem(KEPT) ?? ""}` };
   const lost = () => null; // the network, or `abort`
-  const answer = await fetch("events", { headers, signal }).catch(lost);
+  const answer = await fetch("events", { headers: pass(), signal }).catch(lost);
   if (answer?.status === 403 || answer?.status === 421) {
     end("Access denied: open the full address that the launcher printed last, token included.", "lost");
     return;

@@ -5,6 +5,8 @@ Answered is any request that calls the page by a name that it has; of the run it
 A browser gets server-sent events: all of it first, then what has changed since it was told last.
 
 document: {document, figures}, the page anew     now: what peers do, as `since` says     ended: {said}     beat: {}
+
+For a peer that somebody has chosen it asks at /peers/ID: {machine, log}.
 """
 
 import asyncio
@@ -16,7 +18,7 @@ from importlib.resources import files
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -105,8 +107,15 @@ def site(feed: Feed, library: str, token: str, names: Collection[str]) -> Starle
         request.scope["state"][WATCHES] = True
         return StreamingResponse(events(feed), media_type="text/event-stream", headers=HEADERS)
 
+    async def one(request: Request) -> Response:
+        id = request.path_params["id"]
+        known = id in feed.spec.ids
+        return JSONResponse(await feed.of_peer(id) if known else None, 200 if known else 404, HEADERS)
+
     entrance = Middleware(AccessControl, token=token, names=names)
-    return Starlette(routes=[Route("/", show), Route("/events", stream)], middleware=[entrance])
+    return Starlette(
+        routes=[Route("/", show), Route("/events", stream), Route("/peers/{id}", one)], middleware=[entrance]
+    )
 
 
 def live() -> Addition:

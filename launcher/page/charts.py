@@ -70,6 +70,15 @@ def rounds_axis() -> Chart:
     return quantitative("round", "round", axis={"format": "d", "tickMinStep": 1, "grid": False}, scale={"nice": False})
 
 
+ZOOM: Chart = {
+    "name": "zoom",
+    "select": {"type": "interval", "encodings": ["x"], "zoom": "wheel![event.shiftKey]"},
+    "bind": "scales",
+}
+"""The wheel alone scrolls the page."""
+ZOOM_HINT = "Shift and the wheel zoom, dragging moves, a double click shows all."
+
+
 def tip(field: str, title: str, form: str | None = None) -> Chart:
     """One line of what is shown at a point."""
     shown = {"field": field, "title": title, "type": "quantitative" if form else "nominal"}
@@ -131,7 +140,7 @@ def look(paper: Literal["light", "any"]) -> dict[str, Any]:
         "legend": {"labelColor": ink, "titleColor": muted, "labelFontSize": 12, "orient": "top", "title": None},
         "header": {"labelColor": ink, "titleColor": ink},
         "title": {"color": ink},
-        "line": {"strokeWidth": 2.5},
+        "mark": {"aria": False},  # a chart describes itself, and its numbers are in a table beside it
         "range": {"category": [first, *others], "heatmap": HEAT},
         "style": {
             "mean": {"color": first, "strokeWidth": 2.5},

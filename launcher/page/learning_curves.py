@@ -10,7 +10,18 @@ import numpy as np
 
 from launcher.headline import Headline, mean
 from launcher.history import ACTIVITIES
-from launcher.page.charts import MAX_NAMED_PEERS, Chart, ReportFigure, nominal, quantitative, rounds_axis, tip, titled
+from launcher.page.charts import (
+    MAX_NAMED_PEERS,
+    ZOOM,
+    ZOOM_HINT,
+    Chart,
+    ReportFigure,
+    nominal,
+    quantitative,
+    rounds_axis,
+    tip,
+    titled,
+)
 from launcher.page.document import ReportDocument, Row
 from launcher.page.run_data import RunData
 from launcher.reports.summary import TESTS, evaluated_rounds
@@ -72,18 +83,27 @@ def peer_round_rows(data: RunData) -> Iterator[Row]:
             }
 
 
+CHOSEN = "datum.peer === chosen"
+"""Whether a row is of the peer that somebody has clicked on, as an expression of Vega's."""
+
+
 def accuracy_figure(document: ReportDocument) -> ReportFigure:
     run = document.runs[0]
     upright = quantitative("mean", run.figure, scale={"zero": False})
-    thin = {"type": "line", "style": "each", "strokeWidth": 1 if run.peers <= MAX_NAMED_PEERS else 0.5}
+    thin = 1 if run.peers <= MAX_NAMED_PEERS else 0.5
+    worst = "min" if run.better == "up" else "max"
+    faint = max(0.15, min(0.7, 6 / run.peers))
     known = [tip("round", "round"), *(tip(name, name, ".4f") for name in ("mean", "worst", "best"))]
     layers: list[Chart] = [
         {
             "data": {"name": "peer_rounds"},
-            "mark": thin | {"opacity": max(0.15, min(0.7, 6 / run.peers))},
+            "params": [ZOOM],
+            "mark": {"type": "line", "style": "each"},
             "transform": [{"filter": "isValid(datum.value)"}],
             "encoding": {
                 "y": quantitative("value", None),
+                "opacity": {"value": faint, "condition": {"test": CHOSEN, "value": 1}},
+                "strokeWidth": {"value": thin, "condition": {"test": CHOSEN, "value": 3}},
                 "detail": [{"field": "peer", "type": "nominal"}, {"field": "stretch", "type": "nominal"}],
                 "tooltip": [tip("peer", "peer"), tip("round", "round"), tip("value", run.figure, ".4f")],
             },
@@ -98,13 +118,32 @@ def accuracy_figure(document: ReportDocument) -> ReportFigure:
             "mark": {"type": "point", "style": "mean", "filled": True, "size": 40},
             "encoding": {"y": quantitative("mean", None), "tooltip": known},
         },
+        {
+            "data": {"name": "peer_rounds"},
+            "transform": [
+                {"filter": "isValid(datum.value)"},
+                {"joinaggregate": [{"op": "max", "field": "round", "as": "last"}], "groupby": ["peer"]},
+                {"filter": "datum.round === datum.last"},
+                {"joinaggregate": [{"op": worst, "field": "value", "as": "worst"}]},
+                {"filter": "datum.value === datum.worst"},
+            ],
+            "mark": {"type": "text", "style": "name", "align": "right", "baseline": "top", "dx": -4, "dy": 4},
+            "encoding": {"y": quantitative("value", None), "text": {"field": "peer"}},
+        },
     ]
     return ReportFigure(
         "accuracy",
         titled(f"{run.figure} per round"),
-        "Thick: the mean of all peers. Shaded: the middle half of them. Dashed: the worst. Thin: each peer.",
+        "Thick: the mean of all peers. Shaded: the middle half of them. Dashed: the worst, which is named. Thin: each "
+        f"peer; a click marks one. {ZOOM_HINT}",
         ("rounds", "peer_rounds"),
-        {"data": {"name": "rounds"}, "height": 300, "encoding": {"x": rounds_axis()}, "layer": layers},
+        {
+            "params": [{"name": "chosen", "value": ""}],
+            "data": {"name": "rounds"},
+            "height": 300,
+            "encoding": {"x": rounds_axis()},
+            "layer": layers,
+        },
         wide=True,
     )
 
@@ -184,6 +223,7 @@ def _compared_curves(document: ReportDocument, field: str, words: str) -> Report
     chart: Chart = {
         "data": {"name": "rounds"},
         "height": 320 if field == "mean" else 220,
+        "params": [ZOOM],
         "transform": [{"filter": f"isValid(datum.{field})"}],
         "mark": {"type": "line", "point": {"size": 30}},
         "encoding": {
@@ -194,7 +234,7 @@ def _compared_curves(document: ReportDocument, field: str, words: str) -> Report
             "tooltip": [tip("run", "run"), tip("round", "round"), tip(field, words, ".4f")],
         },
     }
-    caption = f"A line a run; a colour a {by}."
+    caption = f"A line a run; a colour a {by}. {ZOOM_HINT}"
     return ReportFigure(
         f"compared-{field}", titled(words), caption, ("rounds",), chart, wide=field in ("mean", "test_loss")
     )

@@ -114,7 +114,7 @@ function tables(doc) {
     [run.figure, (row) => fixed(row.value, 4)], ["sent", (row) => bytes(row.bytes_sent)], ["train", (row) => fixed(row.train_seconds, 1, " s")],
     ["communicate", (row) => fixed(row.communicate_seconds, 1, " s")], ["starts", (row) => row.starts]], doc.tables.peers);
   fill("peers", ...(one ? [peers] : []));
-  fill("made", grid("What was run", [["", (name) => name, true],
+  fill("made", grid("What was run", [["what", (name) => name, true],
     ...doc.runs.map((each) => [each.label, (name) => [each.made[name], "long"], true])], Object.keys(run.made)),
     ...doc.runs.filter((each) => each.settings).map((each) => fold(`All settings of ${each.label}, as its federation.yaml`, make("pre", each.settings))));
   fill("runs", ...(one ? [] : [compare(doc)]));
@@ -166,21 +166,72 @@ async function charts(doc) {
     // Warnings are of empty tables, which are no fault (logLevel 1: errors alone).
     const options = { actions: false, ast: true, renderer: "svg", logLevel: 1, config: look };
     const { view } = await vegaEmbed(place, chart, options);
+    view.addEventListener("click", (_, item) => item?.datum?.peer && choose(item.datum.peer));
     tabulate(place, view);
     views.set(one.name, { view, made, place });
   }
+  if (chosen) choose(chosen);
   document.body.dataset.drawn = "true";
 }
 
 function tabulate(place, view) {
   const numbered = place.nextSibling;
-  numbered.replaceChildren(numbered.firstChild, ...numbers(view));
+  numbered.replaceChildren(...[...numbered.children].slice(0, 2), ...numbers(view));
+}
+
+// The peer on which somebody has clicked, in a chart or a list; "" for none.
+let chosen = "";
+function choose(peer) {
+  chosen = peer;
+  views.get("accuracy")?.view.signal("chosen", peer).runAsync();
+  document.querySelectorAll("[data-peer]").forEach((one) => one.classList.toggle("chosen", one.dataset.peer === peer));
+}
+
+function save(name, href) {
+  Object.assign(make("a"), { download: name, href }).click();
+}
+
+// A text that a spreadsheet would run as a formula is made plain.
+function cell(value) {
+  const text = typeof value === "string" ? value.replace(/^[=+\-@\t\r]/, "'$&") : `${value ?? ""}`;
+  return `"${text.replaceAll('"', '""')}"`;
+}
+
+function csv(rows) {
+  const names = [...new Set(rows.flatMap(Object.keys))];
+  return [names.map(cell), ...rows.map((row) => names.map((name) => cell(row[name])))].map((line) => line.join()).join("\r\n");
+}
+
+// On white paper, where programs that know no `light-dark` open it.
+async function svg(view) {
+  const drawn = (await view.toSVG()).replace(/light-dark\(([^,]+), [^)]+\)/g, "$1");
+  return `data:image/svg+xml,${encodeURIComponent(drawn.replace(">", "><rect width='100%' height='100%' fill='#fff'/>"))}`;
+}
+
+async function png(view) {
+  const image = Object.assign(new Image(), { src: await svg(view) });
+  await image.decode();
+  const canvas = Object.assign(make("canvas"), { width: 2 * image.width, height: 2 * image.height });
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  return canvas.toDataURL();
+}
+
+function downloads(one) {
+  const offer = { PNG: png, SVG: svg, CSV: async () => `data:text/csv;charset=utf-8,${encodeURIComponent(csv(shown.tables[one.tables[0]]))}` };
+  const line = make("p", null, "downloads");
+  for (const [kind, made] of Object.entries(offer)) {
+    const button = make("button", kind);
+    button.ariaLabel = `${one.title} as ${kind}`;
+    button.onclick = async () => save(`${one.name}.${kind.toLowerCase()}`, await made(views.get(one.name).view));
+    line.append(button);
+  }
+  return line;
 }
 
 function frame(one) {
   const known = document.getElementById(one.name);
   const made = known ?? make("figure");
-  if (!known) made.append(make("h2"), make("figcaption"), make("div", null, "chart"), fold(`${one.title}: numbers`));
+  if (!known) made.append(make("h2"), make("figcaption"), make("div", null, "chart"), fold(`${one.title}: numbers, files`, downloads(one)));
   made.id = one.name;
   made.className = one.wide ? "wide" : "";
   made.querySelector("h2").textContent = one.title;

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="Playwright is missing: pip install -c constraints.txt 'dfl[browser]'"
+)
+axe = pytest.importorskip(
+    "axe_playwright_python.sync_playwright", reason="axe is missing: pip install -c constraints.txt 'dfl[browser]'"
 )
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 if not CHROMIUM:
@@ -26,3 +29,9 @@ def chromium() -> Iterator["Browser"]:
         browser = engine.chromium.launch(executable_path=CHROMIUM, args=QUIET)
         yield browser
         browser.close()
+
+
+def barriers(page: "Page") -> list[str]:
+    """What axe finds in a page that keeps people out who see little, or use a keyboard or a screen reader."""
+    found = axe.Axe().run(page).response["violations"]
+    return [f"{one['help']}: {node['html'][:200]}" for one in found for node in one["nodes"]]

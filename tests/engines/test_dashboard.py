@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from headless import chromium
+from headless import barriers, chromium
 from held import held
 from real_peers import Build, until
 
@@ -103,6 +103,37 @@ def shows(page: "Page", what: str, looks: Callable[[], bool]) -> None:
     until(look, PATIENCE, f"the page shows {what}")
 
 
+def chooses_a_peer(page: "Page") -> None:
+    """By a click on the ring, and by keys; it is marked in the ring, the list and the curve, and its log is shown."""
+    page.locator('#circle g[data-peer="peer2"] circle').click()
+    shows(page, "its log", lambda: "round 1 done" in page.locator("#closer pre").inner_text())
+    assert "memory: " in page.locator("#closer p").inner_text()
+    assert page.locator(".chosen").count() == 2
+    assert page.locator("#doing .chosen").get_attribute("data-peer") == "peer2"
+    assert page.evaluate("views.get('accuracy').view.signal('chosen')") == "peer2"
+    page.locator('#circle g[data-peer="peer0"]').focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#closer h2").inner_text().startswith("peer0: ")
+    page.locator('#doing tr[data-peer="peer0"]').click()
+    assert page.locator(".chosen").count() == 0
+    assert not page.locator("#closer").is_visible()
+
+
+def fills_a_wall(page: "Page") -> None:
+    """The ring, the curve, the tiles and how far all are, and nothing else; nothing beyond the screen."""
+    page.set_viewport_size({"width": 1920, "height": 1080})
+    page.locator("#wall").click()
+    shows(page, "the wall", lambda: page.locator("#peers").is_hidden())
+    for part in ("#circle", "#accuracy svg", "#cards", "#progress", "#said"):
+        box = page.locator(part).bounding_box()
+        assert box is not None, part
+        assert box["x"] >= 0 <= box["y"], part
+        assert (box["x"] + box["width"], box["y"] + box["height"]) <= (1920, 1080), part
+    assert page.locator("figure:visible").count() == 1
+    page.locator("#wall").click()
+    shows(page, "all again", lambda: page.locator("#peers").is_visible())
+
+
 def listener(launcher: subprocess.Popen[bytes], port: int) -> psutil.Process:
     """The peer of that launcher that listens there."""
     for one in psutil.Process(launcher.pid).children(recursive=True):
@@ -125,6 +156,9 @@ def test_a_peer_is_killed_and_comes_back(
     shows(page, "a round", lambda: int(page.evaluate("document.body.dataset.round ?? 0")) >= 2)
     assert page.locator("#circle g").count() == page.locator("#doing tr").count() == 4
     assert page.locator("#circle line").count() == 4
+    assert barriers(page) == []
+    chooses_a_peer(page)
+    fills_a_wall(page)
     assert page.locator("#privacy").inner_text().count("Privacy is checked at the end of the run") == 1
     listener(launcher, places[1]).send_signal(signal.SIGKILL)
     row = page.locator('#doing tr[data-peer="peer1"]')

@@ -1,14 +1,16 @@
 """A run's page in Chromium, at the width of a phone and of a desk, in light and dark: what a reader sees, and that
 nothing leaves it. Its pictures stay in `report-pages` among the temporary files of the test, as pytest keeps them."""
 
+import csv
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 import pytest
-from headless import chromium
+from headless import barriers, chromium
 from report_pages import document, federate, say
 
 from launcher.cli import main
@@ -93,6 +95,7 @@ def test_it_shows_the_summary(run: Path, opened: Any, width: str, shade: str, tm
     pictures.mkdir()
     page.screenshot(path=pictures / f"{width}-{shade}.png", full_page=True)
     assert page.evaluate("document.documentElement.scrollWidth") == WIDTHS[width], "nothing sticks out"
+    assert barriers(page) == []
     shown = {
         "mean": summary["mean_accuracy"]["matched"],
         "worst": summary["worst_accuracy"],
@@ -144,6 +147,44 @@ def test_each_chart_is_described_and_its_numbers_are_a_table(run: Path, opened: 
     assert {tuple(row.split("\t")) for row in rows} == told | means
     moments = page.locator("#timeline tbody tr").count()
     assert moments == len({tuple(map(str, row.values())) for row in made["tables"]["moments"]})
+
+
+def test_each_chart_is_a_file_for_whoever_wants_it(run: Path, opened: Any, tmp_path: Path) -> None:
+    made, page = document(run / "report.html"), opened(run / "report.html", 1280, "dark")
+    page.locator("#accuracy summary").click()
+    for kind in ("PNG", "SVG", "CSV"):
+        with page.expect_download() as began:
+            page.get_by_role("button", name=f"Matched accuracy per round as {kind}").click()
+        assert began.value.suggested_filename == f"accuracy.{kind.lower()}"
+        began.value.save_as(tmp_path / kind)
+    assert (tmp_path / "PNG").read_bytes().startswith(b"\x89PNG")
+    drawn = (tmp_path / "SVG").read_text()
+    assert ElementTree.fromstring(drawn).tag.endswith("svg")
+    assert "light-dark" not in drawn
+    with (tmp_path / "CSV").open(newline="") as file:
+        rows = [*csv.DictReader(file)]
+    assert [float(row["mean"]) for row in rows] == [row["mean"] for row in made["tables"]["rounds"]]
+    page.locator("#timeline summary").click()
+    with page.expect_download() as began:
+        page.get_by_role("button", name="What happened when as CSV").click()
+    assert not re.search(r'(^|,)"[=+@-]', Path(began.value.path()).read_text(), re.MULTILINE), "a formula"
+
+
+def test_a_peer_is_marked_by_a_click_and_the_wheel_zooms(run: Path, opened: Any) -> None:
+    page = opened(run / "report.html", 1280)
+    page.locator("#time svg path[aria-roledescription='bar'], #time svg .mark-rect path").first.click()
+    assert page.evaluate("views.get('accuracy').view.signal('chosen')").startswith("peer")
+    extent = "() => views.get('accuracy').view.scale('x').domain()"
+    whole, box = page.evaluate(extent), page.locator("#accuracy svg").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.wheel(0, -300)
+    assert page.evaluate(extent) == whole, "the wheel alone scrolls"
+    page.locator("#accuracy svg").scroll_into_view_if_needed()
+    box = page.locator("#accuracy svg").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.keyboard.down("Shift")
+    page.mouse.wheel(0, -300)
+    page.wait_for_function(f"(({extent})()[1] - ({extent})()[0]) < {whole[1] - whole[0]}")
 
 
 def test_tables_say_what_they_are_and_are_reached_by_keys(run: Path, opened: Any) -> None:
@@ -226,6 +267,7 @@ def test_runs_stand_beside_each_other(run: Path, other: Path, opened: Any, tmp_p
     assert number(best) in page.locator("#runs td.best").all_text_contents()
     assert "differ in protocol.name (fibfl++, fedavg)" in page.locator("#head").inner_text()
     assert page.locator("#runs tr").count() == 3
+    assert barriers(page) == []
     assert page.locator("figure svg").count() == 4
 
 

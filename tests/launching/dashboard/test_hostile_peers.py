@@ -32,7 +32,7 @@ LINES = [
 def feed(tmp_path: Path) -> Feed:
     (tmp_path / "federation.yaml").write_text("protocol: fibfl\nrounds: 4\n")
     spec = load_spec(tmp_path / "federation.yaml", peers=3)
-    return Feed(spec, FederationView(spec.ids, spec.rounds, Headline.from_spec(spec)))
+    return Feed(spec, FederationView(spec.ids, spec.rounds, Headline.from_spec(spec)), None)
 
 
 @pytest.mark.parametrize("line", LINES)

@@ -20,7 +20,9 @@ from launcher.dashboard.feed import Feed
 from launcher.dashboard.server import Address, Dashboard, opened
 from launcher.headline import Headline
 from launcher.monitor.federation import FederationView
+from launcher.run_files import RunFiles
 from peer.errors import FailedError, InputError
+from peer.network.operator_client import PeerStatus, StatusAnswer, StatusClient
 from peer.spec.federation import Spec
 from peer.spec.loading import load_spec
 from peer.telemetry.events import LinkChanged, RoundDone, StateChanged, ViewDecided
@@ -39,7 +41,7 @@ def view(spec: Spec) -> FederationView:
 
 @pytest.fixture
 def feed(spec: Spec, view: FederationView) -> Feed:
-    return Feed(spec, view)
+    return Feed(spec, view, None)
 
 
 Serves = Callable[..., Any]
@@ -133,6 +135,7 @@ async def test_a_browser_is_told_all_and_then_what_changes(serves: Serves, view:
         lines = answer.aiter_lines()
         first = await told_of(lines, "now")
         assert first["order"] == ["peer0", "peer1", "peer2"]
+        assert first["rounds"] == [0, 3]
         assert {one["words"] for one in first["peers"]} == {"starting"}
         view.update([("peer1", StateChanged(state="training", round=1, time=1.0))], 1.0)
         second = await told_of(lines, "now")
@@ -142,6 +145,34 @@ async def test_a_browser_is_told_all_and_then_what_changes(serves: Serves, view:
         third = await told_of(lines, "now")
         assert third["broken"] == [["peer0", "peer1"]]
         assert third["peers"][0]["words"] == "suspected by peer0"
+
+
+async def test_a_peer_that_is_chosen_is_looked_at_closer(
+    serves: Serves, spec: Spec, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = RunFiles(tmp_path)
+    files.out("peer1").mkdir()
+    files.log("peer1").write_text("".join(f"line {number}\x1b[2J\n" for number in range(50)))
+    monkeypatch.setattr(feed, "_files", files)
+    resources = dict.fromkeys(("gpu_memory_bytes", "free_gpu_memory_bytes"), 0) | {"gpu": ""}
+    resources |= {"cpus": 8, "free_cpus": 2.5, "load": 1.0, "memory_bytes": 16_000_000_000, "free_memory_bytes": 10**9}
+
+    async def ask_all(_self: StatusClient, ids: list[str]) -> dict[str, StatusAnswer]:
+        well = PeerStatus("peer1", "training", 1, 3, None, 0, 0, (), resources)
+        return {id: well if id == "peer1" else "connection refused" for id in ids}
+
+    monkeypatch.setattr(StatusClient, "ask_all", ask_all)
+    async with serves() as (made, client):
+        assert (await client.get(f"{bare(made)}peers/peer1")).status_code == 403
+        assert (await client.get(f"{bare(made)}peers/..%2Fpeer1", headers=bearer(made))).status_code == 404
+        assert (await client.get(f"{bare(made)}peers/other", headers=bearer(made))).status_code == 404
+        closer = (await client.get(f"{bare(made)}peers/peer1", headers=bearer(made))).json()
+        assert closer["machine"] == "CPU: 2.5 of 8 cores free (load 1.0), memory: 1.0 GB of 16.0 GB free"
+        assert len(closer["log"]) == feed_room.LOG_LINES
+        assert closer["log"][-1].startswith("line 49")
+        assert "\x1b" not in closer["log"][-1]
+        silent = (await client.get(f"{bare(made)}peers/peer0", headers=bearer(made))).json()
+        assert silent == {"machine": "connection refused", "log": ["No log of this peer is on this machine."]}
 
 
 async def test_a_document_follows_what_peers_tell(serves: Serves, view: FederationView, spec: Spec) -> None:
