@@ -36,7 +36,7 @@ def lazily(module: str, name: str) -> Command:
 
 GROUPS = {
     "start": ("check", "run", "attach", "study"),
-    "look": ("status", "watch", "dashboard", "summary", "report", "compare"),
+    "look": ("list", "status", "watch", "dashboard", "logs", "summary", "report", "compare"),
     "before and after training": ("statistics", "cross-evaluation", "predict", "export"),
     "several machines": ("certs", "compose", "manifests", "leave", "expel", "rewind", "discard"),
     "code of your own, and tools": ("protocols", "tasks", "new", "completion"),
@@ -138,9 +138,7 @@ def parser() -> argparse.ArgumentParser:
     add = command("statistics", asking_command("commands.statistics"), has)
     add("federation", type=Path, metavar="PATH", help="federation.yaml, or the directory of a run of `statistics`")
     add("--peers", type=int, metavar="N", help="peer0 ... peerN-1 on loopback")
-    add(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help="override a value of the spec"
-    )
+    override_argument(add)
     add("--out", type=Path, metavar="DIR", help="the run's directory (default: runs/<name>-statistics)")
     add("--json", action="store_true", help="as JSON")
 
@@ -164,6 +162,15 @@ def parser() -> argparse.ArgumentParser:
     option_argument(add, "how they are written, such as decimal=',' of a CSV file")
     add("--code", type=Path, metavar="DIR", help="import a custom model or task from there")
 
+    add = command("list", "commands.runs", "list the runs in a directory")
+    add("directory", type=Path, nargs="?", default=Path("runs"), metavar="DIR", help="which (default: runs)")
+    add("--json", action="store_true", help="as JSON")
+
+    add = command("logs", "commands.runs", "print what the peers of a run have logged")
+    add("run", type=Path, metavar="DIR", help="the run's directory")
+    add("peers", nargs="*", metavar="PEER", help="of which peers (default: all, in the order of time)")
+    add("-f", "--follow", action="store_true", help="print what they add, until Ctrl-C")
+
     add = command("compare", "commands.compare", "compare a run with local-only training")
     add("run", type=Path, metavar="DIR", help="a finished run")
     add("alone", type=Path, metavar="SOLO", help="a finished run of `solo` by the same peers")
@@ -180,6 +187,7 @@ def parser() -> argparse.ArgumentParser:
     add("--out", type=Path, metavar="FILE", help="the page (default: DIR/report.html)")
     for name, what in (("csv", "the tables, for other programs"), ("png", "the figures"), ("svg", "the figures")):
         add(f"--{name}", action="store_true", help=f"{what}, as {name.upper()} beside it, in a folder")
+    add("--perfetto", action="store_true", help="what each peer did when, as trace.json there, for ui.perfetto.dev")
     add("--code", type=Path, metavar="DIR", help="import a custom protocol from there")
 
     add = command("study", "study.command", "run a grid of federations, and write their tables", resumes=True)
@@ -244,8 +252,13 @@ def spec_arguments(command: argparse.ArgumentParser) -> None:
     add("--peers", type=int, metavar="N", help="peer0 ... peerN-1 on loopback")
     add("--port", type=int, metavar="P", help="their first port (default: 7700)")
     add("--seed", type=int, metavar="S", help="override the seed")
+    override_argument(add)
+
+
+def override_argument(add: Add) -> None:
     what = "override one of the spec's values, such as protocol.gamma=0.3; repeatable"
-    add("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help=what)
+    made = add("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help=what)
+    vars(made)["completer"] = settings
 
 
 def certificate_arguments(command: argparse.ArgumentParser) -> None:
@@ -338,6 +351,24 @@ def peer_ids(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
         return [str(member["id"]) for member in ring] if ring else [f"peer{n}" for n in range(parsed_args.peers or 0)]
     except (InputError, TypeError, KeyError):
         return []
+
+
+def settings(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """The keys of the federation that the line names; behind a key, protocols' names, or the value that it has."""
+    from launcher.page.build import flat
+    from peer.protocols.registry import PROTOCOLS
+    from peer.spec.document import Document
+    from peer.spec.loading import resolve
+
+    try:
+        document = Document.read(parsed_args.federation)
+        peers = None if document.content.get("ring") else parsed_args.peers or 2
+        known = flat(resolve(document, peers=peers).model_dump(mode="json", exclude={"format", "name", "ring"}))
+    except InputError:
+        return []
+    values: dict[str, Any] = {key: [value] for key, value in known.items()} | {"protocol": PROTOCOLS}
+    key, has_value = prefix.partition("=")[:2]
+    return [f"{key}={value}" for value in values.get(key, ())] if has_value else [f"{one}=" for one in values]
 
 
 def argcomplete() -> Any:

@@ -31,7 +31,7 @@ def named(ids: Sequence[str], most: int) -> str:
 
 Row = Mapping[str, str | Text]
 """A cell for each column, by the column's name."""
-TEXTS = ("peer", "state", "waits for")
+TEXTS = ("run", "protocol", "peer", "state", "waits for")
 """Columns that begin at the left; the others hold numbers."""
 NEVER_CUT = "peer"
 """The column that is never cut: where there is no room at all, it goes on in a next line."""

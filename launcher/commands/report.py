@@ -16,7 +16,7 @@ from launcher.history import ACTIVITIES
 from launcher.output import Output
 from launcher.page.build import differences, document_of
 from launcher.page.charts import PICTURES, check_installed, look, picture, vega_script
-from launcher.page.document import TABLES, ReportDocument, as_csv
+from launcher.page.document import TABLES, ReportDocument, as_csv, as_trace
 from launcher.page.html import figures, page
 from launcher.page.run_data import RunData
 from launcher.reports import summary_json, summary_text
@@ -64,7 +64,7 @@ PRIVATE = 0o600
 def report_command(arguments: argparse.Namespace, output: Output) -> int:
     """Write the page, and what else is wanted. InputError before anything is written."""
     directories: Sequence[Path] = arguments.directories
-    also = [kind for kind in ("csv", *PICTURES) if getattr(arguments, kind)]
+    also = [kind for kind in ("csv", "perfetto", *PICTURES) if getattr(arguments, kind)]
     out = arguments.out or (directories[0] / "report.html" if len(directories) == 1 else Path("report.html"))
     check_installed()
     found = {label: told(place, arguments.code) for label, place in zip(labels(directories), directories, strict=True)}
@@ -137,6 +137,8 @@ def _beside(document: ReportDocument, out: Path, also: Collection[str]) -> Itera
         if "csv" in also
         else {}
     )
+    if "perfetto" in also:
+        contents["trace.json"] = as_trace(document).encode()
     for kind in [kind for kind in PICTURES if kind in also]:
         for figure in figures(document):
             contents[f"{figure.name}.{kind}"] = picture(figure.filled(document), look("light"), kind)
@@ -154,7 +156,7 @@ def _folder(out: Path) -> Path:
 def _check_beside(out: Path) -> None:
     """InputError where the folder holds other files: a run's, say, or a peer's."""
     folder = _folder(out)
-    kinds = {".csv", *(f".{kind}" for kind in PICTURES)}
+    kinds = {".csv", ".json", *(f".{kind}" for kind in PICTURES)}
     if folder.is_dir() and any(one.suffix not in kinds for one in folder.glob("[!.]*")):
         raise InputError(
             f"--out {out}: tables and figures would go into {folder}, which holds other files; choose another"

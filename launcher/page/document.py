@@ -11,7 +11,7 @@ their own words.
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 from typing import Any, Literal
@@ -186,6 +186,34 @@ def _flat(row: Row) -> Row:
     shares = row.get("classes", {})
     plain = {name: value for name, value in row.items() if name != "classes"}
     return plain | {f"class {name}": share for name, share in shares.items()}
+
+
+def as_trace(document: ReportDocument) -> str:
+    """What each peer did when, in Chrome's trace format, which Perfetto opens: a process a run and a thread a peer."""
+    events = [event for number, run in enumerate(document.runs) for event in _trace(document, run.label, number)]
+    return json.dumps({"traceEvents": events})
+
+
+def _trace(document: ReportDocument, run: str, number: int) -> Iterator[Row]:
+    """One run: each peer's rounds with their phases one after the other, and beside them what else happened."""
+    tables = {name: [row for row in rows if row["run"] == run] for name, rows in document.tables.items()}
+    threads = {row["peer"]: at for at, row in enumerate(tables["peers"], 1)}
+
+    def event(peer: str, name: str, seconds: float, **more: Any) -> Row:
+        return {"name": name, "pid": number, "tid": threads.get(peer, 0), "ts": 1e6 * seconds, **more}
+
+    yield event("", "process_name", 0, ph="M", args={"name": run})
+    yield from (event(peer, "thread_name", 0, ph="M", args={"name": peer}) for peer in threads)
+    for row in tables["peer_rounds"]:
+        phases = {name: row[f"{name}_seconds"] for name in ("train", "communicate", "evaluate")}
+        begin, told = row["time"] - sum(phases.values()), {name: row[name] for name in ("value", "train_loss")}
+        for name, seconds in {f"round {row['round']}": sum(phases.values()), **phases}.items():
+            yield event(row["peer"], name, begin, ph="X", dur=1e6 * seconds, args=told)
+            begin += seconds if name in phases else 0
+    for at, row in enumerate(tables["moments"]):
+        about = {"cat": row["kind"], "id": f"{number}.{at}", "args": {"what": row["text"]}}
+        for phase, time in (("b", row["begin"]), ("e", row["end"])):  # those of one peer may overlap
+            yield event(row["peer"], f"{row['peer']}: {row['kind']}", time, ph=phase, **about)
 
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")

@@ -24,6 +24,7 @@ from launcher.page.charts import (
 )
 from launcher.page.document import ReportDocument, Row
 from launcher.page.run_data import RunData
+from launcher.page.timeline import clock_of
 from launcher.reports.summary import TESTS, evaluated_rounds
 from peer.learning.training import metrics
 
@@ -59,11 +60,13 @@ def spread(values: list[float], headline: Headline) -> Row:
 
 
 def peer_round_rows(data: RunData) -> Iterator[Row]:
-    """A row a peer and round. Seconds are of the round, bytes of all rounds so far.
+    """A row a peer and round. time: when it ended, in seconds of the run. Other seconds are of the round, bytes of all
+    rounds so far.
 
     A figure of the task is in a column of its name, unless that is taken. stretch: counts up where rounds of a peer
     are missing, so that no line is drawn across them.
     """
+    clock = clock_of(data.histories)
     for id, history in data.histories.items():
         stretch, before = 0, 0
         for number, done in sorted(history.rounds.items()):
@@ -74,6 +77,7 @@ def peer_round_rows(data: RunData) -> Iterator[Row]:
                 "peer": id,
                 "round": number,
                 "stretch": stretch,
+                "time": clock.seconds(done.time),
                 "value": data.headline.value(done) if done.evaluated else None,
                 "train_loss": done.loss,
                 "test_loss": done.test_loss,

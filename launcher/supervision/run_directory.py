@@ -110,6 +110,17 @@ class RunDirectory:
         """Whether a launcher has been here before."""
         return (self.path / ".lock").exists()
 
+    def is_in_use(self) -> bool:
+        """Whether a launcher, or a peer on this machine, is at work here now."""
+        try:
+            descriptor = os.open(self.path / ".peers", os.O_RDWR | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            return not lock(descriptor)  # for a moment; a launcher that begins just then waits for it
+        finally:
+            os.close(descriptor)
+
     def check(self) -> None:
         """Whether the directory can be used, without creating anything."""
         if why := unwritable_reason(self.path):

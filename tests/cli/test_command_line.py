@@ -122,6 +122,9 @@ def test_what_a_shell_is_to_evaluate(shell: str, capsys: pytest.CaptureFixture[s
         ("dfl-launch expel fed.yaml peer0 --by ", {"peer0", "peer1", "peer2"}),
         ("dfl-launch leave fed.yaml --peers 2 p", {"peer0", "peer1", "peer2"}),
         ("dfl-launch leave nothing.yaml p", set()),
+        ("dfl-launch run fed.yaml --set protocol.lr", {"protocol.lr="}),
+        ("dfl-launch run fed.yaml --set 'protocol=ri", {"protocol=ri-fedavg", "protocol=ring-median"}),
+        ("dfl-launch run nothing.yaml --set p", set()),
     ],
 )
 def test_how_a_line_may_go_on(federation: Path, line: str, expected: set[str]) -> None:

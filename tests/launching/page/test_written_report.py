@@ -261,6 +261,31 @@ def test_runs_are_compared(run: Path, tmp_path: Path, capfd: pytest.CaptureFixtu
     assert "given twice" in refused(capfd, run, run)
 
 
+def test_what_each_did_when_is_a_trace(run: Path, tmp_path: Path) -> None:
+    other = federate(tmp_path / "other", "fedavg")
+    made = reported(run, other, "--out", tmp_path / "both.html", "--perfetto")
+    events = json.loads((tmp_path / "both" / "trace.json").read_text())["traceEvents"]
+    names = {(one["pid"], one["tid"]): one["args"]["name"] for one in events if one["name"] == "thread_name"}
+    assert {id for (run_, _), id in names.items() if run_ == 1} == {f"peer{number}" for number in range(4)}
+    assert [one["args"]["name"] for one in events if one["name"] == "process_name"] == ["run", "other"]
+    spans = [one for one in events if one["ph"] == "X"]
+    rounds = [one for one in spans if one["name"].startswith("round ")]
+    assert len(rounds) == 2 * 4 * 3
+    assert all(one["ts"] >= 0 < one["dur"] for one in rounds)
+    for one in rounds:  # viewers take a span for a part of another only if it ends no later
+        inside = [
+            part
+            for part in spans
+            if part["name"] in ("train", "communicate", "evaluate")
+            and (part["pid"], part["tid"]) == (one["pid"], one["tid"])
+            and one["ts"] <= part["ts"] < one["ts"] + one["dur"]
+        ]
+        assert sum(part["dur"] for part in inside) <= one["dur"] * (1 + 1e-9)
+    began = [one for one in events if one["ph"] == "b"]
+    assert len(began) == len({one["id"] for one in began}) == len(made["tables"]["moments"])
+    assert {one["id"] for one in began} == {one["id"] for one in events if one["ph"] == "e"}
+
+
 def test_tables_come_back_from_their_files(run: Path) -> None:
     made = reported(run, "--csv")
     for name in ("rounds", "peer_rounds", "edges"):

@@ -1,0 +1,120 @@
+"""The runs of a directory (`dfl-launch list`), and what the peers of one have logged (`dfl-launch logs`)."""
+
+import argparse
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from launcher.headline import Headline
+from launcher.monitor.federation import Tail, last_lines
+from launcher.output import Output
+from launcher.reports import summary_json
+from launcher.run_files import RunFiles
+from launcher.supervision.run_directory import RunDirectory
+from launcher.table import fitting
+from peer.errors import InputError
+from peer.spec.document import Document
+from peer.telemetry.events import RoundDone, read_events
+from peer.telemetry.results import EVENTS
+from peer.text import number, printable
+
+POLL_SECONDS = 0.25
+"""Seconds between two looks at logs that are followed."""
+REACH = 1 << 18
+"""Bytes at the end of a peer's events in which its last round is looked for."""
+STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+"""How a line of a log begins, but for those that go on in a next one."""
+
+
+def list_command(arguments: argparse.Namespace, output: Output) -> int:
+    """List the runs in a directory, the newest last."""
+    place: Path = arguments.directory
+    try:
+        found = [RunFiles(one.absolute()) for one in place.iterdir() if RunFiles(one).federation.is_file()]
+    except OSError as error:
+        raise InputError(f"{place}: {error.strerror}; give a directory that holds runs") from None
+    entries = [_entry(files) for files in sorted(found, key=lambda files: files.federation.stat().st_mtime)]
+    if output.as_json:
+        output.document(entries)
+    elif entries:
+        rows = [{name: _shown(name, one[name]) for name in one} for one in entries]
+        output.console.print(fitting(rows, ("began", "worst", "peers"), output.console))
+    else:
+        output.say(f"{place} holds no runs.")
+    return 0
+
+
+def _entry(files: RunFiles) -> dict[str, Any]:
+    """One run: its name, what it is, how far it came, and what its peers' models are worth; null: not known."""
+    try:
+        content: Mapping[str, Any] = Document.read(files.federation).content
+        protocol, ids = content["protocol"], [str(member["id"]) for member in content["ring"]]
+        name, rounds = protocol if isinstance(protocol, str) else protocol["name"], int(content["rounds"])
+    except (InputError, LookupError, TypeError, ValueError):
+        content, name, ids, rounds = {}, None, [], None
+    summary = summary_json.read(files.summary)
+    done = summary.rounds if summary else min(map(_last_round, map(files.out, ids)), default=0)
+    works = RunDirectory(files.path).is_in_use()
+    best = worst = None
+    if summary and summary.worst_accuracy is not None:
+        best, worst = (
+            Headline.accuracy(content.get("test", "matched")).of_means(summary.mean_accuracy),
+            summary.worst_accuracy,
+        )
+    elif summary and (figures := next(iter(summary.figures.values()), None)):
+        best, worst = figures["mean"], figures["worst"]
+    return {
+        "run": files.path.name,
+        "protocol": name,
+        "peers": len(ids) or None,
+        "rounds": done,
+        "of": rounds,
+        "state": "running" if works else "finished" if summary else "incomplete",
+        "mean": best,
+        "worst": worst,
+        "began": datetime.fromtimestamp(files.federation.stat().st_mtime).isoformat(" ", "minutes"),
+    }
+
+
+def _last_round(place: Path) -> int:
+    """The last round that a peer has completed, by the end of its events."""
+    told = (line.encode() for line in last_lines(place / EVENTS, REACH, REACH))
+    return max((one.round for one in read_events(told) if isinstance(one, RoundDone)), default=0)
+
+
+def _shown(name: str, value: Any) -> str:
+    return number(value) if name in ("mean", "worst") else printable("–" if value is None else f"{value}")
+
+
+def logs_command(arguments: argparse.Namespace, output: Output) -> int:
+    """Print the logs of a run's peers, or of some, in the order of time; followed until somebody ends that."""
+    files = RunFiles(arguments.run.absolute())
+    known = [one.parent.name for one in sorted(files.path.glob("*/log.txt"))]
+    if not known:
+        raise InputError(f"{arguments.run} holds no peer's log; give the directory of a run on this machine")
+    if unknown := [id for id in arguments.peers if id not in known]:
+        raise InputError(f"{arguments.run} holds no log of {', '.join(unknown)}; it has {', '.join(known)}")
+    with ExitStack() as opened:
+        tails = {id: opened.enter_context(closing(Tail(files.log(id)))) for id in arguments.peers or known}
+        width = max(map(len, tails)) if len(tails) > 1 else 0
+        while True:
+            for _, id, line in sorted(_new_lines(tails), key=lambda one: one[0]):
+                output.say(f"{id:<{width}}  {line}" if width else line)
+            if not arguments.follow:
+                return 0
+            time.sleep(POLL_SECONDS)
+
+
+def _new_lines(tails: Mapping[str, Tail]) -> Iterator[tuple[str, str, str]]:
+    """When, which peer, and what; a line without a time belongs to the one before it."""
+    for id, tail in tails.items():
+        stamp = ""
+        for line in tail.lines():
+            text = printable(line.decode(errors="replace").rstrip("\n"))
+            begins = STAMP.match(text)
+            stamp = begins[0] if begins else stamp
+            yield stamp, id, text
