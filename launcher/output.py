@@ -8,10 +8,13 @@ import codecs
 import io
 import json
 import os
+import re
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from peer.text import one_line
@@ -39,12 +42,24 @@ class Output:
             def on_broken_pipe(self) -> None:
                 raise BrokenPipeError
 
-        return Words(stderr=self.as_json, quiet=self.quiet, emoji=False)
+        made = Words(stderr=self.as_json, quiet=self.quiet, emoji=False)
+        if not made.is_terminal:
+            made.file = Unpadded(made.file)  # type: ignore[assignment]
+        return made
 
     def say(self, *lines: str) -> None:
-        """A line each, however wide the screen: what is longer can be copied in one piece."""
+        """Print a line each. A terminal shows prose wrapped at words; what holds a path or code can be copied whole."""
         for line in lines:
-            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            width = self.console.width if self.console.is_terminal and not COPIED.search(line) else len(line) + 1
+            indent = line[: len(line) - len(line.lstrip())]
+            text = textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def files(self, *paths: Path) -> None:
+        """Print where files are, a line each; where the terminal can, a click opens them."""
+        for path in paths:
+            style = f"link {path.absolute().as_uri()}" if self.console.is_terminal else None
+            self.console.print(str(path), style=style, markup=False, highlight=False, soft_wrap=True)
 
     def document(self, content: Mapping[str, Any] | list[Any]) -> None:
         """The one document."""
@@ -65,6 +80,21 @@ class Output:
         return code
 
 
+class Unpadded:
+    """A stream that is no terminal: without the spaces that fill the lines of a table."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(PADDING.sub("", text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+COPIED = re.compile("[/=`]")
+PADDING = re.compile(" +(?=\n)")
 ASCII_SIGNS = dict(zip("–—─━…×·→←“”", '---=.x-><""', strict=True))
 """A letter for a letter: columns stay where they are."""
 

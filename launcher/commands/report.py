@@ -73,7 +73,7 @@ def report_command(arguments: argparse.Namespace, output: Output) -> int:
     if also:
         _check_beside(out)
     write_atomically(out, page(document, vega_script()).encode(), permissions=PRIVATE)
-    output.say(*map(str, [out, *_beside(document, out, also)]))
+    output.files(out, *_beside(document, out, also))
     return 0
 
 

@@ -170,7 +170,7 @@ def run_cells(made: Sequence[Cell], missing: Sequence[Cell], where: Backend, out
     for cell in made:
         cell.prepare()  # where it was computed the study, or its own code, may have lain elsewhere
     write_results(made, failures)
-    output.say(*(str(directory / name) for name in ("results.csv", "tables.md", "study.html")))
+    output.files(*(directory / name for name in ("results.csv", "tables.md", "study.html")))
     if failures:
         how_many = f"{len(failures)} of {plural(len(made), 'cell')} failed"
         raise FailedError(f"{how_many}; results.csv says why, and the same command tries again")

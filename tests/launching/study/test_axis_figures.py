@@ -6,6 +6,8 @@ import pytest
 
 from launcher.page.charts import look, picture
 from launcher.study.figures import axis_figures
+TELLING = {**look("light"), "mark": {"aria": True}}
+"""Every mark says in the picture what it is."""
 
 
 def row(method: str, peers: int, seed: int = 1, **more: Any) -> dict[str, Any]:
@@ -45,7 +47,7 @@ def test_what_is_nothing_is_left_out_where_the_scale_is_logarithmic() -> None:
         x = chart["spec"]["encoding"]["x"]
         assert x["scale"]["type"] == "log"
         assert x["axis"]["values"] == [5, 50, 500]
-        drawn = picture(chart, look("light"), "svg").decode()
+        drawn = picture(chart, TELLING, "svg").decode()
         assert drawn.count('aria-roledescription="point"') == (9 if name.endswith("mean") else 6)
         assert "NaN" not in drawn
         assert "Infinity" not in drawn
@@ -55,7 +57,7 @@ def test_zero_is_drawn_where_it_is_a_value() -> None:
     """On both axes: that of the varied setting, and that of the models' figure."""
     rows = [{**row("fibfl", 5, mean=mean), "protocol.tau": tau} for tau, mean in ((0, 0.0), (0.01, 0.9), (1, 0.04))]
     _, chart = axis_figures(rows, ["protocol.tau", "protocol"])["axis-protocol.tau-mean"]
-    assert picture(chart, look("light"), "svg").decode().count('aria-roledescription="point"') == 3
+    assert picture(chart, TELLING, "svg").decode().count('aria-roledescription="point"') == 3
 
 
 def test_other_places_in_the_grid_have_charts_of_their_own() -> None:
