@@ -6,6 +6,7 @@ import pytest
 
 from launcher.page.charts import look, picture
 from launcher.study.figures import axis_figures
+
 TELLING = {**look("light"), "mark": {"aria": True}}
 """Every mark says in the picture what it is."""
 
