@@ -28,7 +28,23 @@ def protocols_command(_arguments: argparse.Namespace, output: Output) -> int:
         output.document(entries)
     else:
         output.console.print(table(entries))
+        output.say("Which to take:", *(f"  {purpose}: {', '.join(names)}" for purpose, names in PURPOSES.items()))
+        output.say("`run --beside solo` says whether taking part is worth it.")
     return 0
+
+
+PURPOSES = {
+    "one model for all": ("fedavg",),
+    "one model for all, where data differ": ("fedprox", "feddyn", "scaffold", "ri-fedavg"),
+    "a model each, with a private head": ("fedrep", "hearth"),
+    "the same, exchanging with ring neighbours only": ("fibfl", "fibfl+", "fibfl++", "ring-median"),
+    "a model each, blended with those of others": ("rdfl", "gossip-sgd", "fedisp", "flexifed"),
+    "a model each, which learns from others' predictions": ("def-kt", "vpdl", "cycle-pdl"),
+    "rewarding members by what they contribute": ("cycle-pdl", "cycle-gossip", "cgsv", "rffl", "cffl"),
+    "a bound on what the model tells of a peer": ("dp-fedavg",),
+    "to compare with": ("solo",),
+}
+"""What protocols are for, as their papers have it; docs/results says what of that was seen to hold."""
 
 
 def tasks_command(_arguments: argparse.Namespace, output: Output) -> int:

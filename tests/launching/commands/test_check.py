@@ -13,6 +13,7 @@ import pytest
 
 from launcher.cli import main
 from launcher.commands.check import traffic
+from launcher.commands.protocols import PURPOSES
 from launcher.plan import plan
 from peer.protocols.registry import PROTOCOLS
 from peer.spec.federation import Spec
@@ -124,6 +125,7 @@ def test_protocols_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_protocols_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    assert {name for names in PURPOSES.values() for name in names} == {*PROTOCOLS}
     assert main(["protocols"]) == 0
     text = capsys.readouterr().out
     assert {*PROTOCOLS} <= {line.split()[0] for line in text.splitlines() if line.strip()}
