@@ -183,7 +183,7 @@ def parser() -> argparse.ArgumentParser:
     add("--code", type=Path, metavar="DIR", help="import a custom protocol from there")
 
     add = command("report", "commands.report", "write a page that shows or compares runs")
-    add("directories", type=Path, nargs="+", metavar="DIR", help="a run's, or one that holds peers'")
+    add("directories", type=Path, nargs="+", metavar="DIR", help="a run's, or one that holds runs, or peers'")
     add("--out", type=Path, metavar="FILE", help="the page (default: DIR/report.html)")
     for name, what in (("csv", "the tables, for other programs"), ("png", "the figures"), ("svg", "the figures")):
         add(f"--{name}", action="store_true", help=f"{what}, as {name.upper()} beside it, in a folder")

@@ -63,9 +63,9 @@ PRIVATE = 0o600
 
 def report_command(arguments: argparse.Namespace, output: Output) -> int:
     """Write the page, and what else is wanted. InputError before anything is written."""
-    directories: Sequence[Path] = arguments.directories
+    directories = [run for place in arguments.directories for run in _runs_in(place)]
     also = [kind for kind in ("csv", "perfetto", *PICTURES) if getattr(arguments, kind)]
-    out = arguments.out or (directories[0] / "report.html" if len(directories) == 1 else Path("report.html"))
+    out = arguments.out or (arguments.directories[0] if len(arguments.directories) == 1 else Path()) / "report.html"
     check_installed()
     found = {label: told(place, arguments.code) for label, place in zip(labels(directories), directories, strict=True)}
     document = compared(found)
@@ -75,6 +75,12 @@ def report_command(arguments: argparse.Namespace, output: Output) -> int:
     write_atomically(out, page(document, vega_script()).encode(), permissions=PRIVATE)
     output.files(out, *_beside(document, out, also))
     return 0
+
+
+def _runs_in(place: Path) -> Sequence[Path]:
+    """The runs in a folder of runs; else the directory itself."""
+    below = [] if RunFiles(place).federation.exists() else sorted(place.glob("*/federation.yaml"))
+    return [one.parent for one in below] or [place]
 
 
 def after_run(spec: Spec, files: RunFiles, summary: Summary | None) -> None:

@@ -259,6 +259,10 @@ def test_runs_are_compared(run: Path, tmp_path: Path, capfd: pytest.CaptureFixtu
         ]
     capfd.readouterr()
     assert "given twice" in refused(capfd, run, run)
+    whole = reported(tmp_path)
+    assert [one["label"] for one in whole["runs"]] == ["other", "run"]
+    capfd.readouterr()
+    assert "given twice" in refused(capfd, tmp_path, run)
 
 
 def test_what_each_did_when_is_a_trace(run: Path, tmp_path: Path) -> None:
