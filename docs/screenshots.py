@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -55,6 +56,29 @@ def live_view(run: Path, spec: Spec) -> None:
     (IMAGES / "live.svg").write_text(FONTS.sub("", drawn), encoding="utf-8")
 
 
+def live_page(place: Path) -> None:
+    """The live page of a run with a peer chosen, and on a wall."""
+    command = [sys.executable, "-u", "-m", "launcher.cli", "run", str(DEMO), "--dashboard", "--out", str(place)]
+    with (
+        subprocess.Popen([*command, "--set", "rounds=60"], stdout=subprocess.PIPE, text=True) as run,
+        chromium() as browser,
+    ):
+        assert run.stdout
+        address = next(line.split()[1] for line in run.stdout if line.startswith("dashboard: "))
+        page = browser.new_page(viewport={"width": 1280, "height": HEIGHT})
+        page.goto(address)
+        page.wait_for_function(f"Number(document.body.dataset.round) >= {SHOWN_ROUND}")
+        page.locator("#circle g[data-peer=peer2] circle").click()
+        page.wait_for_function("document.querySelector('#closer pre').textContent")
+        page.screenshot(path=IMAGES / "live-page.png")
+        page.set_viewport_size({"width": 1600, "height": 900})
+        page.locator("#wall").click()
+        page.wait_for_timeout(1000)  # what is wide is drawn anew
+        page.screenshot(path=IMAGES / "wall.png")
+        run.terminate()
+        run.stdout.read()
+
+
 if __name__ == "__main__":
     IMAGES.mkdir(exist_ok=True)
     with TemporaryDirectory() as place:
@@ -63,3 +87,4 @@ if __name__ == "__main__":
             sys.exit(code)
         live_view(run, load_spec(DEMO))
         report(run)
+        live_page(Path(place) / "live")

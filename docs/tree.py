@@ -13,6 +13,7 @@ LINKED = (
     "CITATION.cff",
     "docker-compose.yml",
     "docs/images/*",
+    "docs/site.css",
     "docs/results/data/*",
     "examples/**/*.*",
     "deploy/**/*",

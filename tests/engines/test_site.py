@@ -7,7 +7,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from headless import chromium
+from headless import barriers, chromium
 
 build = pytest.importorskip("mkdocs.commands.build", reason="MkDocs is missing: pip install 'dfl[docs]'")
 config = pytest.importorskip("mkdocs.config")
@@ -16,6 +16,9 @@ pytestmark = pytest.mark.timeout(600)
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE = 90_000
 """Milliseconds: a machine may be busy."""
+
+OF_THE_THEME = ("ARIA dialog and alertdialog nodes", "Landmarks should have a unique role")
+"""Beginnings of what only the theme could mend."""
 
 
 class Silent(SimpleHTTPRequestHandler):
@@ -46,6 +49,9 @@ def test_it_is_read_and_searched_without_a_network(site: str) -> None:
         assert page.locator("h1").inner_text().startswith("Tutorial")
         assert page.locator("article img").evaluate_all("all => all.every(one => one.naturalWidth > 0)")
         assert page.evaluate("document.documentElement.scrollWidth") == 390, "nothing sticks out"
+        for shade in ("light", "dark"):
+            page.emulate_media(color_scheme=shade)
+            assert [one for one in barriers(page) if not one.startswith(OF_THE_THEME)] == []
         page.goto(f"{site}index.html?q=decimal comma")
         page.wait_for_selector(".md-search-result__link[href*='data.html']", state="attached")
     assert [url for url in asked if not url.startswith((site, "data:", "blob:"))] == []
