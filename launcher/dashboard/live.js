@@ -97,6 +97,11 @@ async function closer() {
 }
 setInterval(() => watchman && closer(), 2000);
 
+// A chart has a height of its own; on a wall it is as high as the screen leaves room.
+const measure = () => document.body.style.setProperty("--zoom", innerHeight / 570);
+addEventListener("resize", measure);
+measure();
+
 document.getElementById("wall").onclick = ({ target }) => {
   const on = document.body.classList.toggle("wall");
   target.ariaPressed = on;
