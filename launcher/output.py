@@ -95,7 +95,7 @@ class Unpadded:
 
 COPIED = re.compile("[/=`]")
 PADDING = re.compile(" +(?=\n)")
-ASCII_SIGNS = dict(zip("–—─━…×·→←“”", '---=.x-><""', strict=True))
+ASCII_SIGNS = dict(zip("–—─━…×·→←“”▁▂▃▄▅▆▇█", '---=.x-><""_.,-=+*#', strict=True))
 """A letter for a letter: columns stay where they are."""
 
 

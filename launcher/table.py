@@ -2,7 +2,7 @@
 what is unknown is a dash.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich import box
 from rich.console import Console, ConsoleOptions, JustifyMethod
@@ -29,9 +29,19 @@ def named(ids: Sequence[str], most: int) -> str:
     return ", ".join(ids[:most]) + (f" and {more} more" if more > 0 else "")
 
 
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def curve(values: Iterable[float | None]) -> str:
+    """The course of a figure, a letter for each that is known, between the lowest and the highest."""
+    known = [value for value in values if value is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    return "".join(BARS[round(7 * (one - low) / (high - low))] if high > low else BARS[0] for one in known)
+
+
 Row = Mapping[str, str | Text]
 """A cell for each column, by the column's name."""
-TEXTS = ("run", "protocol", "peer", "state", "waits for")
+TEXTS = ("run", "protocol", "peer", "state", "curve", "waits for")
 """Columns that begin at the left; the others hold numbers."""
 NEVER_CUT = "peer"
 """The column that is never cut: where there is no room at all, it goes on in a next line."""

@@ -18,11 +18,13 @@ from rich.text import Text
 from launcher.history import ACTIVITIES
 from launcher.monitor.federation import ENDED, OUTSIDE, FederationView, PeerView
 from launcher.output import make_legible
-from launcher.table import Row, fitting, quantity
+from launcher.table import Row, curve, fitting, quantity
 from peer.text import duration, number, plural, printable
 
 OTHER_LINES = 9
 """Lines that the table's frame, its heading and the federation's own lines take at most."""
+CURVE = 8
+"""Letters of a figure's course, over all rounds so far."""
 LONGEST_STATE = len("communicating")
 """The constant width of the column, so that others do not come and go with the states."""
 
@@ -32,7 +34,16 @@ def render(federation: FederationView, console: Console) -> RenderableType:
     shown, hidden = choose(federation, visible_rows(federation, console))
     rows = [row(federation, peer) for peer in shown]
     # Left out in this order where the terminal is too narrow for all.
-    expendable = ("train/comm/eval", "sent", "loss", "restarts", "round", federation.headline.name, "waits for")
+    expendable = (
+        "train/comm/eval",
+        "curve",
+        "sent",
+        "loss",
+        "restarts",
+        "round",
+        federation.headline.name,
+        "waits for",
+    )
     lines: list[RenderableType] = [fitting(rows, expendable, console, elastic="waits for")]
     if hidden:
         states = Counter(federation.status_of(peer.id) for peer in hidden)
@@ -103,6 +114,7 @@ def row(federation: FederationView, peer: PeerView) -> Row:
     state = Text(named.ljust(LONGEST_STATE), style=style)
     restarted = any(one.restarts for one in federation.peers.values())
     spent = [peer.history.seconds(activity) for activity in ACTIVITIES]
+    steps = sorted({peer.completed * step // CURVE for step in range(1, CURVE + 1)})
     split = "/".join(f"{100 * one / sum(spent):.0f}" for one in spent) + " %" if sum(spent) else ""
     return {
         "peer": peer.id,
@@ -110,6 +122,7 @@ def row(federation: FederationView, peer: PeerView) -> Row:
         **({"restarts": str(peer.restarts)} if restarted else {}),
         "round": f"{peer.round or peer.completed}/{federation.rounds}",
         federation.headline.name: number(peer.figure(federation.headline)),
+        "curve": curve(peer.figure(federation.headline, round) for round in steps),
         "loss": number(peer.last.loss if peer.last else None),
         "sent": quantity(peer.last.bytes_sent if peer.last else None),
         "train/comm/eval": split,

@@ -1,7 +1,8 @@
 """The end of a run in words: how good, how fair, how private, what was lost, and where the models are."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from time import time
 
@@ -11,7 +12,7 @@ from rich.table import Table
 from launcher.headline import Headline
 from launcher.history import ACTIVITIES, expiry_words
 from launcher.reports.privacy import HOLDS, violation_line
-from launcher.reports.summary_json import Privacy, Summary
+from launcher.reports.summary_json import PeerSummary, Privacy, Summary
 from launcher.reports.worth import worth_lines
 from launcher.table import fitting, quantity
 from launcher.views import Views
@@ -71,7 +72,14 @@ def show(summary: Summary, spec: Spec, directory: Path, console: Console) -> Non
 
 def report(summary: Summary, spec: Spec, console: Console) -> None:
     """Print what it says, and not where anything lies."""
-    console.print(per_peer(summary, Headline.from_spec(spec), console))
+    headline = Headline.from_spec(spec)
+    shown, others = worst_of_many(summary.per_peer, headline)
+    console.print(per_peer(shown, headline, console))
+    if others:
+        values = [value for peer in others if (value := headline.value(peer)) is not None]
+        span = f"{number(min(values))} to {number(max(values))}" if values else "–"
+        rest = f"the other {len(others)} have {headline.words} {span}"
+        say([f"listed: the {len(shown)} worst peers; {rest}; summary.json has all"], console)
     say(summary_lines(summary, spec), console)
 
 
@@ -80,7 +88,23 @@ def say(said: list[str], console: Console) -> None:
         console.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
 
 
-def per_peer(summary: Summary, headline: Headline, console: Console) -> Table:
+MANY, FEW = 20, 10
+"""More peers than `MANY` are not all listed at a run's end: the `FEW` worst are."""
+
+
+def worst_of_many(
+    peers: Sequence[PeerSummary], headline: Headline
+) -> tuple[Sequence[PeerSummary], Sequence[PeerSummary]]:
+    """The peers to list, in the ring's order or, of many, the worst first; and the others."""
+    if len(peers) <= MANY:
+        return peers, ()
+    sign = -1 if headline.figure.better == "down" else 1
+    known = {peer.id: headline.value(peer) for peer in peers}
+    ordered = sorted(peers, key=lambda peer: -inf if (value := known[peer.id]) is None else sign * value)
+    return ordered[:FEW], ordered[FEW:]
+
+
+def per_peer(peers: Sequence[PeerSummary], headline: Headline, console: Console) -> Table:
     rows = [
         {
             "peer": peer.id,
@@ -89,7 +113,7 @@ def per_peer(summary: Summary, headline: Headline, console: Console) -> Table:
             "sent": quantity(peer.bytes_sent),
             **{name: f"{peer.seconds.get(name, 0.0):.1f} s" for name in ACTIVITIES},
         }
-        for peer in summary.per_peer
+        for peer in peers
     ]
     return fitting(rows, [*reversed(ACTIVITIES), "samples"], console)
 

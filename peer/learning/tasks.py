@@ -676,7 +676,7 @@ TASKS: dict[str, type[Task]] = {
 RESERVED_FIGURE_NAMES = frozenset(
     {
         *("id", "peer", "state", "restarts", "round", "loss", "samples", "sent", "waits for", "trouble"),
-        *("train", "communicate", "evaluate", "train/comm/eval", "matched", "global", "paper", "local"),
+        *("train", "communicate", "evaluate", "train/comm/eval", "matched", "global", "paper", "local", "curve"),
     }
 )
 """What tables and summaries call something else, beside a figure."""

@@ -79,7 +79,8 @@ def test_the_live_table_is_shown_on_a_console_of_any_encoding(tmp_path: Path, en
 
 def test_a_wide_screen_has_every_column(tmp_path: Path) -> None:
     heading = drawn(busy(tmp_path, ["peer0", "peer1"]), 160).splitlines()[1]
-    named = ["peer", "state", "restarts", "round", "accuracy", "loss", "sent", "train/comm/eval", "waits", "for"]
+    named = ["peer", "state", "restarts", "round", "accuracy", "curve"]
+    named += ["loss", "sent", "train/comm/eval", "waits", "for"]
     assert heading.split() == named
 
 

@@ -1,6 +1,8 @@
 """What is told of a task without classes: its own figures, by their names, the worst by their direction."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,24 @@ def test_the_summary_has_the_tasks_figures(tmp_path: Path, spec: Spec) -> None:
     assert "Gini" not in said
 
 
+def test_of_many_peers_the_worst_are_listed(tmp_path: Path, spec: Spec) -> None:
+    write_results(tmp_path)
+    summary = summarise(spec, tmp_path, TimeSpent(1.0, 0))
+    first = summary.per_peer[0]
+    many = [replace(first, id=f"p{n:02}", figures=figures(float(n)) if n else {"rmse": None}) for n in range(25)]
+    console = Console(width=200, record=True)
+    summary_text.report(replace(summary, per_peer=tuple(many)), spec, console)
+    said = console.export_text()
+    ids = [line.split()[0] for line in said.splitlines() if re.match(" p\\d", line)]
+    assert ids == ["p00", *(f"p{n}" for n in range(24, 15, -1))], "no figure first, then the largest error"
+    assert "listed: the 10 worst peers; the other 15 have rmse 1.0000 to 15.000; summary.json has all" in said
+    console = Console(width=200, record=True)
+    summary_text.report(replace(summary, per_peer=tuple(many[:20])), spec, console)
+    assert [line.split()[0] for line in console.export_text().splitlines() if re.match(" p\\d", line)] == [
+        peer.id for peer in many[:20]
+    ]
+
+
 @pytest.mark.parametrize(("shape", "told"), [("[4]", True), ("[[4], [4]]", False), ('{"a": [4], "b": [4]}', False)])
 def test_how_to_load_a_model_is_told_where_it_can_be_loaded_so(
     shape: str, told: bool, tmp_path: Path, spec: Spec
@@ -89,13 +109,15 @@ def test_how_to_load_a_model_is_told_where_it_can_be_loaded_so(
 
 
 def test_the_live_view_goes_by_the_headline(spec: Spec) -> None:
-    view = FederationView(spec.ids, 2, Headline.from_spec(spec))
+    view = FederationView(spec.ids, 3, Headline.from_spec(spec))
     view.apply([(id, RoundDone(round=1, figures=figures(course[0]))) for id, course in COURSE.items()])
     assert view.mean_figure(1) == 190
     assert "mean rmse 190.00" in federation_line(view)
     assert row(view, view.peers["peer0"])["rmse"] == "200.00"
     shown, _ = choose(view, 1)
     assert [peer.id for peer in shown] == ["peer0"], "the larger error is the worse one"
+    view.apply([("peer0", RoundDone(round=n, figures=figures(error))) for n, error in ((2, 300.0), (3, 250.0))])
+    assert row(view, view.peers["peer0"])["curve"] == "▁█▅"
 
 
 def test_a_peers_line_names_its_figures() -> None:
