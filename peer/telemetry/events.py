@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, dataclass_transform
 
 from pydantic import AfterValidator, Field, FiniteFloat, TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -48,9 +48,13 @@ Moment = Annotated[float, Field(ge=0, le=LAST_MOMENT, allow_inf_nan=False)]
 """A time in Unix seconds."""
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """An event; `str(event)` is its sentence."""
+    """An event; `str(event)` is its sentence. Each subclass is a dataclass like this one."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
 
     name: ClassVar[str]
     level: ClassVar[int] = logging.INFO
@@ -63,7 +67,6 @@ class Event:
         return {"event": self.name, **fields}
 
 
-@dataclass(frozen=True, kw_only=True)
 class FreeTextEvent(Event):
     """An event whose sentence is made where it happens."""
 
@@ -87,7 +90,6 @@ def adapter(kind: type[Event]) -> TypeAdapter[Any]:
     return _ADAPTERS[kind.name]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Started(Event):
     """A peer's process begins: its first event in the file."""
 
@@ -120,7 +122,6 @@ class Started(Event):
         return f"{self.id} of {self.federation} starts ({self.protocol}, {self.rounds} rounds)"
 
 
-@dataclass(frozen=True, kw_only=True)
 class StateChanged(Event):
     """The peer's state has changed."""
 
@@ -180,7 +181,6 @@ class Shortage:
         return f"too few members for a decision: {self.here} of {self.members} are here, {self.needed} are needed{half}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Waiting(FreeTextEvent):
     """The peer waits for others, or the wait is over."""
 
@@ -205,7 +205,6 @@ class Waiting(FreeTextEvent):
         return cls(cause="quorum", awaited=awaited, sentence=sentence, shortage=shortage)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Resumed(Event):
     """The peer resumes from a checkpoint."""
 
@@ -217,7 +216,6 @@ class Resumed(Event):
         return f"resumed after round {self.round}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Rewound(Event):
     """All peers have agreed to go back, and this one has done so."""
 
@@ -229,7 +227,6 @@ class Rewound(Event):
         return f"went back to round {self.round}, as `rewinds` says"
 
 
-@dataclass(frozen=True, kw_only=True)
 class RoundDurable(Event):
     """Rounds up to this one are on the peer's disk, and it will not fall back behind them by itself."""
 
@@ -242,7 +239,6 @@ class RoundDurable(Event):
         return f"round {self.round} is durable"
 
 
-@dataclass(frozen=True, kw_only=True)
 class CertificatesChanged(FreeTextEvent):
     """New certificates were found; whether they are used."""
 
@@ -251,7 +247,6 @@ class CertificatesChanged(FreeTextEvent):
     """Until when they are valid, in Unix seconds; null if they are not used."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class CertificateExpires(Event):
     """The peer's certificate, or its CA's, expires within 30, 7 or 1 days, or has expired."""
 
@@ -276,7 +271,6 @@ class CertificateExpires(Event):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class SubscriberDropped(FreeTextEvent):
     """Metrics, TensorBoard or a tracker failed or fell behind, and receives no more events."""
 
@@ -284,7 +278,6 @@ class SubscriberDropped(FreeTextEvent):
     level = logging.ERROR
 
 
-@dataclass(frozen=True, kw_only=True)
 class Stopped(Event):
     """A signal stopped the peer."""
 
@@ -296,7 +289,6 @@ class Stopped(Event):
         return f"stopped by {self.signal}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Failed(Event):
     """The peer cannot go on."""
 
@@ -309,7 +301,6 @@ class Failed(Event):
         return self.message
 
 
-@dataclass(frozen=True, kw_only=True)
 class Done(Event):
     """The peer has finished."""
 
@@ -319,7 +310,6 @@ class Done(Event):
         return "done"
 
 
-@dataclass(frozen=True, kw_only=True)
 class RingOrdered(Event):
     """The ring has a new order."""
 
@@ -335,7 +325,6 @@ class RingOrdered(Event):
         return f"ring order {', '.join(self.order)}; cost {self.cost_before:.4f} before, {self.cost_after:.4f} after"
 
 
-@dataclass(frozen=True, kw_only=True)
 class DataSummary(Event):
     """The peer's training data from a round on; stays in its directory."""
 
@@ -352,7 +341,6 @@ class DataSummary(Event):
         return f"{self.samples} training samples from round {self.round} on, of {len(self.classes)} classes"
 
 
-@dataclass(frozen=True, kw_only=True)
 class DataDrifted(Event):
     """The peer's data change."""
 
@@ -366,7 +354,6 @@ class DataDrifted(Event):
         return f"the data are others from round {self.round} on: {self.samples} training samples"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Unrepeatable(Event):
     """The peer's data set or transforms draw from what cannot be seeded."""
 
@@ -385,7 +372,6 @@ UNREPEATABLE = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
 class Misbehaving(Event):
     """Some peers misbehave because the spec says so."""
 
@@ -398,7 +384,6 @@ class Misbehaving(Event):
         return f"an experiment: by the settings these peers misbehave: {said}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class RoundDone(Event):
     """A round is over. A replayed round is emitted again, and the later event counts."""
 
@@ -449,7 +434,6 @@ class RoundDone(Event):
         return {key: value for key, value in super().as_json().items() if value or key != "validation"}
 
 
-@dataclass(frozen=True, kw_only=True)
 class BytesPassed(Event):
     """The traffic since the last `round`."""
 
@@ -466,7 +450,6 @@ class BytesPassed(Event):
         return f"{sum(self.sent.values())} B sent, {sum(self.received.values())} B received (round {self.round})"
 
 
-@dataclass(frozen=True, kw_only=True)
 class StoppedEarly(Event):
     """All peers have agreed to end after this round."""
 
@@ -484,7 +467,6 @@ class StoppedEarly(Event):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class FineTuned(Event):
     """The peer has fine-tuned its model."""
 
@@ -501,7 +483,6 @@ class FineTuned(Event):
         return f"fine-tuned on its own samples: {named}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class LinkChanged(Event):
     """The state of a neighbour has changed."""
 
@@ -517,7 +498,6 @@ class LinkChanged(Event):
         return f"link to {self.neighbour}: {self.state}" + (f" ({self.reason})" if self.reason else "")
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReleaseSeen(Event):
     """A neighbour runs another release of dfl than this peer, or than before."""
 
@@ -535,14 +515,12 @@ class ReleaseSeen(Event):
         return f"{self.neighbour} runs dfl {self.release}, {like}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class EndedUnacknowledged(FreeTextEvent):
     """The peer ends without confirmation that its neighbours have everything."""
 
     name = "left"
 
 
-@dataclass(frozen=True, kw_only=True)
 class NeighbourLost(FreeTextEvent):
     """A neighbour has been silent for longer than `patience`."""
 
@@ -551,7 +529,6 @@ class NeighbourLost(FreeTextEvent):
     """The neighbour's id."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class CallerRefused(Event):
     """A caller or its message was refused: each cause once, of unknown callers again at ten times as many."""
 
@@ -570,7 +547,6 @@ class CallerRefused(Event):
         return f"refused {self.caller}" + (f" from {self.origin}" if self.origin else "") + f": {self.reason}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Conflict(Event):
     """A neighbour sent two contents under one key (rule R5)."""
 
@@ -587,7 +563,6 @@ class Conflict(Event):
         return f"{self.sender} sent two different contents for the same step {where}; the first counts"
 
 
-@dataclass(frozen=True, kw_only=True)
 class PeerRegressed(FreeTextEvent):
     """A neighbour says that it has lost rounds."""
 
@@ -597,7 +572,6 @@ class PeerRegressed(FreeTextEvent):
     """The neighbour's id."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class CheckpointDamaged(Event):
     """A checkpoint cannot be read, and is not needed."""
 
@@ -611,7 +585,6 @@ class CheckpointDamaged(Event):
         return f"the checkpoint of round {self.round} is damaged, and this peer does without it ({self.reason})"
 
 
-@dataclass(frozen=True, kw_only=True)
 class ViewDecided(Event):
     """The members from a round on have been decided; see [views.md](views.md)."""
 
@@ -635,7 +608,6 @@ class ViewDecided(Event):
         return f"view {self.number} from round {self.first} on: {', '.join(self.members)} ({self.reason})"
 
 
-@dataclass(frozen=True, kw_only=True)
 class ViewConflict(FreeTextEvent):
     """A member has announced another view than the one decided."""
 
@@ -643,21 +615,18 @@ class ViewConflict(FreeTextEvent):
     level = logging.ERROR
 
 
-@dataclass(frozen=True, kw_only=True)
 class Leaving(FreeTextEvent):
     """The peer is leaving, as requested, or cannot."""
 
     name = "leaving"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Departed(FreeTextEvent):
     """The peer has left, as requested."""
 
     name = "departed"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Returning(FreeTextEvent):
     """The peer has lost its state and waits to be admitted anew."""
 
