@@ -16,6 +16,7 @@ from typing import Literal
 
 from peer.network.transport import FORBIDDEN, NO_ROUTE, REFUSED, TIMED_OUT
 from peer.network.wire.messages import Obstacle, Resources
+from peer.tasks import News
 
 CLOSED_PORT_REASONS = (REFUSED, TIMED_OUT, NO_ROUTE, FORBIDDEN)
 """Reasons for which an address that may be correct does not answer."""
@@ -241,7 +242,7 @@ class Edges:
         self.neighbours: dict[str, Neighbour] = {}
         self.former: dict[str, int] = {}
         """Former neighbours, and how often each has been told since then that it is none any more."""
-        self.changed = asyncio.Event()
+        self.changed = News()
         """Set on every change of an edge or of what is known about one."""
         self.known = False
         """Whether the edges of the first round, or those in the checkpoint, are known."""
@@ -371,9 +372,6 @@ class Edges:
     async def wait_complete(self, done: int = -1) -> None:
         """Wait until no neighbour lacks a handshake, or until no round after `done` is left to play: then those that
         have left may never come."""
-        while self.missing() and (self.last_round is None or self.last_round > done):
-            await self.wait_changed()
-
-    async def wait_changed(self) -> None:
-        self.changed.clear()
-        await self.changed.wait()
+        await self.changed.until(
+            lambda: not self.missing() or (self.last_round is not None and self.last_round <= done)
+        )

@@ -16,7 +16,7 @@ unresponsive one is reported every minute, or ends the run; one that sends only 
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal
@@ -30,7 +30,7 @@ from peer.network.streams.stream import no_views
 from peer.network.transport import Pipe
 from peer.network.wire.frames import Key
 from peer.spec.federation import Spec
-from peer.tasks import background
+from peer.tasks import background, within
 from peer.telemetry.events import MAKE_ALIKE_HINT, MAX_NAMED, Awaited, NeighbourLost, Report, StateChanged, Waiting
 from peer.views.signing import UNSIGNED, Keyring
 from peer.views.view import STALENESS_BOUND, View
@@ -152,15 +152,12 @@ class RuntimeLimits:
 async def wait_for_neighbours(edges: Edges, done: int, report: Report, patience: float) -> None:
     """Wait for a handshake with every neighbour, unless round `done` turns out to be the last; FailedError after
     `patience` seconds names those still missing."""
-    try:
-        async with asyncio.timeout(None if patience == inf else patience), background() as group:
-            group.create_task(_report_missing(edges, report))
-            await edges.wait_complete(done)
-    except TimeoutError:
-        if not (missing := edges.missing()):
-            return  # the last one came at the same moment
+    async with background() as group:
+        group.create_task(_report_missing(edges, report))
+        complete = await within(patience, edges.wait_complete(done))
+    if not complete and (missing := edges.missing()):  # else the last one came at the same moment
         who = "; ".join(f"{neighbour.place}: {why}" for neighbour, why in missing)
-        raise FailedError(f"gave up after {patience:g} s of waiting for {who}{_hint(missing)}") from None
+        raise FailedError(f"gave up after {patience:g} s of waiting for {who}{_hint(missing)}")
     here = "all neighbours are here" if not edges.missing() else "no neighbour is awaited any more"
     report(Waiting(cause="join", awaited=(), sentence=here))
 
@@ -184,20 +181,14 @@ async def await_staleness_bound(durability: Durability, spec: Spec, round: int, 
     and nothing else would show it.
     """
     said = None
-    while True:
-        try:
-            async with asyncio.timeout(seconds):
-                await durability.wait_within_bound(round)
-        except TimeoutError:
-            behind = durability.behind(round)  # empty if the news came at the same moment
-            if behind and (waiting := _behind_bound(behind, spec, round)) != said:
-                report(waiting)
-                said = waiting
-            continue
-        if said:
-            over = f"nobody is too far behind any more: round {round} begins"
-            report(Waiting(cause="staleness", awaited=(), sentence=over))
-        return
+    while not await within(seconds, durability.wait_within_bound(round)):
+        behind = durability.behind(round)  # empty if the news came at the same moment
+        if behind and (waiting := _behind_bound(behind, spec, round)) != said:
+            report(waiting)
+            said = waiting
+    if said:
+        over = f"nobody is too far behind any more: round {round} begins"
+        report(Waiting(cause="staleness", awaited=(), sentence=over))
 
 
 async def drain(network: Network, patience: float = inf, required: Callable[[], Collection[str]] = tuple) -> list[str]:
@@ -216,9 +207,7 @@ async def drain(network: Network, patience: float = inf, required: Callable[[], 
             if not {*required()}.intersection(ids):
                 return ids
             left = patience
-        with suppress(TimeoutError):
-            async with asyncio.timeout(None if left == inf else left):
-                await durability.wait_changed(durability.version)
+        await within(left, durability.wait_changed(durability.version))
     return []
 
 

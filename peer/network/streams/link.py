@@ -58,7 +58,6 @@ import asyncio
 import struct
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal, NoReturn
@@ -77,7 +76,7 @@ from peer.network.transport import BreachError, DisconnectedError, Pipe
 from peer.network.wire.frames import BadFrameError, Frame, Heading, Key, decode, encode_frame, frame_count
 from peer.network.wire.manifest import DTYPES, Manifest, NotDeclaredError, PayloadSpec, vector_bytes
 from peer.network.wire.messages import Hello, Position, Refusal, Reply, Welcome, sanitise
-from peer.tasks import background
+from peer.tasks import News, background, within
 from peer.telemetry.events import CallerRefused, Conflict, Report
 from peer.views.view import STALENESS_BOUND
 
@@ -407,7 +406,7 @@ class Inbox:
         self._waiting = 0
         """The number of messages that wait to be consumed."""
         self._silent: set[Key] = set()
-        self._changed = asyncio.Event()
+        self._changed = News()
 
     def add(self, frame: Frame, payload: PayloadSpec) -> AddResult:
         """Keep a frame; BadFrameError or NotDeclaredError if no honest neighbour sends it."""
@@ -444,9 +443,7 @@ class Inbox:
         This cannot deadlock: a protocol has at most three exchanges under way that it does not wait for, so what it
         needs next from this sender is already here, or there is room for it.
         """
-        while self.held + self._limits.message * self._waiting > count:
-            self._changed.clear()
-            await self._changed.wait()
+        await self._changed.until(lambda: self.held + self._limits.message * self._waiting <= count)
 
     def consume(self, message: IncomingMessage) -> tuple[Tensor, tuple[float, ...]]:
         """Take a message's values and scalars out; only the digests are kept, to recognise repeats."""
@@ -466,8 +463,7 @@ class Inbox:
         """Wait until the first `count` bytes of the message with that key, or all of it, have arrived; return it."""
         while (message := self.messages.get(key)) is None or not message.has(count):
             self.awaited = key
-            self._changed.clear()
-            await self._changed.wait()
+            await self._changed.next()
         self.awaited = None
         return message
 
@@ -535,11 +531,9 @@ class Receiver:
         """
         caller = hello.id
         becomes = self._edges.is_member(caller) and hello.round >= self._state.round
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._state.timeouts.newcomer_timeout if becomes else 0):
-                while not any(self._edges.has(direction, caller) for direction in directions):
-                    await self._edges.wait_changed()
-                return None
+        came = self._edges.changed.until(lambda: any(self._edges.has(direction, caller) for direction in directions))
+        if await within(self._state.timeouts.newcomer_timeout if becomes else 0, came):
+            return None
         if becomes and not self._edges.known:
             raise DisconnectedError("this peer has not read its checkpoint yet")  # the caller will dial again
         refusal = Refusal(reason=Refusal.STRANGER, detail=f"`{caller}` is no neighbour of `{self._identity.id}`")
@@ -664,7 +658,7 @@ class Receiver:
         while self.round <= round and not (
             round <= self.round + STALENESS_BOUND and self._edges.permits("receive", sender, round)
         ):
-            await self._edges.wait_changed()
+            await self._edges.changed.next()
         return self._edges.permits("receive", sender, round)
 
     def begin(self, round: int) -> None:
@@ -688,7 +682,5 @@ class ReverseLink(DialledStream):
         """Receive tensors until the sender has been told what was wrong with a frame; return the pause."""
         self._backoff.welcomed()
         await self._receiver.receive_reverse(pipe, welcome)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._state.timeouts.answer):
-                await pipe.finish()
+        await within(self._state.timeouts.answer, pipe.finish())
         return self._backoff.after_refusal()

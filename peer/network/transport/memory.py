@@ -15,7 +15,7 @@ from peer.network.transport import (
     StreamHandler,
     Transport,
 )
-from peer.tasks import background
+from peer.tasks import News, background
 
 DEPTH = 8
 """How many messages may be under way in one direction before the sender waits."""
@@ -26,21 +26,19 @@ class OneWay:
 
     def __init__(self) -> None:
         self._messages: deque[bytes] = deque()
-        self._changed = asyncio.Event()
+        self._changed = News()
         self._finished = False
         self.broken = False
 
     async def put(self, data: bytes) -> None:
-        while len(self._messages) >= DEPTH and not self.broken:
-            await self._change()
+        await self._changed.until(lambda: len(self._messages) < DEPTH or self.broken)
         if self.broken or self._finished:
             raise DisconnectedError("closed")
         self._messages.append(data)
         self._changed.set()
 
     async def take(self) -> bytes:
-        while not self._messages and not self._finished and not self.broken:
-            await self._change()
+        await self._changed.until(lambda: self._messages or self._finished or self.broken)
         if self.broken or not self._messages:
             raise DisconnectedError("closed by the other end")
         self._changed.set()
@@ -48,8 +46,7 @@ class OneWay:
 
     async def finish(self) -> None:
         self.hang_up()
-        while self._messages and not self.broken:
-            await self._change()
+        await self._changed.until(lambda: not self._messages or self.broken)
 
     def hang_up(self) -> None:
         self._finished = True
@@ -58,10 +55,6 @@ class OneWay:
     def break_off(self) -> None:
         self.broken = True
         self._changed.set()
-
-    async def _change(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()
 
 
 class MemoryPipe(Pipe):
