@@ -17,6 +17,7 @@ A peer's directory is private: other users of the machine cannot look into it, a
 import fcntl
 import mmap
 import os
+import shutil
 import stat
 import tempfile
 import threading
@@ -168,7 +169,7 @@ def sole_use(directory: Path) -> Iterator[None]:
 def unwritable_reason(directory: Path) -> str | None:
     """Return why nothing can be written in a directory, made or yet to be made; None if something can."""
     try:
-        there = next(place for place in (directory, *directory.parents) if place.exists())
+        there = _nearest(directory)
     except OSError as error:  # such as a name too long
         return f"{directory} cannot be written to ({error.strerror})"
     if not there.is_dir():
@@ -178,6 +179,15 @@ def unwritable_reason(directory: Path) -> str | None:
     except OSError as error:
         return f"{directory} cannot be written to ({there}: {error.strerror})"
     return None
+
+
+def disk_usage(directory: Path) -> "shutil._ntuple_diskusage":
+    """Size and room, in bytes, of the disk that a directory is on, or will be."""
+    return shutil.disk_usage(_nearest(directory))
+
+
+def _nearest(directory: Path) -> Path:
+    return next(place for place in (directory, *directory.parents) if place.exists())
 
 
 def write_failure(path: Path | str, error: OSError) -> str:
