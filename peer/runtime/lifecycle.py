@@ -1,6 +1,6 @@
 """A peer's life cycle: its states, what it waits for in each of them, and the watchers that run meanwhile.
 
-`python -m peer.runtime.lifecycle` prints the states. A peer waits for
+A peer waits for
 
 - its neighbours at the start (`wait_for_neighbours`),
 - the staleness bound before each round (`await_staleness_bound`, rule R6),
@@ -62,15 +62,6 @@ class CheckpointLostError(FailedError):
     """Raised when what this peer had on disk is lost, and no replay can bring it back."""
 
 
-@dataclass
-class PhaseTimes:
-    """Seconds that a peer has spent on each phase."""
-
-    train: float = 0.0
-    communicate: float = 0.0
-    evaluate: float = 0.0
-
-
 class Lifecycle:
     """What a peer does, in which round, and how long its phases have taken; reports each change of state.
 
@@ -82,8 +73,8 @@ class Lifecycle:
         """The function that takes this peer's events."""
         self.state: State = "joining"
         self.round = 0
-        self.times = PhaseTimes()
-        """The times of the whole run; they are part of checkpoints."""
+        self.times = {"train": 0.0, "communicate": 0.0, "evaluate": 0.0}
+        """Seconds spent on each phase in the whole run; they are part of checkpoints."""
 
     def become(self, state: State) -> None:
         """Enter a state, unless it is the present one; RuntimeError for a step that is not in `TRANSITIONS`."""
@@ -91,13 +82,6 @@ class Lifecycle:
             return
         if state not in TRANSITIONS[self.state]:
             raise RuntimeError(f"a peer that is {self.state} cannot become {state}")
-        self._enter(state)
-
-    def fail(self) -> None:
-        """Enter the state `failed`, from any other."""
-        self._enter("failed")
-
-    def _enter(self, state: State) -> None:
         self.state = state
         self.report(StateChanged(state=state, round=self.round))
 
@@ -106,7 +90,7 @@ class Lifecycle:
         """Count the time of the block, unless it raises: a checkpoint must hold the same time after a replay."""
         began = time.perf_counter()
         yield
-        setattr(self.times, phase, getattr(self.times, phase) + time.perf_counter() - began)
+        self.times[phase] += time.perf_counter() - began
 
 
 @dataclass(frozen=True)
@@ -380,8 +364,3 @@ def _waiting_for_stalled(stalled: list[Awaited], back: list[str]) -> Waiting:
     if stalled:
         news.append(f"{'still ' if back else ''}waiting for {', '.join(map(str, stalled))}")
     return Waiting(cause="stalled", awaited=tuple(stalled), sentence="; ".join(news))
-
-
-if __name__ == "__main__":
-    for state, following in TRANSITIONS.items():
-        print(f"{state:14} {MEANING[state]:78} → {', '.join(following) or 'the end'}")

@@ -102,7 +102,7 @@ class Runtime:
         )
 
     def _failed(self, message: str) -> FailedError:
-        self.lifecycle.fail()
+        self.lifecycle.become("failed")
         self.telemetry.emit(Failed(message=message))
         return FailedError(message)
 
