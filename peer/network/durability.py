@@ -103,7 +103,7 @@ class Durability:
     def record_relayed(self, teller: str, others: Mapping[str, int]) -> None:
         """Take a neighbour's reports about others; ImpossibleError, and none of them counts, if one cannot be true."""
         for peer, round in others.items():
-            if peer in (teller, self._id) or not self._edges.is_member(peer):
+            if peer in (teller, self._id) or peer not in self._edges.members:
                 raise ImpossibleError(f"it reported durable rounds of `{peer}`")
             self._check(peer, round)
         news = {peer: at for peer, at in others.items() if at > self._relayed.get(peer, NOTHING - 1)}
@@ -117,7 +117,7 @@ class Durability:
         certificate: empty if it is the one that the peer has shown before.
         """
         known = self._announced.get(peer)
-        if not self._edges.is_member(peer) or not self._keyring.signs:
+        if peer not in self._edges.members or not self._keyring.signs:
             raise ImpossibleError(f"it reported durable rounds of `{peer}`")
         self._check(peer, round)
         if peer == self._id or (known and known.statement.round >= round):

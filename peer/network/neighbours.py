@@ -329,10 +329,6 @@ class Edges:
         """All members of the federation."""
         return self._addresses.keys()
 
-    def is_member(self, peer: str) -> bool:
-        """Return whether that peer is a member of the federation, neighbour or not."""
-        return peer in self._addresses
-
     def can_be_dialled(self, peer: str) -> bool:
         return self._addresses.get(peer) is not None
 

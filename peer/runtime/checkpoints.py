@@ -201,12 +201,6 @@ def unpack_frames(content: bytes) -> KeptFrames:
     return [(to, tensors[f"{number:08d}"].tobytes()) for number, to in enumerate(receivers)]
 
 
-def check_frames(content: bytes) -> None:
-    """Check frames by their own checksums; BadFrameError, ValueError or KeyError if one is damaged."""
-    for _, data in unpack_frames(content):
-        decode(data)
-
-
 @dataclass(frozen=True)
 class Snapshot:
     """Everything that a peer needs to go on after `round`."""
@@ -369,24 +363,21 @@ class Checkpoints:
     def drop_after(self, round: int) -> None:
         """Remove all that lies after `round`, to which the peer goes back."""
         if beyond := [at for at in {*self.rounds(), *self._message_rounds()} if at > round]:
-            self._drop(beyond)
+            self.drop(beyond)
         self._drop_unsealed()
 
     def drop_before(self, last: int) -> None:
         """Remove all but the `last` newest checkpoints."""
-        self._drop(self.rounds()[:-last])
+        self.drop(self.rounds()[:-last])
         self._drop_unsealed()
 
-    def drop(self, round: int) -> None:
-        """Remove the checkpoint of a round."""
-        self._drop([round])
-
-    def _drop(self, beyond: Collection[int]) -> None:
+    def drop(self, rounds: Collection[int]) -> None:
+        """Remove the checkpoints of these rounds."""
         # A power cut must not leave a seal whose files are gone: missing messages would count as pruned.
-        for at in beyond:
+        for at in rounds:
             self._path("round", at, "json").unlink(missing_ok=True)
         sync(self.directory)
-        for at in beyond:
+        for at in rounds:
             for kind in ("round", "messages"):
                 self._path(kind, at, "safetensors").unlink(missing_ok=True)
 
@@ -439,7 +430,8 @@ class Checkpoints:
             try:
                 sealed = self._seal(round)["messages"]
             except (OSError, ValueError, KeyError):
-                check_frames(content)
+                for _, data in unpack_frames(content):
+                    decode(data)
                 return None
             if _content_digest(content) != sealed:
                 raise ValueError("wrong checksum")

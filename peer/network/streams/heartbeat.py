@@ -265,7 +265,7 @@ class NeighbourHeartbeats:
     """
 
     def __init__(self, id: str, all: "Heartbeats") -> None:
-        self.id, self._all, self._state = id, all, all.state
+        self.id, self._all, self._state, self._own = id, all, all.state, all.state.identity.id
         self._edges, self._timeouts = all.state.edges, all.state.timeouts
         self._clock = asyncio.get_running_loop().time
         self.reporter = LinkReporter(all.state.limits, all.state.timeouts, all.callbacks.report)
@@ -294,7 +294,7 @@ class NeighbourHeartbeats:
     @property
     def dials_first(self) -> bool:
         """Whether this peer dials first: if both can be dialled, the one with the smaller id does."""
-        return self._state.id < self.id or not self._edges.can_be_dialled(self._state.id)
+        return self._own < self.id or not self._edges.can_be_dialled(self._own)
 
     async def accept(self, pipe: CountedPipe) -> None:
         """Serve an accepted stream, after its hello; besides an active one, it counts from its first beat on."""
@@ -480,18 +480,6 @@ class Heartbeats:
         if id not in self._by_id:
             self._by_id[id] = NeighbourHeartbeats(id, self)
         return self._by_id[id]
-
-    async def run_failure_detector(self) -> None:
-        """Suspect and probe silent neighbours, until cancelled."""
-        await FailureDetector(self).run()
-
-    async def run(self, neighbour: Neighbour) -> None:
-        """Keep a stream to a neighbour open."""
-        await DialledHeartbeats(self, neighbour).run()
-
-    async def accept(self, pipe: CountedPipe) -> None:
-        """Serve a stream that a neighbour has opened, after its hello."""
-        await self.of(pipe.peer).accept(pipe)
 
     async def close(self) -> None:
         """Say farewell to all neighbours (R8) and wait until they have ended the streams, as they do on hearing it."""

@@ -530,14 +530,14 @@ class Receiver:
         cannot know an order of the ring that this peer does not know, so this peer does not wait for it.
         """
         caller = hello.id
-        becomes = self._edges.is_member(caller) and hello.round >= self._state.round
+        becomes = caller in self._edges.members and hello.round >= self._state.round
         came = self._edges.changed.until(lambda: any(self._edges.has(direction, caller) for direction in directions))
         if await within(self._state.timeouts.newcomer_timeout if becomes else 0, came):
             return None
         if becomes and not self._edges.known:
             raise DisconnectedError("this peer has not read its checkpoint yet")  # the caller will dial again
         refusal = Refusal(reason=Refusal.STRANGER, detail=f"`{caller}` is no neighbour of `{self._identity.id}`")
-        if self._edges.is_member(caller):
+        if caller in self._edges.members:
             refusal.durable = self._state.durability.own
         return refusal
 

@@ -306,10 +306,6 @@ class NetworkState:
         self.last_round = identity.rounds
         """The round after which all peers end, as far as this peer knows."""
 
-    @property
-    def id(self) -> str:
-        return self.identity.id
-
     def welcome(self, round: int, positions: Iterable[Position] = ()) -> bytes:
         """The serialised answer to a hello on a tensor stream: the durable round (R3), and what has arrived since."""
         welcome = Welcome(durable=self.durability.own, round=round, positions=positions, release=release())

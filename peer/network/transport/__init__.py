@@ -130,6 +130,11 @@ StreamHandler = Callable[[Service, Pipe], Awaitable[None]]
 """Serves an incoming stream to its end."""
 
 
+async def no_status(_request: bytes) -> bytes:
+    """The answer of a process that does not listen, and so is never asked."""
+    return b""
+
+
 class Transport(ABC):
     """A way of carrying bytes between peers."""
 

@@ -536,6 +536,3 @@ class Membership:
             if following and following[0].planned:
                 gate.end_after(following[0].first - 1)
                 gate.leaving = self.id not in following[0].members
-
-    def stir(self) -> None:
-        self._changed.set()
