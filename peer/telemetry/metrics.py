@@ -20,25 +20,8 @@ from urllib.parse import urlsplit
 
 from peer.errors import InputError, optional
 from peer.files import disk_usage
-from peer.telemetry.events import (
-    BytesPassed,
-    CallerRefused,
-    Cause,
-    CertificateExpires,
-    CertificatesChanged,
-    CheckpointDamaged,
-    Conflict,
-    Event,
-    FineTuned,
-    LinkChanged,
-    Report,
-    RoundDone,
-    RoundDurable,
-    Started,
-    StateChanged,
-    ViewDecided,
-    Waiting,
-)
+from peer.telemetry import events
+from peer.telemetry.events import Event, Report
 from peer.telemetry.telemetry import OwnFaults, Subscriber, ThrottledRefusals
 
 MAX_CONNECTIONS = 16
@@ -214,7 +197,7 @@ class Metrics(Subscriber):
         self._view = gauge("dfl_view_number", "The view in which the peer is.")
         self._members = gauge("dfl_view_members", "How many belong to that view.")
         self._events = counter("dfl_events", "Events of the peer, by name.", ["event"])
-        for cause in get_args(Cause):
+        for cause in get_args(events.Cause):
             self._awaited.labels(cause).set(0)
 
     def listen(
@@ -249,40 +232,40 @@ class Metrics(Subscriber):
     def on_event(self, event: Event) -> None:
         self._events.labels(event.name).inc()
         match event:
-            case Started():
+            case events.Started():
                 self._start(event)
-            case StateChanged(state=state, round=round):
+            case events.StateChanged(state=state, round=round):
                 self._state.state(state)
                 self._round.set(max(0, round))
-            case RoundDone():
+            case events.RoundDone():
                 self._take_round(event)
-            case BytesPassed(sent=sent, received=received):
+            case events.BytesPassed(sent=sent, received=received):
                 self._add(self._sent, sent)
                 self._add(self._received, received)
-            case FineTuned(accuracy=accuracy, figures=figures, validation=validation):
+            case events.FineTuned(accuracy=accuracy, figures=figures, validation=validation):
                 self._judge(accuracy, figures, validation)
-            case LinkChanged(neighbour=neighbour, state=state) if state in LINK_STATES:
+            case events.LinkChanged(neighbour=neighbour, state=state) if state in LINK_STATES:
                 self._link.labels(neighbour).state(state)
-            case Waiting(cause=cause, awaited=awaited, others=others):
+            case events.Waiting(cause=cause, awaited=awaited, others=others):
                 self._awaited.labels(cause).set(len(awaited) + others)
                 if cause == "quorum":
                     self._set_quorum(event)
-            case CallerRefused(kind=kind):
+            case events.CallerRefused(kind=kind):
                 self._refusals.labels(kind).inc()
-            case Conflict(sender=sender):
+            case events.Conflict(sender=sender):
                 self._conflicts.labels(sender).inc()
-            case CheckpointDamaged():
+            case events.CheckpointDamaged():
                 self._damaged.inc()
-            case RoundDurable(round=round):
+            case events.RoundDurable(round=round):
                 self._durable.set(round)
                 self._durable_since.set(event.time)
-            case CertificatesChanged(expires=expires) | CertificateExpires(expires=expires) if expires:
+            case events.CertificatesChanged(expires=expires) | events.CertificateExpires(expires=expires) if expires:
                 self._expiry.set(expires)
-            case ViewDecided(number=number, members=members):
+            case events.ViewDecided(number=number, members=members):
                 self._view.set(number)
                 self._members.set(len(members))
 
-    def _start(self, event: Started) -> None:
+    def _start(self, event: events.Started) -> None:
         about = {"peer": event.id, "federation": event.federation, "protocol": event.protocol, "version": event.version}
         self._about.info(about)
         self._restarts.inc(event.restarts)
@@ -291,13 +274,13 @@ class Metrics(Subscriber):
         self._members.set(len(event.members))
         self._expiry.set(event.certificate_expires or 0)
 
-    def _set_quorum(self, event: Waiting) -> None:
+    def _set_quorum(self, event: events.Waiting) -> None:
         short = event.shortage
         self._here.labels("here").set(short.here if short else 0)
         self._here.labels("needed").set(short.needed if short else 0)
         self._short_since.set(event.time - short.seconds if short else 0)
 
-    def _take_round(self, event: RoundDone) -> None:
+    def _take_round(self, event: events.RoundDone) -> None:
         self._rounds.inc()
         self._finished.set(event.time)
         self._add(self._seconds, event.seconds)
