@@ -29,8 +29,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -50,7 +50,7 @@ from peer.network.wire.frames import BadFrameError, decode
 from peer.process import LARGE_BYTES, trim_memory
 from peer.runtime.lifecycle import CheckpointLostError
 from peer.spec.blocks import Keep
-from peer.tasks import background, shielded
+from peer.tasks import shielded
 from peer.telemetry.events import CheckpointDamaged, Resumed, RoundDurable
 from peer.telemetry.results import sync_lines
 from peer.telemetry.trace import copy
@@ -262,7 +262,7 @@ class Checkpoints:
             with suppress(FileNotFoundError):  # messages are pruned first
                 write_atomically(to.directory / path.name, read(path))
         sync(to.directory)
-        write_atomically(to.directory / _file_name("round", round, "json"), seal)
+        write_atomically(to._path("round", round, "json"), seal)
         sync(to.directory)
 
     def facts(self, round: int) -> dict[str, Any]:
@@ -471,16 +471,11 @@ class Checkpoints:
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             return []
         middles = (name.removeprefix(f"{kind}-").removesuffix(f".{suffix}") for name in files)
-        return sorted(
-            at for at in {int(one) for one in middles if one.isdecimal()} if _file_name(kind, at, suffix) in files
-        )
+        numbers = {int(one) for one in middles if one.isdecimal()}
+        return sorted(at for at in numbers if self._path(kind, at, suffix).name in files)
 
     def _path(self, kind: str, round: int, suffix: str) -> Path:
-        return self.directory / _file_name(kind, round, suffix)
-
-
-def _file_name(kind: str, round: int, suffix: str) -> str:
-    return f"{kind}-{round:04d}.{suffix}"
+        return self.directory / f"{kind}-{round:04d}.{suffix}"
 
 
 def _content_digest(content: Buffer | Sequence[Buffer]) -> str:
@@ -496,21 +491,12 @@ class Checkpointer:
     def __init__(
         self, files: Checkpoints, participant: "Participant", progress: "RunProgress", tasks: asyncio.TaskGroup
     ) -> None:
-        """tasks: the group in which checkpoints are written."""
+        """tasks: the group in which checkpoints are written; at its end one that is under way is still written."""
         self._files, self._participant, self._progress, self._tasks = files, participant, progress, tasks
         self._network, self._journal = participant.network, participant.journal
         self._gate, self._view = participant.setup.gate, participant.setup.view
         self._report = participant.lifecycle.report
         self._writing: asyncio.Task[None] | None = None
-
-    @classmethod
-    @asynccontextmanager
-    async def running(
-        cls, files: Checkpoints, participant: "Participant", progress: "RunProgress"
-    ) -> AsyncIterator["Checkpointer"]:
-        """A checkpointer for the block; when the block ends, a checkpoint under way is still written."""
-        async with background() as tasks:
-            yield cls(files, participant, progress, tasks)
 
     async def save(self, round: int) -> None:
         """Take the state as it is now and write it in the background, once the checkpoint before is written."""

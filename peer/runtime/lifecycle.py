@@ -278,12 +278,7 @@ class MembershipGate:
 
 
 async def watch_unresponsive(
-    edges: Edges,
-    spec: Spec,
-    gate: MembershipGate,
-    lifecycle: Lifecycle,
-    report: Report,
-    reminders: ReportIntervals,
+    edges: Edges, spec: Spec, gate: MembershipGate, lifecycle: Lifecycle, reminders: ReportIntervals
 ) -> None:
     """Report a neighbour that is silent, or accepts nothing, for longer than `patience`; fail with `on_loss: stop`.
 
@@ -308,7 +303,7 @@ async def watch_unresponsive(
             if clock() - said.get(neighbour.id, -reminders.lost_again) >= reminders.lost_again:
                 said[neighbour.id] = clock()
                 sentence = f"still waiting for {who}; if it has ended, start it again"
-                report(NeighbourLost(neighbour=neighbour.id, sentence=sentence))
+                lifecycle.report(NeighbourLost(neighbour=neighbour.id, sentence=sentence))
 
 
 async def watch_own_regression(edges: Edges, lifecycle: Lifecycle, faulty: int = 0) -> None:

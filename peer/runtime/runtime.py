@@ -110,11 +110,9 @@ class Runtime:
         """Run in the peer's own directory, which is locked, and watch the neighbours meanwhile."""
         network, emit, files = self.network, self.telemetry.emit, Checkpoints(self._out / "checkpoint")
         with own_directory(self.setup.config, self._spec):
-            async with (
-                Checkpointer.running(files, self.participant, self._evaluator.progress) as checkpointer,
-                background() as watchers,
-            ):
-                lost = watch_unresponsive(network.edges, self._spec, self._gate, self.lifecycle, emit, self._reminders)
+            async with background() as writing, background() as watchers:
+                checkpointer = Checkpointer(files, self.participant, self._evaluator.progress, writing)
+                lost = watch_unresponsive(network.edges, self._spec, self._gate, self.lifecycle, self._reminders)
                 watchers.create_task(lost)
                 watchers.create_task(watch_stalled(network, emit, self._reminders))
                 if self._gate.can_be_excluded:
