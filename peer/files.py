@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from errno import EBADF, EDQUOT, EFBIG, EINVAL, EMFILE, ENFILE, ENOLCK, ENOSPC, ENOSYS, ENOTSUP
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, ParamSpec, TypeVar, cast
 
@@ -297,24 +298,18 @@ PEER_FILES = (
 
 
 @contextmanager
-def private() -> Iterator[None]:
-    """Make files that no other user can read inside the block. This affects all threads."""
+def _masked(permissions: int) -> Iterator[None]:
+    """Make files without these permissions inside the block, whatever the umask. This affects all threads."""
     former = os.umask(0o077)
+    os.umask(former | permissions)
     try:
         yield
     finally:
         os.umask(former)
 
 
-@contextmanager
-def unwritable() -> Iterator[None]:
-    """Make files that no other user can write inside the block, whatever the umask. This affects all threads."""
-    former = os.umask(0o022)
-    os.umask(former | 0o022)
-    try:
-        yield
-    finally:
-        os.umask(former)
+private, unwritable = partial(_masked, 0o077), partial(_masked, 0o022)
+"""No other user can read these files, or write them."""
 
 
 def others_may_write(directory: Path) -> bool:
