@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Self, dataclass_transform
 
 from pydantic import AfterValidator, Field, FiniteFloat, TypeAdapter, ValidationError
@@ -48,6 +49,10 @@ Moment = Annotated[float, Field(ge=0, le=LAST_MOMENT, allow_inf_nan=False)]
 """A time in Unix seconds."""
 
 
+CLASSES_BY_NAME: dict[str, "type[Event]"] = {}
+"""All kinds of events, in the order of the source."""
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 @dataclass(frozen=True, kw_only=True)
 class Event:
@@ -55,6 +60,8 @@ class Event:
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)
+        if "name" in vars(cls):
+            CLASSES_BY_NAME[cls.name] = cls
 
     name: ClassVar[str]
     level: ClassVar[int] = logging.INFO
@@ -63,7 +70,7 @@ class Event:
 
     def as_json(self) -> dict[str, Any]:
         """Return name and fields as in events.jsonl, without the time."""
-        fields = adapter(type(self)).dump_python(self, by_alias=True, exclude={"time"}, warnings=False)
+        fields = adapter(self.name).dump_python(self, by_alias=True, exclude={"time"}, warnings=False)
         return {"event": self.name, **fields}
 
 
@@ -79,15 +86,11 @@ class FreeTextEvent(Event):
 
 Report = Callable[[Event], None]
 
-_ADAPTERS: dict[str, TypeAdapter[Any]] = {}
-"""The adapters by event name."""
 
-
-def adapter(kind: type[Event]) -> TypeAdapter[Any]:
-    """Return a class's adapter, made at first use, as making all of them takes a tenth of a second."""
-    if kind.name not in _ADAPTERS:
-        _ADAPTERS[kind.name] = TypeAdapter(kind)
-    return _ADAPTERS[kind.name]
+@cache
+def adapter(name: str) -> TypeAdapter[Any]:
+    """Return the adapter of a kind of event, made at first use, as making all of them takes a tenth of a second."""
+    return TypeAdapter(CLASSES_BY_NAME[name])
 
 
 class Started(Event):
@@ -633,22 +636,12 @@ class Returning(FreeTextEvent):
     name = "returning"
 
 
-EVENT_CLASSES = [
-    kind
-    for kind in list(globals().values())
-    if isinstance(kind, type) and issubclass(kind, Event) and kind not in (Event, FreeTextEvent)
-]
-"""All event classes, in the order of the source."""
-CLASSES_BY_NAME = {kind.name: kind for kind in EVENT_CLASSES}
-
-
 def read_event(line: Mapping[str, Any]) -> Event | None:
     """Return the event of a JSON object of events.jsonl; None if it is not one that a peer writes."""
-    kind = CLASSES_BY_NAME.get(str(line.get("event")))
-    if kind is None:
+    if (name := str(line.get("event"))) not in CLASSES_BY_NAME:
         return None
     try:
-        event: Event = adapter(kind).validate_python(dict(line))
+        event: Event = adapter(name).validate_python(dict(line))
     except ValidationError:
         return None
     return event
