@@ -22,11 +22,7 @@ CLOSED_PORT_REASONS = (REFUSED, TIMED_OUT, NO_ROUTE, FORBIDDEN)
 """Reasons for which an address that may be correct does not answer."""
 Direction = Literal["send", "receive"]
 LinkState = Literal["joining", "up", "suspected", "down", "left"]
-UNTRIED = "not yet connected"
-NOT_CALLED = "nobody can dial it, and it has not called yet"
 ONE_WAY = "it is reached, but has not reached this peer yet"
-CANNOT_REACH = "it reaches this peer, but this peer cannot reach it at {address}: {why}; {hint}"
-CANNOT_BE_REACHED = "it is reached, but it cannot reach this peer at {address}: {why}; {hint}"
 MAX_RELEASE_CHARACTERS = 64
 """Characters of a release that are kept; it is only shown."""
 CORRECT_ADDRESS_HINT = "correct that address"
@@ -137,7 +133,7 @@ class Neighbour:
 
     @property
     def untried(self) -> str:
-        return UNTRIED if self.address else NOT_CALLED
+        return "not yet connected" if self.address else "nobody can dial it, and it has not called yet"
 
     @property
     def place(self) -> str:
@@ -203,23 +199,20 @@ class Neighbour:
         if complaint is None:
             self.reach.inbound.clear()
         else:
-            hint = _address_hint(complaint.address, complaint.reason, "here")
-            self.reach.inbound.set(CANNOT_BE_REACHED.format(address=complaint.address, why=complaint.reason, hint=hint))
+            why = _told_with_hint(complaint.address, complaint.reason, "here")
+            self.reach.inbound.set(f"it is reached, but it cannot reach this peer at {why}")
 
     def _cannot_reach(self) -> str:
         if not (self.reach.outbound and self.address):
             return ""
-        why = self.reach.outbound.reason
-        hint = _address_hint(self.address, why, f"at {self.id}")
-        return CANNOT_REACH.format(address=self.address, why=why, hint=hint)
+        why = _told_with_hint(self.address, self.reach.outbound.reason, f"at {self.id}")
+        return f"it reaches this peer, but this peer cannot reach it at {why}"
 
 
-def _address_hint(address: str, why: str, where: str) -> str:
-    """A hint what to do about an address that does not answer."""
-    port = address.rpartition(":")[2]
-    return (
-        f"open port {port} {where}, or {CORRECT_ADDRESS_HINT}" if why in CLOSED_PORT_REASONS else CORRECT_ADDRESS_HINT
-    )
+def _told_with_hint(address: str, why: str, where: str) -> str:
+    """An address that does not answer, why, and what to do about it."""
+    opening = f"open port {address.rpartition(':')[2]} {where}, or " if why in CLOSED_PORT_REASONS else ""
+    return f"{address}: {why}; {opening}{CORRECT_ADDRESS_HINT}"
 
 
 @dataclass

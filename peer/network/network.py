@@ -142,7 +142,6 @@ class Network:
         )
 
     def begin_round(self, round: int) -> None:
-        self._state.round = round
         self._receiver.begin(round)
 
     def inbox(self, sender: str) -> Inbox:

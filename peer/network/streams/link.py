@@ -487,8 +487,6 @@ class Receiver:
         self.refusals = Refusals(report, state.limits, state.edges.neighbours)
         self._reasons = defaultdict[str, ThrottledReason](lambda: ThrottledReason(state.limits, state.timeouts))
         self.inboxes: dict[str, Inbox] = {}
-        self.round = 0
-        """The round this peer is in; earlier messages are useless, and no peer can be more than W rounds ahead (R6)."""
         self._most_held = 4 * (manifest.largest + state.limits.frame + state.limits.message)
         """The bytes of one sender that may wait: four messages. An honest sender has at most three not awaited."""
 
@@ -612,7 +610,7 @@ class Receiver:
     def _welcome(self, sender: str) -> bytes:
         messages = self.inbox(sender).messages.items()
         positions = [Position(round=key.round, step=key.step, next=message.next) for key, message in messages]
-        return self._state.welcome(self.round, positions)
+        return self._state.welcome(self._state.round, positions)
 
     async def receive_frame(self, sender: str, data: bytes) -> bool:
         """Keep a frame and return whether it is new; BadFrameError or NotDeclaredError if it is wrong."""
@@ -620,13 +618,13 @@ class Receiver:
         key = frame.key
         if key.view != self._identity.view:
             raise NotDeclaredError(f"view {key.view} is not current")
-        if key.round < self.round:
+        if key.round < self._state.round:
             return False  # a late repeat
         heading = frame.heading
         payload = self._manifest.check(heading.payload, key.round, heading.doubles, heading.offset, heading.length)
         if not await self._expected(sender, key.round):
             raise NotDeclaredError(f"`{sender}` does not send to this peer in round {key.round}")
-        if key.round < self.round:
+        if key.round < self._state.round:
             return False  # it has become late while it waited
         result = self.inbox(sender).add(frame, payload)
         if result == "new":
@@ -655,15 +653,15 @@ class Receiver:
         If two peers become neighbours and one learns it first, its messages wait until the other has learnt it, too
         (R7), and is at most W rounds behind them (R6).
         """
-        while self.round <= round and not (
-            round <= self.round + STALENESS_BOUND and self._edges.permits("receive", sender, round)
+        while self._state.round <= round and not (
+            round <= self._state.round + STALENESS_BOUND and self._edges.permits("receive", sender, round)
         ):
             await self._edges.changed.next()
         return self._edges.permits("receive", sender, round)
 
     def begin(self, round: int) -> None:
-        """Note that this peer is in that round now, and forget messages of earlier ones."""
-        self.round = round
+        """Note that this peer is in that round now, and forget messages of earlier ones, which are useless."""
+        self._state.round = round
         self._edges.changed.set()
         for inbox in self.inboxes.values():
             inbox.forget(round)

@@ -105,8 +105,8 @@ class MemoryTransport(Transport):
         self._accept: StreamHandler | None = None
         self._streams: asyncio.TaskGroup | None = None
         """The tasks of incoming streams, while it runs."""
-        self._pipes: list[MemoryPipe] = []
-        self._dialled: list[tuple[Service, MemoryPipe]] = []
+        self._pipes: list[tuple[Service | None, MemoryPipe]] = []
+        """The open pipes; those that this peer has dialled, each with the service."""
 
     async def listen(self, accept: StreamHandler) -> None:
         if self._address in self._network.listening:
@@ -130,9 +130,8 @@ class MemoryTransport(Transport):
         there, back = OneWay(), OneWay()
         near = MemoryPipe(there, back, address)
         far = MemoryPipe(back, there, self._address or "")
-        for transport, pipe in ((self, near), (other, far)):
-            transport._pipes = [open for open in transport._pipes if not open.broken] + [pipe]
-        self._dialled = [(one, open) for one, open in self._dialled if not open.broken] + [(service, near)]
+        for transport, kind, pipe in ((self, service, near), (other, None, far)):
+            transport._pipes = [(one, open) for one, open in transport._pipes if not open.broken] + [(kind, pipe)]
         other._streams.create_task(_serve(other._accept, service, far))
         return near
 
@@ -141,14 +140,14 @@ class MemoryTransport(Transport):
             raise DisconnectedError(REFUSED)
 
     async def renew(self, address: str, *services: Service) -> None:
-        for service, pipe in self._dialled:
+        for service, pipe in self._pipes:
             if pipe.origin == address and service in (services or SERVICES):
                 pipe.abort()
 
     async def close(self) -> None:
         if self._address:
             self._network.listening.pop(self._address, None)
-        for pipe in self._pipes:
+        for _, pipe in self._pipes:
             pipe.hang_up()
 
 

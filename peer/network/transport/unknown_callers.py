@@ -117,7 +117,6 @@ async def _addresses(host: str) -> frozenset[str]:
     return frozenset()
 
 
-DESCRIPTOR_FOLDER = "/dev/fd"
 GIVEN_UP_CALLS = 100
 """Calls without a connection before they are reported, as a neighbour that dies may leave some."""
 BYTES_RECEIVED_OFFSET = 128
@@ -255,7 +254,7 @@ class ConnectionLimiter:
 
 def _descriptors() -> Iterable[int]:
     try:
-        return map(int, os.listdir(DESCRIPTOR_FOLDER))
+        return map(int, os.listdir("/dev/fd"))
     except OSError:  # listing them takes one more descriptor
         return range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
