@@ -116,7 +116,8 @@ class OperatorLog:
             case events.RoundDone():
                 self._complete(event.round)
                 self._remaining.see(event.round, event.time)
-                self._say(f"{self._progress_of(event)}{self._left(event.time)}")
+                told = str(event).removeprefix(f"round {event.round}")
+                self._say(f"round {event.round} of {self._rounds}{told}{self._left(event.time)}")
                 return
             case events.Stopped():
                 self._say(f"{event}; this command {self._resumes}: {self._about.command}")
@@ -202,9 +203,6 @@ class OperatorLog:
     @property
     def _resumes(self) -> str:
         return f"resumes after round {self._completed}" if self._completed else "starts from the beginning"
-
-    def _progress_of(self, event: events.RoundDone) -> str:
-        return f"round {event.round} of {self._rounds}{str(event).removeprefix(f'round {event.round}')}"
 
     def _left(self, now: float) -> str:
         left = self._remaining.seconds(self._rounds, now)

@@ -20,8 +20,7 @@ from peer.runtime.membership.gate import DynamicMembershipGate
 from peer.runtime.membership.view_store import ViewStore, view_keyring
 from peer.runtime.setup import Setup
 from peer.tasks import News, shielded, within
-from peer.telemetry import events
-from peer.telemetry.events import Awaited, Leaving, Report, ViewDecided
+from peer.telemetry.events import Awaited, CallerRefused, Leaving, Report, ViewDecided
 from peer.views.decision import NO_PROGRESS, Acceptor, MemberProgress, Rules, Turns, is_less
 from peer.views.statements import (
     Announcement,
@@ -64,7 +63,7 @@ class LeaveRequest:
     def __init__(self, report: Report) -> None:
         self._report, self._clock = report, asyncio.get_running_loop().time
         self._since: float | None = None
-        self._otherwise: Callable[[], None] | None = None
+        self._otherwise: Callable[[], object] | None = None
         self._refusal, self._refused_at = "", -inf
 
     @property
@@ -81,7 +80,7 @@ class LeaveRequest:
         """Why the last request was rejected, for REFUSAL_LASTS_S; empty otherwise."""
         return self._refusal if self._clock() - self._refused_at < REFUSAL_LASTS_S else ""
 
-    def submit(self, otherwise: Callable[[], None] | None = None) -> None:
+    def submit(self, otherwise: Callable[[], object] | None = None) -> None:
         """Request to leave; `otherwise` is called if that is not possible."""
         self._otherwise = otherwise or self._otherwise
         if self._since is None:
@@ -298,7 +297,7 @@ class Membership:
 
     def report_invalid(self, member: str, what: str) -> None:
         """Count a message that no honest member sends, and report it once."""
-        self._refusals.add(events.CallerRefused(caller=member, kind="views", reason=f"{what}; it was not believed"))
+        self._refusals.add(CallerRefused(caller=member, kind="views", reason=f"{what}; it was not believed"))
 
     @property
     def others(self) -> list[str]:

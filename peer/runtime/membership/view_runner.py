@@ -160,7 +160,7 @@ class ViewRunner:
                 group.create_task(Proposer(membership, self._bounds.reminders).run())
                 await self._play_views(membership, rejoin)
 
-    def leave(self, otherwise: Callable[[], None]) -> bool:
+    def leave(self, otherwise: Callable[[], object]) -> bool:
         """Ask the others to go on without this peer; `otherwise` is called if that is not possible. Return False if
         this peer is not a member."""
         membership = self._membership
