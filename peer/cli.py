@@ -135,8 +135,6 @@ def _run(path: Path, quiet: bool) -> int:
         threads = whole_cores() if setup.config.threads == "auto" else setup.config.threads
         tune(threads, setup.model.vector.nbytes)
         with private():  # only now: data that were fetched may be of use to others
-            if sys.platform == "win32":
-                return asyncio.run(run_peer(setup, telemetry, watching, operator))
             import uvloop
 
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -17,6 +17,7 @@ A peer's directory is private: other users of the machine cannot look into it, a
 import fcntl
 import mmap
 import os
+import shutil
 import stat
 import tempfile
 import threading
@@ -24,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from errno import EBADF, EDQUOT, EFBIG, EINVAL, EMFILE, ENFILE, ENOLCK, ENOSPC, ENOSYS, ENOTSUP
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, ParamSpec, TypeVar, cast
 
@@ -168,7 +170,7 @@ def sole_use(directory: Path) -> Iterator[None]:
 def unwritable_reason(directory: Path) -> str | None:
     """Return why nothing can be written in a directory, made or yet to be made; None if something can."""
     try:
-        there = next(place for place in (directory, *directory.parents) if place.exists())
+        there = _nearest(directory)
     except OSError as error:  # such as a name too long
         return f"{directory} cannot be written to ({error.strerror})"
     if not there.is_dir():
@@ -178,6 +180,15 @@ def unwritable_reason(directory: Path) -> str | None:
     except OSError as error:
         return f"{directory} cannot be written to ({there}: {error.strerror})"
     return None
+
+
+def disk_usage(directory: Path) -> "shutil._ntuple_diskusage":
+    """Size and room, in bytes, of the disk that a directory is on, or will be."""
+    return shutil.disk_usage(_nearest(directory))
+
+
+def _nearest(directory: Path) -> Path:
+    return next(place for place in (directory, *directory.parents) if place.exists())
 
 
 def write_failure(path: Path | str, error: OSError) -> str:
@@ -287,24 +298,18 @@ PEER_FILES = (
 
 
 @contextmanager
-def private() -> Iterator[None]:
-    """Make files that no other user can read inside the block. This affects all threads."""
+def _masked(permissions: int) -> Iterator[None]:
+    """Make files without these permissions inside the block, whatever the umask. This affects all threads."""
     former = os.umask(0o077)
+    os.umask(former | permissions)
     try:
         yield
     finally:
         os.umask(former)
 
 
-@contextmanager
-def unwritable() -> Iterator[None]:
-    """Make files that no other user can write inside the block, whatever the umask. This affects all threads."""
-    former = os.umask(0o022)
-    os.umask(former | 0o022)
-    try:
-        yield
-    finally:
-        os.umask(former)
+private, unwritable = partial(_masked, 0o077), partial(_masked, 0o022)
+"""No other user can read these files, or write them."""
 
 
 def others_may_write(directory: Path) -> bool:

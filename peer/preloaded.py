@@ -29,7 +29,7 @@ for event in (
     *(events.Started, events.StateChanged, events.Waiting, events.LinkChanged, events.DataSummary),
     *(events.RingOrdered, events.RoundDone, events.BytesPassed, events.Done),
 ):
-    events.adapter(event)
+    events.adapter(event.name)
 release()  # each peer tells it: what is imported for that takes 2 MB
 
 

@@ -1,13 +1,37 @@
-"""Tasks that end with the block they were started in."""
+"""Tasks that end with the block they were started in, and waits that end in time or with a change."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from functools import partial
+from math import inf
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class News(asyncio.Event):
+    """Set at each change of something: those who wait for it look again then."""
+
+    async def next(self) -> None:
+        """Wait for the next change."""
+        self.clear()
+        await self.wait()
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        """Wait until that holds; it is looked at now and at each change."""
+        while not holds():
+            await self.next()
+
+
+async def within(seconds: float, awaited: Awaitable[object]) -> bool:
+    """Wait for it at most so many seconds, perhaps without limit (inf); return whether it came to its end."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(None if seconds == inf else seconds):
+            await awaited
+        return True
+    return False
 
 
 class _OverError(Exception):

@@ -74,11 +74,9 @@ def two_opt(similar: NDArray[np.float64]) -> list[int]:
 
 def unreachable_pair(graph: Graph, ring: Sequence[str], dial_out: Collection[str]) -> tuple[str, str] | None:
     """The first two neighbours of which neither can be dialled."""
-    for peer in (one for one in ring if one in dial_out):
-        for other in (*receivers(graph, ring, peer), *senders(graph, ring, peer)):
-            if other in dial_out:
-                return peer, other
-    return None
+    apart = (peer for peer in ring if peer in dial_out)
+    pairs = ((peer, other) for peer in apart for other in neighbours(graph, ring, peer) if other in dial_out)
+    return next(pairs, None)
 
 
 def unreachable_pair_problem(pair: tuple[str, str]) -> str:

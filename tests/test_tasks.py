@@ -3,11 +3,13 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from functools import partial
+from math import inf
 from typing import Any
 
 import pytest
 
-from peer.tasks import background, in_thread, shielded
+from peer.tasks import News, background, in_thread, shielded, within
 
 
 async def for_ever(ended: asyncio.Event | None = None) -> None:
@@ -136,3 +138,24 @@ async def test_what_fails_after_a_cancellation_is_a_cancellation() -> None:
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
+
+
+async def test_what_is_not_over_in_time_is_cancelled_and_said() -> None:
+    ended = asyncio.Event()
+    assert not await within(0.01, for_ever(ended))
+    assert ended.is_set()
+    assert await within(0, asyncio.sleep(0)) is False, "it would have had to wait"
+    for seconds in (1.0, inf):
+        assert await within(seconds, asyncio.sleep(0))
+    with pytest.raises(ValueError, match="its own"):
+        await within(1.0, fail("its own"))
+
+
+async def test_all_who_wait_for_news_look_at_each_change() -> None:
+    news, values = News(), list[int]()
+    waiting = [asyncio.create_task(news.until(partial(values.count, wanted))) for wanted in range(3)]
+    for value in range(3):
+        values.append(value)
+        news.set()
+        await asyncio.sleep(0.01)
+        assert [task.done() for task in waiting] == [wanted in values for wanted in range(3)]

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pydantic import TypeAdapter
 
 from peer.settings import field_docs
-from peer.telemetry.events import EVENT_CLASSES, SCHEMA, Event
+from peer.telemetry.events import CLASSES_BY_NAME, SCHEMA, Event
 from written.settings import Schema, kind
 from written.words import escaped, prose
 
@@ -37,7 +37,7 @@ The level is INFO unless given; DEBUG events are not in the log.
 def events() -> str:
     """The whole of events.md: every event with its fields, in the order of the source."""
     parts = [EVENTS.format(schema=SCHEMA, common=fields_of(Event, ["time"]))]
-    for event in EVENT_CLASSES:
+    for event in CLASSES_BY_NAME.values():
         told = prose(event) + (f" Level: {logging.getLevelName(event.level)}." if event.level != logging.INFO else "")
         own = [one.name for one in dataclasses.fields(event) if one.name not in {"time", "sentence"}]
         parts.append(f"## {event.name}\n\n{told}\n\n{fields_of(event, own)}")

@@ -9,12 +9,12 @@ have to go back to.
 Peers of one process read on a board what relayed reports would say, and relay nothing (`SharedDurability`).
 """
 
-import asyncio
 from collections.abc import Collection, Mapping
 
 from peer.network.neighbours import Edges
 from peer.network.transport import DurabilityBoard
 from peer.network.wire.messages import Hello, Welcome
+from peer.tasks import News
 from peer.views.signing import UNSIGNED, Keyring
 from peer.views.statements import Announcement, Signed
 from peer.views.view import STALENESS_BOUND
@@ -44,7 +44,7 @@ class Durability:
         """The incarnation of each peer in its last handshake (`life` of the message)."""
         self.version = 0
         """A counter that grows with every change."""
-        self._changed = asyncio.Event()
+        self._changed = News()
 
     def of(self, peer: str) -> int:
         """The durable round of a peer by its first-hand report; NOTHING if there is none."""
@@ -103,7 +103,7 @@ class Durability:
     def record_relayed(self, teller: str, others: Mapping[str, int]) -> None:
         """Take a neighbour's reports about others; ImpossibleError, and none of them counts, if one cannot be true."""
         for peer, round in others.items():
-            if peer in (teller, self._id) or not self._edges.is_member(peer):
+            if peer in (teller, self._id) or peer not in self._edges.members:
                 raise ImpossibleError(f"it reported durable rounds of `{peer}`")
             self._check(peer, round)
         news = {peer: at for peer, at in others.items() if at > self._relayed.get(peer, NOTHING - 1)}
@@ -117,7 +117,7 @@ class Durability:
         certificate: empty if it is the one that the peer has shown before.
         """
         known = self._announced.get(peer)
-        if not self._edges.is_member(peer) or not self._keyring.signs:
+        if peer not in self._edges.members or not self._keyring.signs:
             raise ImpossibleError(f"it reported durable rounds of `{peer}`")
         self._check(peer, round)
         if peer == self._id or (known and known.statement.round >= round):
@@ -192,14 +192,11 @@ class Durability:
 
     async def wait_all_durable(self, round: int) -> None:
         """Wait until every member is known to have that round on disk."""
-        while self.least < round:
-            await self.wait_changed(self.version)
+        await self._changed.until(lambda: self.least >= round)
 
     async def wait_changed(self, version: int) -> None:
         """Wait until something has changed since `version`."""
-        while self.version == version:
-            self._changed.clear()
-            await self._changed.wait()
+        await self._changed.until(lambda: self.version != version)
 
     def behind(self, round: int) -> dict[str, int]:
         """The peers that are more than W rounds behind `round` (R6), each with its durable round; none if that round
@@ -210,8 +207,7 @@ class Durability:
 
     async def wait_within_bound(self, round: int) -> None:
         """Wait until no peer is more than W rounds behind `round` (R6)."""
-        while self.behind(round):
-            await self.wait_changed(self.version)
+        await self._changed.until(lambda: not self.behind(round))
 
     def _check(self, peer: str, round: int) -> None:
         if not NOTHING <= round <= self._rounds:

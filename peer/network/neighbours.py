@@ -16,16 +16,13 @@ from typing import Literal
 
 from peer.network.transport import FORBIDDEN, NO_ROUTE, REFUSED, TIMED_OUT
 from peer.network.wire.messages import Obstacle, Resources
+from peer.tasks import News
 
 CLOSED_PORT_REASONS = (REFUSED, TIMED_OUT, NO_ROUTE, FORBIDDEN)
 """Reasons for which an address that may be correct does not answer."""
 Direction = Literal["send", "receive"]
 LinkState = Literal["joining", "up", "suspected", "down", "left"]
-UNTRIED = "not yet connected"
-NOT_CALLED = "nobody can dial it, and it has not called yet"
 ONE_WAY = "it is reached, but has not reached this peer yet"
-CANNOT_REACH = "it reaches this peer, but this peer cannot reach it at {address}: {why}; {hint}"
-CANNOT_BE_REACHED = "it is reached, but it cannot reach this peer at {address}: {why}; {hint}"
 MAX_RELEASE_CHARACTERS = 64
 """Characters of a release that are kept; it is only shown."""
 CORRECT_ADDRESS_HINT = "correct that address"
@@ -136,7 +133,7 @@ class Neighbour:
 
     @property
     def untried(self) -> str:
-        return UNTRIED if self.address else NOT_CALLED
+        return "not yet connected" if self.address else "nobody can dial it, and it has not called yet"
 
     @property
     def place(self) -> str:
@@ -202,23 +199,20 @@ class Neighbour:
         if complaint is None:
             self.reach.inbound.clear()
         else:
-            hint = _address_hint(complaint.address, complaint.reason, "here")
-            self.reach.inbound.set(CANNOT_BE_REACHED.format(address=complaint.address, why=complaint.reason, hint=hint))
+            why = _told_with_hint(complaint.address, complaint.reason, "here")
+            self.reach.inbound.set(f"it is reached, but it cannot reach this peer at {why}")
 
     def _cannot_reach(self) -> str:
         if not (self.reach.outbound and self.address):
             return ""
-        why = self.reach.outbound.reason
-        hint = _address_hint(self.address, why, f"at {self.id}")
-        return CANNOT_REACH.format(address=self.address, why=why, hint=hint)
+        why = _told_with_hint(self.address, self.reach.outbound.reason, f"at {self.id}")
+        return f"it reaches this peer, but this peer cannot reach it at {why}"
 
 
-def _address_hint(address: str, why: str, where: str) -> str:
-    """A hint what to do about an address that does not answer."""
-    port = address.rpartition(":")[2]
-    return (
-        f"open port {port} {where}, or {CORRECT_ADDRESS_HINT}" if why in CLOSED_PORT_REASONS else CORRECT_ADDRESS_HINT
-    )
+def _told_with_hint(address: str, why: str, where: str) -> str:
+    """An address that does not answer, why, and what to do about it."""
+    opening = f"open port {address.rpartition(':')[2]} {where}, or " if why in CLOSED_PORT_REASONS else ""
+    return f"{address}: {why}; {opening}{CORRECT_ADDRESS_HINT}"
 
 
 @dataclass
@@ -241,7 +235,7 @@ class Edges:
         self.neighbours: dict[str, Neighbour] = {}
         self.former: dict[str, int] = {}
         """Former neighbours, and how often each has been told since then that it is none any more."""
-        self.changed = asyncio.Event()
+        self.changed = News()
         """Set on every change of an edge or of what is known about one."""
         self.known = False
         """Whether the edges of the first round, or those in the checkpoint, are known."""
@@ -328,10 +322,6 @@ class Edges:
         """All members of the federation."""
         return self._addresses.keys()
 
-    def is_member(self, peer: str) -> bool:
-        """Return whether that peer is a member of the federation, neighbour or not."""
-        return peer in self._addresses
-
     def can_be_dialled(self, peer: str) -> bool:
         return self._addresses.get(peer) is not None
 
@@ -371,9 +361,6 @@ class Edges:
     async def wait_complete(self, done: int = -1) -> None:
         """Wait until no neighbour lacks a handshake, or until no round after `done` is left to play: then those that
         have left may never come."""
-        while self.missing() and (self.last_round is None or self.last_round > done):
-            await self.wait_changed()
-
-    async def wait_changed(self) -> None:
-        self.changed.clear()
-        await self.changed.wait()
+        await self.changed.until(
+            lambda: not self.missing() or (self.last_round is not None and self.last_round <= done)
+        )

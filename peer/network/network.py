@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ from peer.errors import FailedError
 from peer.network.durability import NOTHING, ImpossibleError
 from peer.network.neighbours import Neighbour
 from peer.network.streams.audit import Audit
-from peer.network.streams.heartbeat import Heartbeats
+from peer.network.streams.heartbeat import DialledHeartbeats, FailureDetector, Heartbeats
 from peer.network.streams.link import (
     Inbox,
     IncomingMessage,
@@ -87,7 +86,7 @@ class Network:
         try:
             async with background() as self._tasks:
                 self._tasks.create_task(self.transport.run())
-                self._tasks.create_task(self._heartbeats.run_failure_detector())
+                self._tasks.create_task(FailureDetector(self._heartbeats).run())
                 self._tasks.create_task(self._watch_durability(self._tasks))
                 self._tasks.create_task(self._watch_incoming())
                 self._open_streams()
@@ -121,7 +120,7 @@ class Network:
             if dials_only and self.edges.has("receive", peer):
                 self._keep_open(peer, "Fetch", ReverseLink(self._state, neighbour, self._receiver).run)
             if neighbour.address:
-                self._keep_open(peer, "Heartbeat", partial(self._heartbeats.run, neighbour))
+                self._keep_open(peer, "Heartbeat", DialledHeartbeats(self._heartbeats, neighbour).run)
 
     def _keep_open(self, peer: str, service: Service, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if self._tasks and (peer, service) not in self._streams:
@@ -143,7 +142,6 @@ class Network:
         )
 
     def begin_round(self, round: int) -> None:
-        self._state.round = round
         self._receiver.begin(round)
 
     def inbox(self, sender: str) -> Inbox:
@@ -304,7 +302,7 @@ class Network:
             elif service == "Views":
                 await self._questions(pipe)
             elif admitted := await self._receiver.admit(pipe, ("send", "receive")):
-                await self._heartbeats.accept(admitted)
+                await self._heartbeats.of(admitted.peer).accept(admitted)
         except BreachError as error:
             self._closed(service, pipe, str(error))
         except DisconnectedError:

@@ -15,7 +15,7 @@ import grpc.aio
 
 from peer.network.limits import Limits
 from peer.network.streams.handshake import Identity, RefusedError
-from peer.network.transport import DisconnectedError, ListenConfig
+from peer.network.transport import DisconnectedError, ListenConfig, no_status
 from peer.network.transport.addresses import check_tcp
 from peer.network.transport.grpc import CERTIFICATE_REASONS, CLIENT_OPTIONS, GrpcTransport, describe_grpc_error
 from peer.network.transport.grpc import CLOSED_AT_ONCE as CLOSED_AT_ONCE
@@ -254,7 +254,7 @@ async def connect(
     known = {member: at for member, at in addresses.items() if at}
     names = {at: member for member, at in known.items()}
     security = TlsCredentials(certificates, names, lambda _event: None) if certificates else None
-    transport = GrpcTransport(ListenConfig(listen=None), _no_status, security)
+    transport = GrpcTransport(ListenConfig(listen=None), no_status, security)
     questions = ViewRpc(Identity(id, digests, manifest="", settings=agreement), known)
 
     async def ask(request: Request) -> Reply:
@@ -267,8 +267,3 @@ async def connect(
         yield ask
     finally:
         await transport.close()
-
-
-async def _no_status(_request: bytes) -> bytes:
-    """The status of a process that does not listen."""
-    return b""

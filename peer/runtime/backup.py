@@ -164,7 +164,7 @@ def _copy_checkpoints(out: Path, made: Path, round: int | None) -> Sequence[int]
                 with suppress(OSError, ValueError, KeyError):  # replaced or removed meanwhile
                     source.copy(at, target)
                 if target.verify(at):
-                    target.drop(at)
+                    target.drop([at])
         if not (wanted & {*sealed_rounds(out)}) - {*target.rounds()}:
             break
     if there := target.rounds():

@@ -1,7 +1,6 @@
 """`dfl-peer --check`: checks whether a peer could start here now. It creates no files and leaves no port open."""
 
 import asyncio
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 import torch
 
 from peer.errors import FailedError, InputError
+from peer.files import disk_usage
 from peer.learning.data.shard import Shard
 from peer.learning.device import choose_device, device_errors, prepare_device
 from peer.learning.model.model import Model
@@ -152,8 +152,7 @@ class PeerCheck:
         if self.shard is None or self.model is None:
             raise SkippedCheckError("cannot be looked at before data and model are right")
         needed = check_room(self.config, self.spec, self.shard, self.model)
-        there = next(path for path in (self.out, *self.out.parents) if path.exists())
-        return f"up to {needed / 1e6:,.0f} MB are needed, {shutil.disk_usage(there).free / 1e6:,.0f} MB are free"
+        return f"up to {needed / 1e6:,.0f} MB are needed, {disk_usage(self.out).free / 1e6:,.0f} MB are free"
 
     def _certificates(self) -> str:
         check_plaintext(self.config, self.spec)

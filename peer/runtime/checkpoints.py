@@ -29,8 +29,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -50,7 +50,7 @@ from peer.network.wire.frames import BadFrameError, decode
 from peer.process import LARGE_BYTES, trim_memory
 from peer.runtime.lifecycle import CheckpointLostError
 from peer.spec.blocks import Keep
-from peer.tasks import background, shielded
+from peer.tasks import shielded
 from peer.telemetry.events import CheckpointDamaged, Resumed, RoundDurable
 from peer.telemetry.results import sync_lines
 from peer.telemetry.trace import copy
@@ -201,12 +201,6 @@ def unpack_frames(content: bytes) -> KeptFrames:
     return [(to, tensors[f"{number:08d}"].tobytes()) for number, to in enumerate(receivers)]
 
 
-def check_frames(content: bytes) -> None:
-    """Check frames by their own checksums; BadFrameError, ValueError or KeyError if one is damaged."""
-    for _, data in unpack_frames(content):
-        decode(data)
-
-
 @dataclass(frozen=True)
 class Snapshot:
     """Everything that a peer needs to go on after `round`."""
@@ -268,7 +262,7 @@ class Checkpoints:
             with suppress(FileNotFoundError):  # messages are pruned first
                 write_atomically(to.directory / path.name, read(path))
         sync(to.directory)
-        write_atomically(to.directory / _file_name("round", round, "json"), seal)
+        write_atomically(to._path("round", round, "json"), seal)
         sync(to.directory)
 
     def facts(self, round: int) -> dict[str, Any]:
@@ -369,24 +363,21 @@ class Checkpoints:
     def drop_after(self, round: int) -> None:
         """Remove all that lies after `round`, to which the peer goes back."""
         if beyond := [at for at in {*self.rounds(), *self._message_rounds()} if at > round]:
-            self._drop(beyond)
+            self.drop(beyond)
         self._drop_unsealed()
 
     def drop_before(self, last: int) -> None:
         """Remove all but the `last` newest checkpoints."""
-        self._drop(self.rounds()[:-last])
+        self.drop(self.rounds()[:-last])
         self._drop_unsealed()
 
-    def drop(self, round: int) -> None:
-        """Remove the checkpoint of a round."""
-        self._drop([round])
-
-    def _drop(self, beyond: Collection[int]) -> None:
+    def drop(self, rounds: Collection[int]) -> None:
+        """Remove the checkpoints of these rounds."""
         # A power cut must not leave a seal whose files are gone: missing messages would count as pruned.
-        for at in beyond:
+        for at in rounds:
             self._path("round", at, "json").unlink(missing_ok=True)
         sync(self.directory)
-        for at in beyond:
+        for at in rounds:
             for kind in ("round", "messages"):
                 self._path(kind, at, "safetensors").unlink(missing_ok=True)
 
@@ -439,7 +430,8 @@ class Checkpoints:
             try:
                 sealed = self._seal(round)["messages"]
             except (OSError, ValueError, KeyError):
-                check_frames(content)
+                for _, data in unpack_frames(content):
+                    decode(data)
                 return None
             if _content_digest(content) != sealed:
                 raise ValueError("wrong checksum")
@@ -479,16 +471,11 @@ class Checkpoints:
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             return []
         middles = (name.removeprefix(f"{kind}-").removesuffix(f".{suffix}") for name in files)
-        return sorted(
-            at for at in {int(one) for one in middles if one.isdecimal()} if _file_name(kind, at, suffix) in files
-        )
+        numbers = {int(one) for one in middles if one.isdecimal()}
+        return sorted(at for at in numbers if self._path(kind, at, suffix).name in files)
 
     def _path(self, kind: str, round: int, suffix: str) -> Path:
-        return self.directory / _file_name(kind, round, suffix)
-
-
-def _file_name(kind: str, round: int, suffix: str) -> str:
-    return f"{kind}-{round:04d}.{suffix}"
+        return self.directory / f"{kind}-{round:04d}.{suffix}"
 
 
 def _content_digest(content: Buffer | Sequence[Buffer]) -> str:
@@ -504,21 +491,12 @@ class Checkpointer:
     def __init__(
         self, files: Checkpoints, participant: "Participant", progress: "RunProgress", tasks: asyncio.TaskGroup
     ) -> None:
-        """tasks: the group in which checkpoints are written."""
+        """tasks: the group in which checkpoints are written; at its end one that is under way is still written."""
         self._files, self._participant, self._progress, self._tasks = files, participant, progress, tasks
         self._network, self._journal = participant.network, participant.journal
         self._gate, self._view = participant.setup.gate, participant.setup.view
         self._report = participant.lifecycle.report
         self._writing: asyncio.Task[None] | None = None
-
-    @classmethod
-    @asynccontextmanager
-    async def running(
-        cls, files: Checkpoints, participant: "Participant", progress: "RunProgress"
-    ) -> AsyncIterator["Checkpointer"]:
-        """A checkpointer for the block; when the block ends, a checkpoint under way is still written."""
-        async with background() as tasks:
-            yield cls(files, participant, progress, tasks)
 
     async def save(self, round: int) -> None:
         """Take the state as it is now and write it in the background, once the checkpoint before is written."""

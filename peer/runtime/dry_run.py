@@ -6,7 +6,6 @@ and a wrong call shows before anything is started. From these counts follows how
 (`disk_needed`), so that it can say so before it starts rather than when the disk is full.
 """
 
-import shutil
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from peer.errors import InputError
+from peer.files import disk_usage
 from peer.learning.data.samples import Samples
 from peer.learning.model.model import Model
 from peer.learning.randomness import derive, torch_generator
@@ -275,7 +275,7 @@ def dry_run_figures(spec: Spec, id: str, rehearsal: DryRunInput) -> DryRunFigure
 
 def check_disk(out: Path, needed: int) -> None:
     """Raise InputError if the disk under `out` has less room than a run needs beyond what it has written there."""
-    free = shutil.disk_usage(next(path for path in (out, *out.parents) if path.exists())).free
+    free = disk_usage(out).free
     held = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     if free + held < needed:
         raise InputError(

@@ -1,6 +1,6 @@
 """A peer's life cycle: its states, what it waits for in each of them, and the watchers that run meanwhile.
 
-`python -m peer.runtime.lifecycle` prints the states. A peer waits for
+A peer waits for
 
 - its neighbours at the start (`wait_for_neighbours`),
 - the staleness bound before each round (`await_staleness_bound`, rule R6),
@@ -16,7 +16,7 @@ unresponsive one is reported every minute, or ends the run; one that sends only 
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal
@@ -30,7 +30,7 @@ from peer.network.streams.stream import no_views
 from peer.network.transport import Pipe
 from peer.network.wire.frames import Key
 from peer.spec.federation import Spec
-from peer.tasks import background
+from peer.tasks import background, within
 from peer.telemetry.events import MAKE_ALIKE_HINT, MAX_NAMED, Awaited, NeighbourLost, Report, StateChanged, Waiting
 from peer.views.signing import UNSIGNED, Keyring
 from peer.views.view import STALENESS_BOUND, View
@@ -62,15 +62,6 @@ class CheckpointLostError(FailedError):
     """Raised when what this peer had on disk is lost, and no replay can bring it back."""
 
 
-@dataclass
-class PhaseTimes:
-    """Seconds that a peer has spent on each phase."""
-
-    train: float = 0.0
-    communicate: float = 0.0
-    evaluate: float = 0.0
-
-
 class Lifecycle:
     """What a peer does, in which round, and how long its phases have taken; reports each change of state.
 
@@ -82,8 +73,8 @@ class Lifecycle:
         """The function that takes this peer's events."""
         self.state: State = "joining"
         self.round = 0
-        self.times = PhaseTimes()
-        """The times of the whole run; they are part of checkpoints."""
+        self.times = {"train": 0.0, "communicate": 0.0, "evaluate": 0.0}
+        """Seconds spent on each phase in the whole run; they are part of checkpoints."""
 
     def become(self, state: State) -> None:
         """Enter a state, unless it is the present one; RuntimeError for a step that is not in `TRANSITIONS`."""
@@ -91,13 +82,6 @@ class Lifecycle:
             return
         if state not in TRANSITIONS[self.state]:
             raise RuntimeError(f"a peer that is {self.state} cannot become {state}")
-        self._enter(state)
-
-    def fail(self) -> None:
-        """Enter the state `failed`, from any other."""
-        self._enter("failed")
-
-    def _enter(self, state: State) -> None:
         self.state = state
         self.report(StateChanged(state=state, round=self.round))
 
@@ -106,7 +90,7 @@ class Lifecycle:
         """Count the time of the block, unless it raises: a checkpoint must hold the same time after a replay."""
         began = time.perf_counter()
         yield
-        setattr(self.times, phase, getattr(self.times, phase) + time.perf_counter() - began)
+        self.times[phase] += time.perf_counter() - began
 
 
 @dataclass(frozen=True)
@@ -152,15 +136,12 @@ class RuntimeLimits:
 async def wait_for_neighbours(edges: Edges, done: int, report: Report, patience: float) -> None:
     """Wait for a handshake with every neighbour, unless round `done` turns out to be the last; FailedError after
     `patience` seconds names those still missing."""
-    try:
-        async with asyncio.timeout(None if patience == inf else patience), background() as group:
-            group.create_task(_report_missing(edges, report))
-            await edges.wait_complete(done)
-    except TimeoutError:
-        if not (missing := edges.missing()):
-            return  # the last one came at the same moment
+    async with background() as group:
+        group.create_task(_report_missing(edges, report))
+        complete = await within(patience, edges.wait_complete(done))
+    if not complete and (missing := edges.missing()):  # else the last one came at the same moment
         who = "; ".join(f"{neighbour.place}: {why}" for neighbour, why in missing)
-        raise FailedError(f"gave up after {patience:g} s of waiting for {who}{_hint(missing)}") from None
+        raise FailedError(f"gave up after {patience:g} s of waiting for {who}{_hint(missing)}")
     here = "all neighbours are here" if not edges.missing() else "no neighbour is awaited any more"
     report(Waiting(cause="join", awaited=(), sentence=here))
 
@@ -184,20 +165,14 @@ async def await_staleness_bound(durability: Durability, spec: Spec, round: int, 
     and nothing else would show it.
     """
     said = None
-    while True:
-        try:
-            async with asyncio.timeout(seconds):
-                await durability.wait_within_bound(round)
-        except TimeoutError:
-            behind = durability.behind(round)  # empty if the news came at the same moment
-            if behind and (waiting := _behind_bound(behind, spec, round)) != said:
-                report(waiting)
-                said = waiting
-            continue
-        if said:
-            over = f"nobody is too far behind any more: round {round} begins"
-            report(Waiting(cause="staleness", awaited=(), sentence=over))
-        return
+    while not await within(seconds, durability.wait_within_bound(round)):
+        behind = durability.behind(round)  # empty if the news came at the same moment
+        if behind and (waiting := _behind_bound(behind, spec, round)) != said:
+            report(waiting)
+            said = waiting
+    if said:
+        over = f"nobody is too far behind any more: round {round} begins"
+        report(Waiting(cause="staleness", awaited=(), sentence=over))
 
 
 async def drain(network: Network, patience: float = inf, required: Callable[[], Collection[str]] = tuple) -> list[str]:
@@ -216,9 +191,7 @@ async def drain(network: Network, patience: float = inf, required: Callable[[], 
             if not {*required()}.intersection(ids):
                 return ids
             left = patience
-        with suppress(TimeoutError):
-            async with asyncio.timeout(None if left == inf else left):
-                await durability.wait_changed(durability.version)
+        await within(left, durability.wait_changed(durability.version))
     return []
 
 
@@ -305,12 +278,7 @@ class MembershipGate:
 
 
 async def watch_unresponsive(
-    edges: Edges,
-    spec: Spec,
-    gate: MembershipGate,
-    lifecycle: Lifecycle,
-    report: Report,
-    reminders: ReportIntervals,
+    edges: Edges, spec: Spec, gate: MembershipGate, lifecycle: Lifecycle, reminders: ReportIntervals
 ) -> None:
     """Report a neighbour that is silent, or accepts nothing, for longer than `patience`; fail with `on_loss: stop`.
 
@@ -335,7 +303,7 @@ async def watch_unresponsive(
             if clock() - said.get(neighbour.id, -reminders.lost_again) >= reminders.lost_again:
                 said[neighbour.id] = clock()
                 sentence = f"still waiting for {who}; if it has ended, start it again"
-                report(NeighbourLost(neighbour=neighbour.id, sentence=sentence))
+                lifecycle.report(NeighbourLost(neighbour=neighbour.id, sentence=sentence))
 
 
 async def watch_own_regression(edges: Edges, lifecycle: Lifecycle, faulty: int = 0) -> None:
@@ -391,8 +359,3 @@ def _waiting_for_stalled(stalled: list[Awaited], back: list[str]) -> Waiting:
     if stalled:
         news.append(f"{'still ' if back else ''}waiting for {', '.join(map(str, stalled))}")
     return Waiting(cause="stalled", awaited=tuple(stalled), sentence="; ".join(news))
-
-
-if __name__ == "__main__":
-    for state, following in TRANSITIONS.items():
-        print(f"{state:14} {MEANING[state]:78} → {', '.join(following) or 'the end'}")

@@ -56,14 +56,11 @@ async def _run(setup: Setup, telemetry: Telemetry) -> int:
     task = asyncio.current_task()
     assert task
 
-    def cancel() -> None:
-        task.cancel()
-
     def stop(number: signal.Signals) -> None:
         caught.append(number)
         leaves = number == signal.SIGTERM and len(caught) == 1 and setup.spec.on_stop == "leave"
-        if not leaves or not views.leave(otherwise=cancel):
-            cancel()
+        if not leaves or not views.leave(otherwise=task.cancel):
+            task.cancel()
 
     security = _credentials(setup, telemetry)
     with ThreadPoolExecutor(1, "train") as executor:

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from concurrent.futures import Executor
-from contextlib import suppress
 
 from peer.errors import DivergedError, FailedError, InputError
 from peer.files import write_failure
@@ -28,7 +27,7 @@ from peer.runtime.rounds.loop import Rounds
 from peer.runtime.rounds.reports import Evaluator, Finish, open_files, report_warnings, status_reply
 from peer.runtime.run_directory import own_directory
 from peer.runtime.setup import Setup
-from peer.tasks import background
+from peer.tasks import background, within
 from peer.telemetry.events import Done, EndedUnacknowledged, Failed, StateChanged
 from peer.telemetry.telemetry import Telemetry
 
@@ -103,7 +102,7 @@ class Runtime:
         )
 
     def _failed(self, message: str) -> FailedError:
-        self.lifecycle.fail()
+        self.lifecycle.become("failed")
         self.telemetry.emit(Failed(message=message))
         return FailedError(message)
 
@@ -111,11 +110,9 @@ class Runtime:
         """Run in the peer's own directory, which is locked, and watch the neighbours meanwhile."""
         network, emit, files = self.network, self.telemetry.emit, Checkpoints(self._out / "checkpoint")
         with own_directory(self.setup.config, self._spec):
-            async with (
-                Checkpointer.running(files, self.participant, self._evaluator.progress) as checkpointer,
-                background() as watchers,
-            ):
-                lost = watch_unresponsive(network.edges, self._spec, self._gate, self.lifecycle, emit, self._reminders)
+            async with background() as writing, background() as watchers:
+                checkpointer = Checkpointer(files, self.participant, self._evaluator.progress, writing)
+                lost = watch_unresponsive(network.edges, self._spec, self._gate, self.lifecycle, self._reminders)
                 watchers.create_task(lost)
                 watchers.create_task(watch_stalled(network, emit, self._reminders))
                 if self._gate.can_be_excluded:
@@ -186,9 +183,7 @@ class Runtime:
     async def _let_watchers_see_end(self) -> None:
         """Let a client that polls the status see the end, too: once the peer is gone, it could be in any state."""
         if time.monotonic() - self._asked < STATUS_WATCH_S:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(STATUS_WATCH_S):
-                    await self._seen_serving.wait()
+            await within(STATUS_WATCH_S, self._seen_serving.wait())
 
     async def status(self, _request: bytes) -> bytes:
         self._asked = time.monotonic()

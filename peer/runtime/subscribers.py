@@ -11,9 +11,6 @@ from peer.telemetry.events import Report
 from peer.telemetry.metrics import Metrics
 from peer.telemetry.telemetry import Subscriber, SubscriberThread, Telemetry, TensorBoard, Tracker
 
-TENSORBOARD = "tensorboard"
-"""The name of the TensorBoard directory within a peer's own."""
-
 
 def subscribers(setup: Setup, report: Report) -> list[Subscriber]:
     """All subscribers in the settings; InputError if a package, port or user code is missing. Creates no files."""
@@ -21,7 +18,7 @@ def subscribers(setup: Setup, report: Report) -> list[Subscriber]:
     if watched.tracker:
         found.append(Tracker(watched.tracker))
     if watched.tensorboard:
-        found.append(TensorBoard(setup.out / TENSORBOARD))
+        found.append(TensorBoard(setup.out / "tensorboard"))
     if watched.metrics:
         metrics = Metrics(setup.out)
         metrics.listen(split(watched.metrics), names_of(watched.metrics), report)

@@ -11,7 +11,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, Literal, Self
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, Self, dataclass_transform
 
 from pydantic import AfterValidator, Field, FiniteFloat, TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -48,9 +49,19 @@ Moment = Annotated[float, Field(ge=0, le=LAST_MOMENT, allow_inf_nan=False)]
 """A time in Unix seconds."""
 
 
+CLASSES_BY_NAME: dict[str, "type[Event]"] = {}
+"""All kinds of events, in the order of the source."""
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """An event; `str(event)` is its sentence."""
+    """An event; `str(event)` is its sentence. Each subclass is a dataclass like this one."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+        if "name" in vars(cls):
+            CLASSES_BY_NAME[cls.name] = cls
 
     name: ClassVar[str]
     level: ClassVar[int] = logging.INFO
@@ -59,11 +70,10 @@ class Event:
 
     def as_json(self) -> dict[str, Any]:
         """Return name and fields as in events.jsonl, without the time."""
-        fields = adapter(type(self)).dump_python(self, by_alias=True, exclude={"time"}, warnings=False)
+        fields = adapter(self.name).dump_python(self, by_alias=True, exclude={"time"}, warnings=False)
         return {"event": self.name, **fields}
 
 
-@dataclass(frozen=True, kw_only=True)
 class FreeTextEvent(Event):
     """An event whose sentence is made where it happens."""
 
@@ -76,18 +86,13 @@ class FreeTextEvent(Event):
 
 Report = Callable[[Event], None]
 
-_ADAPTERS: dict[str, TypeAdapter[Any]] = {}
-"""The adapters by event name."""
+
+@cache
+def adapter(name: str) -> TypeAdapter[Any]:
+    """Return the adapter of a kind of event, made at first use, as making all of them takes a tenth of a second."""
+    return TypeAdapter(CLASSES_BY_NAME[name])
 
 
-def adapter(kind: type[Event]) -> TypeAdapter[Any]:
-    """Return a class's adapter, made at first use, as making all of them takes a tenth of a second."""
-    if kind.name not in _ADAPTERS:
-        _ADAPTERS[kind.name] = TypeAdapter(kind)
-    return _ADAPTERS[kind.name]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Started(Event):
     """A peer's process begins: its first event in the file."""
 
@@ -120,7 +125,6 @@ class Started(Event):
         return f"{self.id} of {self.federation} starts ({self.protocol}, {self.rounds} rounds)"
 
 
-@dataclass(frozen=True, kw_only=True)
 class StateChanged(Event):
     """The peer's state has changed."""
 
@@ -180,7 +184,6 @@ class Shortage:
         return f"too few members for a decision: {self.here} of {self.members} are here, {self.needed} are needed{half}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Waiting(FreeTextEvent):
     """The peer waits for others, or the wait is over."""
 
@@ -205,7 +208,6 @@ class Waiting(FreeTextEvent):
         return cls(cause="quorum", awaited=awaited, sentence=sentence, shortage=shortage)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Resumed(Event):
     """The peer resumes from a checkpoint."""
 
@@ -217,7 +219,6 @@ class Resumed(Event):
         return f"resumed after round {self.round}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Rewound(Event):
     """All peers have agreed to go back, and this one has done so."""
 
@@ -229,7 +230,6 @@ class Rewound(Event):
         return f"went back to round {self.round}, as `rewinds` says"
 
 
-@dataclass(frozen=True, kw_only=True)
 class RoundDurable(Event):
     """Rounds up to this one are on the peer's disk, and it will not fall back behind them by itself."""
 
@@ -242,7 +242,6 @@ class RoundDurable(Event):
         return f"round {self.round} is durable"
 
 
-@dataclass(frozen=True, kw_only=True)
 class CertificatesChanged(FreeTextEvent):
     """New certificates were found; whether they are used."""
 
@@ -251,7 +250,6 @@ class CertificatesChanged(FreeTextEvent):
     """Until when they are valid, in Unix seconds; null if they are not used."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class CertificateExpires(Event):
     """The peer's certificate, or its CA's, expires within 30, 7 or 1 days, or has expired."""
 
@@ -276,7 +274,6 @@ class CertificateExpires(Event):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class SubscriberDropped(FreeTextEvent):
     """Metrics, TensorBoard or a tracker failed or fell behind, and receives no more events."""
 
@@ -284,7 +281,6 @@ class SubscriberDropped(FreeTextEvent):
     level = logging.ERROR
 
 
-@dataclass(frozen=True, kw_only=True)
 class Stopped(Event):
     """A signal stopped the peer."""
 
@@ -296,7 +292,6 @@ class Stopped(Event):
         return f"stopped by {self.signal}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Failed(Event):
     """The peer cannot go on."""
 
@@ -309,7 +304,6 @@ class Failed(Event):
         return self.message
 
 
-@dataclass(frozen=True, kw_only=True)
 class Done(Event):
     """The peer has finished."""
 
@@ -319,7 +313,6 @@ class Done(Event):
         return "done"
 
 
-@dataclass(frozen=True, kw_only=True)
 class RingOrdered(Event):
     """The ring has a new order."""
 
@@ -335,7 +328,6 @@ class RingOrdered(Event):
         return f"ring order {', '.join(self.order)}; cost {self.cost_before:.4f} before, {self.cost_after:.4f} after"
 
 
-@dataclass(frozen=True, kw_only=True)
 class DataSummary(Event):
     """The peer's training data from a round on; stays in its directory."""
 
@@ -352,7 +344,6 @@ class DataSummary(Event):
         return f"{self.samples} training samples from round {self.round} on, of {len(self.classes)} classes"
 
 
-@dataclass(frozen=True, kw_only=True)
 class DataDrifted(Event):
     """The peer's data change."""
 
@@ -366,7 +357,6 @@ class DataDrifted(Event):
         return f"the data are others from round {self.round} on: {self.samples} training samples"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Unrepeatable(Event):
     """The peer's data set or transforms draw from what cannot be seeded."""
 
@@ -385,7 +375,6 @@ UNREPEATABLE = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
 class Misbehaving(Event):
     """Some peers misbehave because the spec says so."""
 
@@ -398,7 +387,6 @@ class Misbehaving(Event):
         return f"an experiment: by the settings these peers misbehave: {said}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class RoundDone(Event):
     """A round is over. A replayed round is emitted again, and the later event counts."""
 
@@ -449,7 +437,6 @@ class RoundDone(Event):
         return {key: value for key, value in super().as_json().items() if value or key != "validation"}
 
 
-@dataclass(frozen=True, kw_only=True)
 class BytesPassed(Event):
     """The traffic since the last `round`."""
 
@@ -466,7 +453,6 @@ class BytesPassed(Event):
         return f"{sum(self.sent.values())} B sent, {sum(self.received.values())} B received (round {self.round})"
 
 
-@dataclass(frozen=True, kw_only=True)
 class StoppedEarly(Event):
     """All peers have agreed to end after this round."""
 
@@ -484,7 +470,6 @@ class StoppedEarly(Event):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class FineTuned(Event):
     """The peer has fine-tuned its model."""
 
@@ -501,7 +486,6 @@ class FineTuned(Event):
         return f"fine-tuned on its own samples: {named}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class LinkChanged(Event):
     """The state of a neighbour has changed."""
 
@@ -517,7 +501,6 @@ class LinkChanged(Event):
         return f"link to {self.neighbour}: {self.state}" + (f" ({self.reason})" if self.reason else "")
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReleaseSeen(Event):
     """A neighbour runs another release of dfl than this peer, or than before."""
 
@@ -535,14 +518,12 @@ class ReleaseSeen(Event):
         return f"{self.neighbour} runs dfl {self.release}, {like}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class EndedUnacknowledged(FreeTextEvent):
     """The peer ends without confirmation that its neighbours have everything."""
 
     name = "left"
 
 
-@dataclass(frozen=True, kw_only=True)
 class NeighbourLost(FreeTextEvent):
     """A neighbour has been silent for longer than `patience`."""
 
@@ -551,7 +532,6 @@ class NeighbourLost(FreeTextEvent):
     """The neighbour's id."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class CallerRefused(Event):
     """A caller or its message was refused: each cause once, of unknown callers again at ten times as many."""
 
@@ -570,7 +550,6 @@ class CallerRefused(Event):
         return f"refused {self.caller}" + (f" from {self.origin}" if self.origin else "") + f": {self.reason}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Conflict(Event):
     """A neighbour sent two contents under one key (rule R5)."""
 
@@ -587,7 +566,6 @@ class Conflict(Event):
         return f"{self.sender} sent two different contents for the same step {where}; the first counts"
 
 
-@dataclass(frozen=True, kw_only=True)
 class PeerRegressed(FreeTextEvent):
     """A neighbour says that it has lost rounds."""
 
@@ -597,7 +575,6 @@ class PeerRegressed(FreeTextEvent):
     """The neighbour's id."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class CheckpointDamaged(Event):
     """A checkpoint cannot be read, and is not needed."""
 
@@ -611,7 +588,6 @@ class CheckpointDamaged(Event):
         return f"the checkpoint of round {self.round} is damaged, and this peer does without it ({self.reason})"
 
 
-@dataclass(frozen=True, kw_only=True)
 class ViewDecided(Event):
     """The members from a round on have been decided; see [views.md](views.md)."""
 
@@ -635,7 +611,6 @@ class ViewDecided(Event):
         return f"view {self.number} from round {self.first} on: {', '.join(self.members)} ({self.reason})"
 
 
-@dataclass(frozen=True, kw_only=True)
 class ViewConflict(FreeTextEvent):
     """A member has announced another view than the one decided."""
 
@@ -643,43 +618,30 @@ class ViewConflict(FreeTextEvent):
     level = logging.ERROR
 
 
-@dataclass(frozen=True, kw_only=True)
 class Leaving(FreeTextEvent):
     """The peer is leaving, as requested, or cannot."""
 
     name = "leaving"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Departed(FreeTextEvent):
     """The peer has left, as requested."""
 
     name = "departed"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Returning(FreeTextEvent):
     """The peer has lost its state and waits to be admitted anew."""
 
     name = "returning"
 
 
-EVENT_CLASSES = [
-    kind
-    for kind in list(globals().values())
-    if isinstance(kind, type) and issubclass(kind, Event) and kind not in (Event, FreeTextEvent)
-]
-"""All event classes, in the order of the source."""
-CLASSES_BY_NAME = {kind.name: kind for kind in EVENT_CLASSES}
-
-
 def read_event(line: Mapping[str, Any]) -> Event | None:
     """Return the event of a JSON object of events.jsonl; None if it is not one that a peer writes."""
-    kind = CLASSES_BY_NAME.get(str(line.get("event")))
-    if kind is None:
+    if (name := str(line.get("event"))) not in CLASSES_BY_NAME:
         return None
     try:
-        event: Event = adapter(kind).validate_python(dict(line))
+        event: Event = adapter(name).validate_python(dict(line))
     except ValidationError:
         return None
     return event

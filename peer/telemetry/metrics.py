@@ -4,10 +4,10 @@ They are scraped over few connections at once, and over none for long, so that a
 web site's name leads there.
 """
 
-import shutil
 import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -19,25 +19,9 @@ from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from peer.errors import InputError, optional
-from peer.telemetry.events import (
-    BytesPassed,
-    CallerRefused,
-    Cause,
-    CertificateExpires,
-    CertificatesChanged,
-    CheckpointDamaged,
-    Conflict,
-    Event,
-    FineTuned,
-    LinkChanged,
-    Report,
-    RoundDone,
-    RoundDurable,
-    Started,
-    StateChanged,
-    ViewDecided,
-    Waiting,
-)
+from peer.files import disk_usage
+from peer.telemetry import events
+from peer.telemetry.events import Event, Report
 from peer.telemetry.telemetry import OwnFaults, Subscriber, ThrottledRefusals
 
 MAX_CONNECTIONS = 16
@@ -173,66 +157,48 @@ class Metrics(Subscriber):
         self._library = library
         self._server: Exposition | None = None
         self._make_all()
-        self._free.set_function(lambda: disk(directory).free)
-        self._size.set_function(lambda: disk(directory).total)
+        self._free.set_function(lambda: disk_usage(directory).free)
+        self._size.set_function(lambda: disk_usage(directory).total)
 
     def _make_all(self) -> None:
         """Every figure there is: docs/monitoring.md has the same list."""
-        counter, gauge, enum = self._library.Counter, self._library.Gauge, self._library.Enum
-        self._about = self._make(self._library.Info, "dfl", "Which peer this is, of which federation.")
-        self._state = self._make(enum, "dfl_peer_state", "What the peer does.", states=STATES)
-        self._link = self._make(
-            enum, "dfl_link_state", "What is known of a neighbour.", ["neighbour"], states=LINK_STATES
-        )
-        self._round = self._make(gauge, "dfl_round", "The round that the peer is in.")
-        self._planned = self._make(gauge, "dfl_planned_rounds", "Rounds of the run, if it does not end early.")
-        self._rounds = self._make(counter, "dfl_rounds", "Rounds that this process has finished.")
-        self._finished = self._make(
-            gauge, "dfl_last_round_timestamp", "Unix time of the last round's end; 0 before.", unit="seconds"
-        )
-        self._durable = self._make(gauge, "dfl_durable_round", "The last round that is safely on the peer's disk.")
-        self._durable_since = self._make(
-            gauge, "dfl_durable_round_timestamp", "Unix time at which that was said; 0 before.", unit="seconds"
-        )
-        self._free = self._make(gauge, "dfl_disk_free", "Room on the disk of the peer's directory.", unit="bytes")
-        self._size = self._make(gauge, "dfl_disk_size", "Size of the disk of the peer's directory.", unit="bytes")
-        self._expiry = self._make(
-            gauge,
-            "dfl_certificate_expiry_timestamp",
-            "Unix time at which the peer's certificate or its CA's expires; 0 without any.",
-            unit="seconds",
-        )
-        self._restarts = self._make(counter, "dfl_restarts", "How often the peer has been started again.")
-        self._accuracy = self._make(gauge, "dfl_accuracy", "After the last evaluation.", ["test"], unit="ratio")
-        self._figure = self._make(gauge, "dfl_figure", "Of the task, after the last evaluation.", ["figure", "samples"])
-        self._loss = self._make(gauge, "dfl_loss", "Of the last round.", ["samples"])
-        self._note = self._make(gauge, "dfl_note", "What the protocol noted in the last round.", ["note"])
-        self._seconds = self._make(counter, "dfl_phase", "Time spent, by phase of a round.", ["phase"], unit="seconds")
-        self._sent = self._make(counter, "dfl_sent", "Handed to gRPC.", ["neighbour"], unit="bytes")
-        self._received = self._make(counter, "dfl_received", "Taken from gRPC.", ["neighbour"], unit="bytes")
-        self._refusals = self._make(
-            counter, "dfl_refusals", "Distinct causes for which callers were refused.", ["reason"]
-        )
-        self._conflicts = self._make(counter, "dfl_conflicts", "Messages that came with two contents.", ["neighbour"])
-        self._damaged = self._make(counter, "dfl_damaged_checkpoints", "Checkpoints that could not be read.")
-        self._awaited = self._make(gauge, "dfl_awaited_peers", "For how many others the peer waits.", ["cause"])
-        self._here = self._make(
-            gauge, "dfl_quorum_members", "Where too few are here to decide: how many are, and must be.", ["members"]
-        )
-        self._short_since = self._make(
-            gauge,
-            "dfl_quorum_wait_start",
-            "Unix time since when they are too few; 0 where they are not.",
-            unit="seconds",
-        )
-        self._view = self._make(gauge, "dfl_view_number", "The view in which the peer is.")
-        self._members = self._make(gauge, "dfl_view_members", "How many belong to that view.")
-        self._events = self._make(counter, "dfl_events", "Events of the peer, by name.", ["event"])
-        for cause in get_args(Cause):
+        kinds = (self._library.Counter, self._library.Gauge, self._library.Enum)
+        counter, gauge, enum = (partial(kind, registry=self.registry) for kind in kinds)
+        moment = partial(gauge, unit="seconds")
+        self._about = self._library.Info("dfl", "Which peer this is, of which federation.", registry=self.registry)
+        self._state = enum("dfl_peer_state", "What the peer does.", states=STATES)
+        self._link = enum("dfl_link_state", "What is known of a neighbour.", ["neighbour"], states=LINK_STATES)
+        self._round = gauge("dfl_round", "The round that the peer is in.")
+        self._planned = gauge("dfl_planned_rounds", "Rounds of the run, if it does not end early.")
+        self._rounds = counter("dfl_rounds", "Rounds that this process has finished.")
+        self._finished = moment("dfl_last_round_timestamp", "Unix time of the last round's end; 0 before.")
+        self._durable = gauge("dfl_durable_round", "The last round that is safely on the peer's disk.")
+        self._durable_since = moment("dfl_durable_round_timestamp", "Unix time at which that was said; 0 before.")
+        self._free = gauge("dfl_disk_free", "Room on the disk of the peer's directory.", unit="bytes")
+        self._size = gauge("dfl_disk_size", "Size of the disk of the peer's directory.", unit="bytes")
+        expires = "Unix time at which the peer's certificate or its CA's expires; 0 without any."
+        self._expiry = moment("dfl_certificate_expiry_timestamp", expires)
+        self._restarts = counter("dfl_restarts", "How often the peer has been started again.")
+        self._accuracy = gauge("dfl_accuracy", "After the last evaluation.", ["test"], unit="ratio")
+        self._figure = gauge("dfl_figure", "Of the task, after the last evaluation.", ["figure", "samples"])
+        self._loss = gauge("dfl_loss", "Of the last round.", ["samples"])
+        self._note = gauge("dfl_note", "What the protocol noted in the last round.", ["note"])
+        self._seconds = counter("dfl_phase", "Time spent, by phase of a round.", ["phase"], unit="seconds")
+        self._sent = counter("dfl_sent", "Handed to gRPC.", ["neighbour"], unit="bytes")
+        self._received = counter("dfl_received", "Taken from gRPC.", ["neighbour"], unit="bytes")
+        self._refusals = counter("dfl_refusals", "Distinct causes for which callers were refused.", ["reason"])
+        self._conflicts = counter("dfl_conflicts", "Messages that came with two contents.", ["neighbour"])
+        self._damaged = counter("dfl_damaged_checkpoints", "Checkpoints that could not be read.")
+        self._awaited = gauge("dfl_awaited_peers", "For how many others the peer waits.", ["cause"])
+        short = "Where too few are here to decide: how many are, and must be."
+        self._here = gauge("dfl_quorum_members", short, ["members"])
+        since = "Unix time since when they are too few; 0 where they are not."
+        self._short_since = moment("dfl_quorum_wait_start", since)
+        self._view = gauge("dfl_view_number", "The view in which the peer is.")
+        self._members = gauge("dfl_view_members", "How many belong to that view.")
+        self._events = counter("dfl_events", "Events of the peer, by name.", ["event"])
+        for cause in get_args(events.Cause):
             self._awaited.labels(cause).set(0)
-
-    def _make(self, kind: Any, name: str, what: str, labels: list[str] | None = None, **more: Any) -> Any:
-        return kind(name, what, labels or [], registry=self.registry, **more)
 
     def listen(
         self, address: tuple[str, int], names: Collection[str] = (), report: Report = lambda _event: None
@@ -266,40 +232,40 @@ class Metrics(Subscriber):
     def on_event(self, event: Event) -> None:
         self._events.labels(event.name).inc()
         match event:
-            case Started():
+            case events.Started():
                 self._start(event)
-            case StateChanged(state=state, round=round):
+            case events.StateChanged(state=state, round=round):
                 self._state.state(state)
                 self._round.set(max(0, round))
-            case RoundDone():
+            case events.RoundDone():
                 self._take_round(event)
-            case BytesPassed(sent=sent, received=received):
+            case events.BytesPassed(sent=sent, received=received):
                 self._add(self._sent, sent)
                 self._add(self._received, received)
-            case FineTuned(accuracy=accuracy, figures=figures, validation=validation):
+            case events.FineTuned(accuracy=accuracy, figures=figures, validation=validation):
                 self._judge(accuracy, figures, validation)
-            case LinkChanged(neighbour=neighbour, state=state) if state in LINK_STATES:
+            case events.LinkChanged(neighbour=neighbour, state=state) if state in LINK_STATES:
                 self._link.labels(neighbour).state(state)
-            case Waiting(cause=cause, awaited=awaited, others=others):
+            case events.Waiting(cause=cause, awaited=awaited, others=others):
                 self._awaited.labels(cause).set(len(awaited) + others)
                 if cause == "quorum":
                     self._set_quorum(event)
-            case CallerRefused(kind=kind):
+            case events.CallerRefused(kind=kind):
                 self._refusals.labels(kind).inc()
-            case Conflict(sender=sender):
+            case events.Conflict(sender=sender):
                 self._conflicts.labels(sender).inc()
-            case CheckpointDamaged():
+            case events.CheckpointDamaged():
                 self._damaged.inc()
-            case RoundDurable(round=round):
+            case events.RoundDurable(round=round):
                 self._durable.set(round)
                 self._durable_since.set(event.time)
-            case CertificatesChanged(expires=expires) | CertificateExpires(expires=expires) if expires:
+            case events.CertificatesChanged(expires=expires) | events.CertificateExpires(expires=expires) if expires:
                 self._expiry.set(expires)
-            case ViewDecided(number=number, members=members):
+            case events.ViewDecided(number=number, members=members):
                 self._view.set(number)
                 self._members.set(len(members))
 
-    def _start(self, event: Started) -> None:
+    def _start(self, event: events.Started) -> None:
         about = {"peer": event.id, "federation": event.federation, "protocol": event.protocol, "version": event.version}
         self._about.info(about)
         self._restarts.inc(event.restarts)
@@ -308,13 +274,13 @@ class Metrics(Subscriber):
         self._members.set(len(event.members))
         self._expiry.set(event.certificate_expires or 0)
 
-    def _set_quorum(self, event: Waiting) -> None:
+    def _set_quorum(self, event: events.Waiting) -> None:
         short = event.shortage
         self._here.labels("here").set(short.here if short else 0)
         self._here.labels("needed").set(short.needed if short else 0)
         self._short_since.set(event.time - short.seconds if short else 0)
 
-    def _take_round(self, event: RoundDone) -> None:
+    def _take_round(self, event: events.RoundDone) -> None:
         self._rounds.inc()
         self._finished.set(event.time)
         self._add(self._seconds, event.seconds)
@@ -338,11 +304,6 @@ class Metrics(Subscriber):
         for label, value in values.items():
             if value is not None:
                 gauge.labels(label, *labels).set(value)
-
-
-def disk(directory: Path) -> "shutil._ntuple_diskusage":
-    """Size and room of the disk that the directory is on, or will be."""
-    return shutil.disk_usage(next(place for place in (directory, *directory.parents) if place.exists()))
 
 
 def client() -> Any:

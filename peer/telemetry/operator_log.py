@@ -13,19 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from peer.tasks import background
-from peer.telemetry.events import (
-    Done,
-    Event,
-    LinkChanged,
-    Resumed,
-    RoundDone,
-    Started,
-    StateChanged,
-    Stopped,
-    StoppedEarly,
-    ViewDecided,
-    Waiting,
-)
+from peer.telemetry import events
+from peer.telemetry.events import Event
 from peer.telemetry.remaining import Remaining
 from peer.telemetry.telemetry import log, write_log
 from peer.text import duration, plural, printable
@@ -106,33 +95,34 @@ class OperatorLog:
     def on_event(self, event: Event) -> None:
         """Log what matters of an event."""
         match event:
-            case Started():
+            case events.Started():
                 self._begun, self._earlier = event.time, event.seconds
-            case Resumed():
+            case events.Resumed():
                 self._complete(event.round)
                 self._remaining.begin(self._completed)
-            case StateChanged():
+            case events.StateChanged():
                 self._state, self._since = event.state, event.time
-            case ViewDecided():
+            case events.ViewDecided():
                 self._waits = {}
-            case Waiting():
+            case events.Waiting():
                 self._wait(event.cause, {one.id: str(one) for one in event.awaited}, event.time)
-            case LinkChanged():
+            case events.LinkChanged():
                 absent = {id: wait.peer for id, wait in self._waits.get(LINK, {}).items() if id != event.neighbour}
                 if event.state in ("suspected", "down"):
                     absent[event.neighbour] = event.neighbour + (f" ({event.reason})" if event.reason else "")
                 self._wait(LINK, absent, event.time)
-            case StoppedEarly():
+            case events.StoppedEarly():
                 self._rounds = event.round
-            case RoundDone():
+            case events.RoundDone():
                 self._complete(event.round)
                 self._remaining.see(event.round, event.time)
-                self._say(f"{self._progress_of(event)}{self._left(event.time)}")
+                told = str(event).removeprefix(f"round {event.round}")
+                self._say(f"round {event.round} of {self._rounds}{told}{self._left(event.time)}")
                 return
-            case Stopped():
+            case events.Stopped():
                 self._say(f"{event}; this command {self._resumes}: {self._about.command}")
                 return
-            case Done():
+            case events.Done():
                 self._say_end(event)
                 return
         write_log(event)
@@ -214,14 +204,11 @@ class OperatorLog:
     def _resumes(self) -> str:
         return f"resumes after round {self._completed}" if self._completed else "starts from the beginning"
 
-    def _progress_of(self, event: RoundDone) -> str:
-        return f"round {event.round} of {self._rounds}{str(event).removeprefix(f'round {event.round}')}"
-
     def _left(self, now: float) -> str:
         left = self._remaining.seconds(self._rounds, now)
         return f", about {duration(left)} left" if left is not None else ""
 
-    def _say_end(self, event: Done) -> None:
+    def _say_end(self, event: events.Done) -> None:
         spent = f"in {duration(self._earlier + event.time - self._begun)}"
         self._say(f"{event}: {plural(self._completed, 'round')} {spent}; the model: {self._about.model}")
         command = f"dfl-launch summary {shlex.quote(str(self._about.out))}"

@@ -84,9 +84,8 @@ class CertifiedKeyring(Keyring):
         return _verifies(found[1], signed.signature, self._signed_text(signed.signer, signed.statement))
 
     def trust(self, pem: str) -> None:
-        if pem not in self.pems:
-            self.pems.append(pem)
-            self._checked.clear()
+        super().trust(pem)
+        self._checked.clear()
 
     def _signed_text(self, signer: str, statement: Statement) -> bytes:
         return canonical([self.federation, signer, type(statement).__name__, asdict(statement)])

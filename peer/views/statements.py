@@ -8,7 +8,7 @@ have sent: numbers are bounded, ids and texts limited to certain characters; `Li
 import json
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, dataclass_transform, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -36,19 +36,26 @@ class Ballot:
     proposer: Id
 
 
+@dataclass_transform(frozen_default=True)
+class Message:
+    """What members say to each other, and parts of it: each subclass is a frozen dataclass."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        dataclass(frozen=True)(cls)
+
+
 # Statements, which are signed.
 
 
-@dataclass(frozen=True)
-class Prepare:
+class Prepare(Message):
     """Asks members to start no round until the view of this number is decided, and to accept no lower ballot."""
 
     number: Number
     ballot: Ballot
 
 
-@dataclass(frozen=True)
-class Promise:
+class Promise(Message):
     """The promise that `Prepare` asks for, with this member's progress."""
 
     number: Number
@@ -62,8 +69,7 @@ class Promise:
     """The ballot of the lock that it holds."""
 
 
-@dataclass(frozen=True)
-class Vote:
+class Vote(Message):
     """A vote for the view of that number; a member votes once per ballot and phase."""
 
     phase: Literal["accept", "commit"]
@@ -73,23 +79,20 @@ class Vote:
     """The digest of the present view and the one voted for, or no change (`Verifier.digest`)."""
 
 
-@dataclass(frozen=True)
-class Announcement:
+class Announcement(Message):
     """States that the signer, as a member of that view, has all rounds up to this one on disk."""
 
     view: Number
     round: Round
 
 
-@dataclass(frozen=True)
-class Consent:
+class Consent(Message):
     """Consents to the expulsion of this member."""
 
     id: Id
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(Message):
     """Asks to be admitted to the view after that number, the last one that the signer knows."""
 
     number: Number
@@ -100,8 +103,7 @@ class Entry:
 Statement = TypeVar("Statement", Prepare, Promise, Vote, Announcement, Consent, Entry)
 
 
-@dataclass(frozen=True)
-class Signed(Generic[Statement]):
+class Signed(Message, Generic[Statement]):
     """A statement by one member. Without certificates, signature and certificate are empty."""
 
     signer: Id
@@ -114,8 +116,7 @@ class Signed(Generic[Statement]):
 # What statements prove.
 
 
-@dataclass(frozen=True)
-class Guilt:
+class Guilt(Message):
     """Two votes by one member in one ballot and phase for different views: proof that it lies (rule V5)."""
 
     one: Signed[Vote]
@@ -126,16 +127,14 @@ class Guilt:
         return self.one.signer
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(Message):
     """The proof on which members are expelled."""
 
     consents: tuple[Signed[Consent], ...] = ()
     guilt: tuple[Guilt, ...] = ()
 
 
-@dataclass(frozen=True)
-class Lock:
+class Lock(Message):
     """Proof that a quorum has voted in this ballot to accept a view, or no change (None): no other value can be decided
     in it, and a later ballot carries this value on unless a higher lock exists."""
 
@@ -146,8 +145,7 @@ class Lock:
     evidence: Evidence = Evidence()
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(Message):
     """A view with votes by a quorum of the view before it, which prove that it was decided."""
 
     view: View
@@ -156,8 +154,7 @@ class Decision:
     evidence: Evidence = Evidence()
 
 
-@dataclass(frozen=True)
-class Grounds:
+class Grounds(Message):
     """All that a proposed view follows from, so that each member can compute it (`decision.next_view`)."""
 
     promises: tuple[Signed[Promise], ...]
@@ -173,8 +170,7 @@ class Grounds:
     """Former members that still had rounds before the present view to play, and are lost: all go back."""
 
 
-@dataclass(frozen=True)
-class Proposal:
+class Proposal(Message):
     """A proposal of a view; None: no change."""
 
     view: View | None
@@ -186,31 +182,26 @@ class Proposal:
 # Requests.
 
 
-@dataclass(frozen=True)
-class AskPromise:
+class AskPromise(Message):
     prepare: Signed[Prepare]
 
 
-@dataclass(frozen=True)
-class Relay:
+class Relay(Message):
     """Asks the receiver to ask members that have not answered the sender."""
 
     prepare: Signed[Prepare]
     to: tuple[Id, ...]
 
 
-@dataclass(frozen=True)
-class Propose:
+class Propose(Message):
     proposal: Proposal
 
 
-@dataclass(frozen=True)
-class Confirm:
+class Confirm(Message):
     lock: Lock
 
 
-@dataclass(frozen=True)
-class Release:
+class Release(Message):
     """Says that a quorum has committed to no change: rounds may begin again."""
 
     number: Number
@@ -218,50 +209,43 @@ class Release:
     votes: tuple[Signed[Vote], ...]
 
 
-@dataclass(frozen=True)
-class Yield:
+class Yield(Message):
     """Says that the sender's attempt in that ballot has failed: another member may try."""
 
     number: Number
     ballot: Ballot
 
 
-@dataclass(frozen=True)
-class Decided:
+class Decided(Message):
     """Decided views, in order; as a reply: views that the asker did not know."""
 
     decisions: tuple[Decision, ...]
 
 
-@dataclass(frozen=True)
-class Ask:
+class Ask(Message):
     """Asks for the views that were decided after that number."""
 
     number: Number
 
 
-@dataclass(frozen=True)
-class Enter:
+class Enter(Message):
     entry: Signed[Entry]
 
 
-@dataclass(frozen=True)
-class Leave:
+class Leave(Message):
     """An operator's request that this member leave; the operator knows the views up to that number."""
 
     number: Number
 
 
-@dataclass(frozen=True)
-class Expel:
+class Expel(Message):
     """An operator's request for this member's consent to an expulsion; the operator knows views up to that number."""
 
     number: Number
     id: Id
 
 
-@dataclass(frozen=True)
-class Poll:
+class Poll(Message):
     """Asks which expulsions a member consents to; the sender knows the views up to that number."""
 
     number: Number
@@ -270,33 +254,28 @@ class Poll:
 # Replies.
 
 
-@dataclass(frozen=True)
-class Promised:
+class Promised(Message):
     promise: Signed[Promise]
     lock: Lock | None = None
     """The lock that the promise names."""
 
 
-@dataclass(frozen=True)
-class Relayed:
+class Relayed(Message):
     promises: tuple[Promised, ...]
 
 
-@dataclass(frozen=True)
-class Voted:
+class Voted(Message):
     vote: Signed[Vote]
 
 
-@dataclass(frozen=True)
-class Refused:
+class Refused(Message):
     """Says that another ballot came first."""
 
     number: Number
     promised: Ballot
 
 
-@dataclass(frozen=True)
-class Objection:
+class Objection(Message):
     """Says that the proposal contradicts what this member knows."""
 
     why: Words
@@ -304,29 +283,25 @@ class Objection:
     """Announcements by members that have promised less."""
 
 
-@dataclass(frozen=True)
-class Behind:
+class Behind(Message):
     """Says that the sender knows only the views up to that number."""
 
     number: Number
 
 
-@dataclass(frozen=True)
-class Consents:
+class Consents(Message):
     """The expulsions that the sender consents to, and what it can prove."""
 
     evidence: Evidence
 
 
-@dataclass(frozen=True)
-class Denied:
+class Denied(Message):
     """Says that the request cannot be met, and why."""
 
     why: Words
 
 
-@dataclass(frozen=True)
-class Heard:
+class Heard(Message):
     """Confirms receipt."""
 
 

@@ -9,7 +9,7 @@ from strangers import MANIFEST, pipes
 from peer.network.limits import Timeouts
 from peer.network.neighbours import Edges
 from peer.network.streams.handshake import Identity
-from peer.network.streams.heartbeat import Heartbeats
+from peer.network.streams.heartbeat import DialledHeartbeats, Heartbeats
 from peer.network.streams.link import OutgoingLink
 from peer.network.streams.stream import CountedPipe, NetworkCallbacks, NetworkState, Traffic
 from peer.network.transport import Pipe, Service, StreamHandler, Transport
@@ -72,11 +72,11 @@ async def test_a_second_stream_beside_one_that_never_ended_renews_the_own_ones()
     left = state.edges.neighbours["left"]
     left.state, last = "up", left.signs.last_heartbeat
     left.signs.last_heartbeat, left.delivery.connected_since = last - 5, last - 60
-    first = asyncio.create_task(one.accept(CountedPipe(pipes()[1], "left", Traffic())))
+    first = asyncio.create_task(one.of("left").accept(CountedPipe(pipes()[1], "left", Traffic())))
     await asyncio.sleep(0)
     assert transport.renewed.empty()
     theirs, ours = pipes()
-    second = asyncio.create_task(one.accept(CountedPipe(ours, "left", Traffic())))
+    second = asyncio.create_task(one.of("left").accept(CountedPipe(ours, "left", Traffic())))
     await asyncio.sleep(0)
     assert transport.renewed.empty(), "it has not said anything"
     await theirs.send(Beat(state="ready").SerializeToString())
@@ -96,7 +96,7 @@ async def test_a_newer_stream_of_tensors_is_kept(stands: float | None) -> None:
     left.signs.last_heartbeat = last - 5
     left.delivery.connected_since = None if stands is None else last - stands
     theirs, ours = pipes()
-    accepting = asyncio.create_task(one.accept(CountedPipe(ours, "left", Traffic())))
+    accepting = asyncio.create_task(one.of("left").accept(CountedPipe(ours, "left", Traffic())))
     before = left.signs.last_heartbeat
     await theirs.send(Beat(state="ready").SerializeToString())
     while left.signs.last_heartbeat == before:
@@ -112,7 +112,7 @@ async def test_a_handshake_without_an_answer_renews(which: str) -> None:
     one, state = heart(transport)
     left = state.edges.neighbours["left"]
     link = OutgoingLink(state, left, lambda peer, welcome: None)
-    task = asyncio.create_task(one.run(left) if which == "heartbeat" else link.run())
+    task = asyncio.create_task(DialledHeartbeats(one, left).run() if which == "heartbeat" else link.run())
     assert await asyncio.wait_for(transport.renewed.get(), 5) == "left:1"
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -125,7 +125,7 @@ async def test_streams_whose_welcome_is_not_read_are_counted_and_end() -> None:
         _, ours = pipes()
         for _ in range(DEPTH):
             await ours.send(b"on its way")
-        accepting.append(asyncio.create_task(one.accept(CountedPipe(ours, "left", Traffic()))))
+        accepting.append(asyncio.create_task(one.of("left").accept(CountedPipe(ours, "left", Traffic()))))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert sum(not task.done() for task in accepting) == 1 + state.limits.candidates
@@ -139,7 +139,7 @@ async def test_who_sits_elsewhere_now_is_not_down(neighbours: list[str], expecte
     said: asyncio.Queue[str] = asyncio.Queue()
     one, state = heart(Silent(), lambda event: said.put_nowait(event.state))
     theirs, ours = pipes()
-    conversation = asyncio.create_task(one.accept(CountedPipe(ours, "left", Traffic())))
+    conversation = asyncio.create_task(one.of("left").accept(CountedPipe(ours, "left", Traffic())))
     await theirs.send(Beat(state="ready").SerializeToString())
     assert await asyncio.wait_for(said.get(), 5) == "up"
     state.edges.use(1, [], neighbours)
@@ -153,7 +153,7 @@ async def test_a_former_neighbour_is_told_the_last_news_and_never_dialled_again(
     transport = Answering()
     one, state = heart(transport)
     left = state.edges.neighbours["left"]
-    running = asyncio.create_task(one.run(left))
+    running = asyncio.create_task(DialledHeartbeats(one, left).run())
     theirs = await asyncio.wait_for(transport.dialled.get(), 5)
     await theirs.receive()
     await theirs.send(Reply(welcome=Welcome()).SerializeToString())
@@ -187,7 +187,7 @@ async def test_a_stream_stands_until_its_farewell_has_been_heard() -> None:
     """Were it ended before, what the other end is just sending would fail, and gRPC drops what that has not read."""
     one, _ = heart(Silent())
     theirs, ours = pipes()
-    accepting = asyncio.create_task(one.accept(CountedPipe(ours, "left", Traffic())))
+    accepting = asyncio.create_task(one.of("left").accept(CountedPipe(ours, "left", Traffic())))
     assert Reply.FromString(await theirs.receive()).HasField("welcome")
     assert Reply.FromString(await theirs.receive()).beat.state == "training"
     parting = asyncio.create_task(one.close())
@@ -207,14 +207,14 @@ async def test_a_farewell_ends_the_stream_and_needs_no_answer(end: str) -> None:
     one, state = heart(transport, lambda event: said.put_nowait(event.state))
     farewell = Beat(state="done", durable=1)
     if end == "dialling":
-        task = asyncio.create_task(one.run(state.edges.neighbours["left"]))
+        task = asyncio.create_task(DialledHeartbeats(one, state.edges.neighbours["left"]).run())
         theirs = await transport.dialled.get()
         await theirs.receive()
         await theirs.send(Reply(welcome=Welcome()).SerializeToString())
         await theirs.send(Reply(beat=farewell).SerializeToString())
     else:
         theirs, ours = pipes()
-        task = asyncio.create_task(one.accept(CountedPipe(ours, "left", Traffic())))
+        task = asyncio.create_task(one.of("left").accept(CountedPipe(ours, "left", Traffic())))
         await theirs.send(farewell.SerializeToString())
     assert await asyncio.wait_for(said.get(), 5) == "left"
     await asyncio.wait_for(one.close(), 5)  # nobody is left to be told, and no stream to be ended
@@ -226,7 +226,7 @@ async def test_a_farewell_before_the_end_is_none() -> None:
     said: asyncio.Queue[str] = asyncio.Queue()
     one, _ = heart(Silent(), lambda event: said.put_nowait(event.state))
     theirs, ours = pipes()
-    task = asyncio.create_task(one.accept(CountedPipe(ours, "left", Traffic())))
+    task = asyncio.create_task(one.of("left").accept(CountedPipe(ours, "left", Traffic())))
     await theirs.send(Beat(state="ready", durable=0).SerializeToString())
     assert await asyncio.wait_for(said.get(), 5) == "up"
     await theirs.send(Beat(state="done", durable=0).SerializeToString())
@@ -237,7 +237,7 @@ async def test_a_farewell_before_the_end_is_none() -> None:
 async def test_who_is_cut_off_when_a_peer_leaves_is_told_on_the_next_stream() -> None:
     transport = Answering()
     one, state = heart(transport)
-    running = asyncio.create_task(one.run(state.edges.neighbours["left"]))
+    running = asyncio.create_task(DialledHeartbeats(one, state.edges.neighbours["left"]).run())
     (await transport.dialled.get()).abort()
     parting = asyncio.create_task(one.close())
     theirs = await asyncio.wait_for(transport.dialled.get(), 5)
@@ -254,7 +254,7 @@ async def test_a_farewell_waits_until_the_last_round_has_been_heard_of() -> None
     transport = Answering()
     one, state = heart(transport)
     state.durability.announce(1)
-    running = asyncio.create_task(one.run(state.edges.neighbours["left"]))
+    running = asyncio.create_task(DialledHeartbeats(one, state.edges.neighbours["left"]).run())
     parting = asyncio.create_task(one.close())
     for attempt in range(3):
         theirs = await asyncio.wait_for(transport.dialled.get(), 5)

@@ -208,7 +208,7 @@ async def test_what_comes_on_the_streams_of_a_retired_edge_changes_nothing(servi
         peer.state.durability.announce(2)
         peer.state.durability.record_first_hand("a", 2)
         while "a" in peer.state.edges.neighbours:
-            await peer.state.edges.wait_changed()
+            await peer.state.edges.changed.next()
         for pipe in streams:
             with pytest.raises(DisconnectedError):
                 await said_to_the_end(pipe, Reply(welcome=Welcome(durable=2, round=3)).SerializeToString())

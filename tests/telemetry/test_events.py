@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.telemetry.events import (
-    EVENT_CLASSES,
+    CLASSES_BY_NAME,
     SCHEMA,
     UNREPEATABLE,
     Awaited,
@@ -149,7 +149,7 @@ EVENTS: list[tuple[Event, str]] = [
 
 
 def test_every_kind_of_event_is_tried_here() -> None:
-    assert {type(event) for event, _ in EVENTS} == set(EVENT_CLASSES)
+    assert {type(event) for event, _ in EVENTS} == {*CLASSES_BY_NAME.values()}
 
 
 @pytest.mark.parametrize(("event", "sentence"), EVENTS, ids=lambda value: getattr(value, "name", ""))

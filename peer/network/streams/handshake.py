@@ -32,7 +32,6 @@ MAX_DIFFERENCE_CHARACTERS = 300
 """How many characters they have together."""
 MAX_SETTINGS = 5000
 """How many values of settings a refusal contains."""
-FEDERATION_MISMATCH = "different federation"
 REASON_WITHHELD = Refusal(
     reason=Refusal.STRANGER,
     detail="it tells why only to callers with a certificate or at an address of the ring; its own log has the reason",
@@ -116,7 +115,7 @@ class Identity:
         differing = sorted(key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key))
         if differing:
             told = self.settings_of(differing)
-            return Refusal(reason=Refusal.FEDERATION, detail=FEDERATION_MISMATCH, keys=differing, settings=told)
+            return Refusal(reason=Refusal.FEDERATION, detail="different federation", keys=differing, settings=told)
         return None
 
     def settings_of(self, keys: Collection[str]) -> list[str]:

@@ -16,7 +16,6 @@ edge, too (R7).
 import asyncio
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from math import inf
 
 from peer.network.durability import NOTHING, ImpossibleError
@@ -27,7 +26,7 @@ from peer.network.streams.stream import CountedPipe, DialledStream, NetworkCallb
 from peer.network.transport import REFUSED, TIMED_OUT, BreachError, DisconnectedError
 from peer.network.wire.frames import BadFrameError
 from peer.network.wire.messages import Beat, Reply, Welcome
-from peer.tasks import background
+from peer.tasks import News, background, within
 from peer.telemetry.events import CallerRefused, LinkChanged, ReleaseSeen, Report
 from peer.versions import release
 from peer.views.statements import Announcement, Signed
@@ -147,13 +146,9 @@ class FailureDetector:
     async def _obstacle(self, address: str) -> str:
         """Return why that address cannot be reached; empty if it can."""
         try:
-            async with asyncio.timeout(self._timeouts.probe):
-                await self._transport.reach(address)
-        except TimeoutError:
-            return TIMED_OUT
+            return "" if await within(self._timeouts.probe, self._transport.reach(address)) else TIMED_OUT
         except DisconnectedError as error:
             return str(error)
-        return ""
 
 
 FAREWELL = "done"
@@ -216,7 +211,7 @@ class HeartbeatStream:
             self.farewell_sent = last
             if last or parted:
                 break
-            await self._until_news(version)
+            await within(self._timeouts.heartbeat_interval, self._durability.wait_changed(version))
         await self._pipe.finish()
 
     def _announce(self, beat: Beat, shown: dict[str, Signed[Announcement]]) -> None:
@@ -244,11 +239,6 @@ class HeartbeatStream:
             neighbour is None or neighbour.state == "left" or neighbour.progress.acked_durable >= self._durability.own
         )
 
-    async def _until_news(self, version: int) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._timeouts.heartbeat_interval):
-                await self._durability.wait_changed(version)
-
     async def _listen(self) -> None:
         while True:
             beat = self._decoded(await self._pipe.receive())
@@ -275,7 +265,7 @@ class NeighbourHeartbeats:
     """
 
     def __init__(self, id: str, all: "Heartbeats") -> None:
-        self.id, self._all, self._state = id, all, all.state
+        self.id, self._all, self._state, self._own = id, all, all.state, all.state.identity.id
         self._edges, self._timeouts = all.state.edges, all.state.timeouts
         self._clock = asyncio.get_running_loop().time
         self.reporter = LinkReporter(all.state.limits, all.state.timeouts, all.callbacks.report)
@@ -304,7 +294,7 @@ class NeighbourHeartbeats:
     @property
     def dials_first(self) -> bool:
         """Whether this peer dials first: if both can be dialled, the one with the smaller id does."""
-        return self._state.id < self.id or not self._edges.can_be_dialled(self._state.id)
+        return self._own < self.id or not self._edges.can_be_dialled(self._own)
 
     async def accept(self, pipe: CountedPipe) -> None:
         """Serve an accepted stream, after its hello; besides an active one, it counts from its first beat on."""
@@ -456,9 +446,7 @@ class DialledHeartbeats(DialledStream):
             wait = self.neighbour.signs.last_heartbeat + timeouts.suspect_after + timeouts.probe - clock()
             if wait <= 0 or self._all.has_parted(self.neighbour):
                 break
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    await self._all.wait_stream_ended()
+            await within(wait, self._all.stream_ended.next())
         return not self._all.has_parted(self.neighbour)
 
     async def serve(self, pipe: CountedPipe, welcome: Welcome) -> float:
@@ -483,7 +471,7 @@ class Heartbeats:
         self.state, self.callbacks = state, callbacks
         self.accepted = StreamTakeover(state.limits, state.timeouts)
         self.leaving = asyncio.Event()
-        self.stream_ended = asyncio.Event()
+        self.stream_ended = News()
         self.closing = False
         """Whether this peer closes all streams, so that their ends need not be reported."""
         self._by_id: dict[str, NeighbourHeartbeats] = {}
@@ -492,18 +480,6 @@ class Heartbeats:
         if id not in self._by_id:
             self._by_id[id] = NeighbourHeartbeats(id, self)
         return self._by_id[id]
-
-    async def run_failure_detector(self) -> None:
-        """Suspect and probe silent neighbours, until cancelled."""
-        await FailureDetector(self).run()
-
-    async def run(self, neighbour: Neighbour) -> None:
-        """Keep a stream to a neighbour open."""
-        await DialledHeartbeats(self, neighbour).run()
-
-    async def accept(self, pipe: CountedPipe) -> None:
-        """Serve a stream that a neighbour has opened, after its hello."""
-        await self.of(pipe.peer).accept(pipe)
 
     async def close(self) -> None:
         """Say farewell to all neighbours (R8) and wait until they have ended the streams, as they do on hearing it."""
@@ -518,14 +494,10 @@ class Heartbeats:
         """Wait until a stream has ended, or a neighbour may be in a later view."""
         async with background() as group:
             news = [
-                group.create_task(self.wait_stream_ended()),
+                group.create_task(self.stream_ended.next()),
                 group.create_task(self.state.durability.wait_changed(self.state.durability.version)),
             ]
             await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
-
-    async def wait_stream_ended(self) -> None:
-        self.stream_ended.clear()
-        await self.stream_ended.wait()
 
     def has_parted(self, neighbour: Neighbour) -> bool:
         """Return whether one of the two has said farewell or forgotten the edge, so that this peer no longer dials."""
@@ -537,10 +509,8 @@ class Heartbeats:
     async def close_with(self, former: str) -> None:
         """Tell a former neighbour the last news (R7), and wait until it has ended the streams, having read them."""
         self.state.durability.notify_changed()  # wakes the streams, which wait there before their next beat
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self.state.timeouts.farewell_timeout):
-                while self.of(former).streams:
-                    await self.wait_stream_ended()
+        ended = self.stream_ended.until(lambda: not self.of(former).streams)
+        await within(self.state.timeouts.farewell_timeout, ended)
 
     def end(self, former: str) -> None:
         """Drop a peer that is no neighbour any more."""

@@ -58,7 +58,6 @@ import asyncio
 import struct
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal, NoReturn
@@ -77,7 +76,7 @@ from peer.network.transport import BreachError, DisconnectedError, Pipe
 from peer.network.wire.frames import BadFrameError, Frame, Heading, Key, decode, encode_frame, frame_count
 from peer.network.wire.manifest import DTYPES, Manifest, NotDeclaredError, PayloadSpec, vector_bytes
 from peer.network.wire.messages import Hello, Position, Refusal, Reply, Welcome, sanitise
-from peer.tasks import background
+from peer.tasks import News, background, within
 from peer.telemetry.events import CallerRefused, Conflict, Report
 from peer.views.view import STALENESS_BOUND
 
@@ -407,7 +406,7 @@ class Inbox:
         self._waiting = 0
         """The number of messages that wait to be consumed."""
         self._silent: set[Key] = set()
-        self._changed = asyncio.Event()
+        self._changed = News()
 
     def add(self, frame: Frame, payload: PayloadSpec) -> AddResult:
         """Keep a frame; BadFrameError or NotDeclaredError if no honest neighbour sends it."""
@@ -444,9 +443,7 @@ class Inbox:
         This cannot deadlock: a protocol has at most three exchanges under way that it does not wait for, so what it
         needs next from this sender is already here, or there is room for it.
         """
-        while self.held + self._limits.message * self._waiting > count:
-            self._changed.clear()
-            await self._changed.wait()
+        await self._changed.until(lambda: self.held + self._limits.message * self._waiting <= count)
 
     def consume(self, message: IncomingMessage) -> tuple[Tensor, tuple[float, ...]]:
         """Take a message's values and scalars out; only the digests are kept, to recognise repeats."""
@@ -466,8 +463,7 @@ class Inbox:
         """Wait until the first `count` bytes of the message with that key, or all of it, have arrived; return it."""
         while (message := self.messages.get(key)) is None or not message.has(count):
             self.awaited = key
-            self._changed.clear()
-            await self._changed.wait()
+            await self._changed.next()
         self.awaited = None
         return message
 
@@ -491,8 +487,6 @@ class Receiver:
         self.refusals = Refusals(report, state.limits, state.edges.neighbours)
         self._reasons = defaultdict[str, ThrottledReason](lambda: ThrottledReason(state.limits, state.timeouts))
         self.inboxes: dict[str, Inbox] = {}
-        self.round = 0
-        """The round this peer is in; earlier messages are useless, and no peer can be more than W rounds ahead (R6)."""
         self._most_held = 4 * (manifest.largest + state.limits.frame + state.limits.message)
         """The bytes of one sender that may wait: four messages. An honest sender has at most three not awaited."""
 
@@ -534,16 +528,14 @@ class Receiver:
         cannot know an order of the ring that this peer does not know, so this peer does not wait for it.
         """
         caller = hello.id
-        becomes = self._edges.is_member(caller) and hello.round >= self._state.round
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._state.timeouts.newcomer_timeout if becomes else 0):
-                while not any(self._edges.has(direction, caller) for direction in directions):
-                    await self._edges.wait_changed()
-                return None
+        becomes = caller in self._edges.members and hello.round >= self._state.round
+        came = self._edges.changed.until(lambda: any(self._edges.has(direction, caller) for direction in directions))
+        if await within(self._state.timeouts.newcomer_timeout if becomes else 0, came):
+            return None
         if becomes and not self._edges.known:
             raise DisconnectedError("this peer has not read its checkpoint yet")  # the caller will dial again
         refusal = Refusal(reason=Refusal.STRANGER, detail=f"`{caller}` is no neighbour of `{self._identity.id}`")
-        if self._edges.is_member(caller):
+        if caller in self._edges.members:
             refusal.durable = self._state.durability.own
         return refusal
 
@@ -618,7 +610,7 @@ class Receiver:
     def _welcome(self, sender: str) -> bytes:
         messages = self.inbox(sender).messages.items()
         positions = [Position(round=key.round, step=key.step, next=message.next) for key, message in messages]
-        return self._state.welcome(self.round, positions)
+        return self._state.welcome(self._state.round, positions)
 
     async def receive_frame(self, sender: str, data: bytes) -> bool:
         """Keep a frame and return whether it is new; BadFrameError or NotDeclaredError if it is wrong."""
@@ -626,13 +618,13 @@ class Receiver:
         key = frame.key
         if key.view != self._identity.view:
             raise NotDeclaredError(f"view {key.view} is not current")
-        if key.round < self.round:
+        if key.round < self._state.round:
             return False  # a late repeat
         heading = frame.heading
         payload = self._manifest.check(heading.payload, key.round, heading.doubles, heading.offset, heading.length)
         if not await self._expected(sender, key.round):
             raise NotDeclaredError(f"`{sender}` does not send to this peer in round {key.round}")
-        if key.round < self.round:
+        if key.round < self._state.round:
             return False  # it has become late while it waited
         result = self.inbox(sender).add(frame, payload)
         if result == "new":
@@ -661,15 +653,15 @@ class Receiver:
         If two peers become neighbours and one learns it first, its messages wait until the other has learnt it, too
         (R7), and is at most W rounds behind them (R6).
         """
-        while self.round <= round and not (
-            round <= self.round + STALENESS_BOUND and self._edges.permits("receive", sender, round)
+        while self._state.round <= round and not (
+            round <= self._state.round + STALENESS_BOUND and self._edges.permits("receive", sender, round)
         ):
-            await self._edges.wait_changed()
+            await self._edges.changed.next()
         return self._edges.permits("receive", sender, round)
 
     def begin(self, round: int) -> None:
-        """Note that this peer is in that round now, and forget messages of earlier ones."""
-        self.round = round
+        """Note that this peer is in that round now, and forget messages of earlier ones, which are useless."""
+        self._state.round = round
         self._edges.changed.set()
         for inbox in self.inboxes.values():
             inbox.forget(round)
@@ -688,7 +680,5 @@ class ReverseLink(DialledStream):
         """Receive tensors until the sender has been told what was wrong with a frame; return the pause."""
         self._backoff.welcomed()
         await self._receiver.receive_reverse(pipe, welcome)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._state.timeouts.answer):
-                await pipe.finish()
+        await within(self._state.timeouts.answer, pipe.finish())
         return self._backoff.after_refusal()

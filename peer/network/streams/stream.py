@@ -33,6 +33,7 @@ from peer.network.streams.handshake import (
 )
 from peer.network.transport import DisconnectedError, LocallyClosedError, Pipe, Service, Transport
 from peer.network.wire.messages import Position, Refusal, Reply, Resources, UntrustedDecoder, Welcome
+from peer.tasks import News, within
 from peer.telemetry.events import Report
 from peer.versions import release
 
@@ -95,7 +96,7 @@ class StreamTakeover:
         self._active: dict[str, CountedPipe] = {}
         self._candidates: dict[str, list[CountedPipe]] = {}
         self._paces: dict[str, RateLimiter] = {}
-        self._changed = asyncio.Event()
+        self._changed = News()
 
     def active(self, caller: str) -> CountedPipe | None:
         """The active stream of a caller; None if it has none."""
@@ -121,10 +122,7 @@ class StreamTakeover:
             pipe.peer, RateLimiter(self._limits.successions, self._timeouts.takeover_interval)
         )
         while (older := self._active.get(pipe.peer)) and not pace.try_acquire():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pace.wait):
-                    self._changed.clear()
-                    await self._changed.wait()
+            await within(pace.wait, self._changed.next())
         candidates = self._candidates.get(pipe.peer, [])
         if pipe not in candidates:
             raise DisconnectedError("replaced by a newer stream")
@@ -307,10 +305,6 @@ class NetworkState:
         """The round this peer is in."""
         self.last_round = identity.rounds
         """The round after which all peers end, as far as this peer knows."""
-
-    @property
-    def id(self) -> str:
-        return self.identity.id
 
     def welcome(self, round: int, positions: Iterable[Position] = ()) -> bytes:
         """The serialised answer to a hello on a tensor stream: the durable round (R3), and what has arrived since."""

@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from peer.tasks import within
+
 # Read once, when gRPC is imported. Its core would log, word for word, what a server says when it closes.
 os.environ["GRPC_VERBOSITY"] = "NONE"
 # A server keeps 20,000 sessions of TLS 1.2, 7 kB each, and gRPC has no setting to keep none, or to choose the version.
@@ -81,11 +83,8 @@ class Pipe(ABC):
     async def tell(self, data: bytes, seconds: float) -> None:
         """Send a message that must be read within so many seconds; DisconnectedError otherwise, as the other end may be
         cut off in both directions."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self.send(data)
-        except TimeoutError:
-            raise DisconnectedError(f"it has not read for {seconds:g} s what it was told") from None
+        if not await within(seconds, self.send(data)):
+            raise DisconnectedError(f"it has not read for {seconds:g} s what it was told")
 
     @abstractmethod
     async def receive(self) -> bytes:
@@ -129,6 +128,11 @@ StatusHandler = Callable[[bytes], Awaitable[bytes]]
 """Answers a Status request."""
 StreamHandler = Callable[[Service, Pipe], Awaitable[None]]
 """Serves an incoming stream to its end."""
+
+
+async def no_status(_request: bytes) -> bytes:
+    """The answer of a process that does not listen, and so is never asked."""
+    return b""
 
 
 class Transport(ABC):

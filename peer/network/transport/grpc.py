@@ -8,6 +8,7 @@ in `server.py`.
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -212,7 +213,8 @@ class GrpcTransport(Transport):
         async with background() as group:
             group.create_task(self._context.probe_limiter.watch())
             watching = group.create_task(self._context.limiter.watch())
-            await (self._security.watch(self._renew_all) if self._security else watching)
+            # gRPC cannot cope with a server whose start or end is cancelled.
+            await (self._security.watch(partial(shielded, self._serve_anew)) if self._security else watching)
 
     async def _listen_for_peers(self, address: str) -> None:
         assert self._accept
@@ -305,12 +307,9 @@ class GrpcTransport(Transport):
             if channel := self._channels.pop(key, None):
                 await channel.close()
 
-    async def _renew_all(self) -> None:
-        """Open every connection anew, as the certificates are new, so that none goes on with the old ones."""
-        await shielded(self._serve_anew)  # gRPC cannot cope with a server whose start or end is cancelled
-
     async def _serve_anew(self) -> None:
-        """Close everything and listen again; a repetition after a failure has nothing left to close.
+        """Close everything and listen again, as the certificates are new; a repetition after a failure has nothing left
+        to close.
 
         gRPC can replace the certificate of a running server, but frees the old one while handshakes still use it
         (grpc/grpc issue 36693), which crashes the peer.
@@ -333,13 +332,10 @@ class GrpcTransport(Transport):
             await server.stop(grace=0.5)
         # gRPC logs a traceback if the loop ends before its handlers, including those that have only begun and have no
         # pipe yet.
-        if handlers := [task for task in asyncio.all_tasks() if _coroutine_name(task) in GRPC_HANDLERS]:
+        names = {task: getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()}
+        if handlers := [task for task, name in names.items() if name in GRPC_HANDLERS]:
             await asyncio.wait(handlers, timeout=0.5)
         await asyncio.sleep(0)
-
-
-def _coroutine_name(task: asyncio.Task[Any]) -> str:
-    return str(getattr(task.get_coro(), "__qualname__", ""))
 
 
 def _channel_of(service: Service) -> Service:

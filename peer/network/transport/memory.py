@@ -15,7 +15,7 @@ from peer.network.transport import (
     StreamHandler,
     Transport,
 )
-from peer.tasks import background
+from peer.tasks import News, background
 
 DEPTH = 8
 """How many messages may be under way in one direction before the sender waits."""
@@ -26,21 +26,19 @@ class OneWay:
 
     def __init__(self) -> None:
         self._messages: deque[bytes] = deque()
-        self._changed = asyncio.Event()
+        self._changed = News()
         self._finished = False
         self.broken = False
 
     async def put(self, data: bytes) -> None:
-        while len(self._messages) >= DEPTH and not self.broken:
-            await self._change()
+        await self._changed.until(lambda: len(self._messages) < DEPTH or self.broken)
         if self.broken or self._finished:
             raise DisconnectedError("closed")
         self._messages.append(data)
         self._changed.set()
 
     async def take(self) -> bytes:
-        while not self._messages and not self._finished and not self.broken:
-            await self._change()
+        await self._changed.until(lambda: self._messages or self._finished or self.broken)
         if self.broken or not self._messages:
             raise DisconnectedError("closed by the other end")
         self._changed.set()
@@ -48,8 +46,7 @@ class OneWay:
 
     async def finish(self) -> None:
         self.hang_up()
-        while self._messages and not self.broken:
-            await self._change()
+        await self._changed.until(lambda: not self._messages or self.broken)
 
     def hang_up(self) -> None:
         self._finished = True
@@ -58,10 +55,6 @@ class OneWay:
     def break_off(self) -> None:
         self.broken = True
         self._changed.set()
-
-    async def _change(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()
 
 
 class MemoryPipe(Pipe):
@@ -112,8 +105,8 @@ class MemoryTransport(Transport):
         self._accept: StreamHandler | None = None
         self._streams: asyncio.TaskGroup | None = None
         """The tasks of incoming streams, while it runs."""
-        self._pipes: list[MemoryPipe] = []
-        self._dialled: list[tuple[Service, MemoryPipe]] = []
+        self._pipes: list[tuple[Service | None, MemoryPipe]] = []
+        """The open pipes; those that this peer has dialled, each with the service."""
 
     async def listen(self, accept: StreamHandler) -> None:
         if self._address in self._network.listening:
@@ -137,9 +130,8 @@ class MemoryTransport(Transport):
         there, back = OneWay(), OneWay()
         near = MemoryPipe(there, back, address)
         far = MemoryPipe(back, there, self._address or "")
-        for transport, pipe in ((self, near), (other, far)):
-            transport._pipes = [open for open in transport._pipes if not open.broken] + [pipe]
-        self._dialled = [(one, open) for one, open in self._dialled if not open.broken] + [(service, near)]
+        for transport, kind, pipe in ((self, service, near), (other, None, far)):
+            transport._pipes = [(one, open) for one, open in transport._pipes if not open.broken] + [(kind, pipe)]
         other._streams.create_task(_serve(other._accept, service, far))
         return near
 
@@ -148,14 +140,14 @@ class MemoryTransport(Transport):
             raise DisconnectedError(REFUSED)
 
     async def renew(self, address: str, *services: Service) -> None:
-        for service, pipe in self._dialled:
+        for service, pipe in self._pipes:
             if pipe.origin == address and service in (services or SERVICES):
                 pipe.abort()
 
     async def close(self) -> None:
         if self._address:
             self._network.listening.pop(self._address, None)
-        for pipe in self._pipes:
+        for _, pipe in self._pipes:
             pipe.hang_up()
 
 

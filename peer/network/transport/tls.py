@@ -8,7 +8,6 @@ import asyncio
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +24,7 @@ from peer.errors import InputError, NotNowError
 from peer.network.transport import OTHER_NAME, UNTRUSTED
 from peer.network.transport.addresses import split
 from peer.network.wire.messages import sanitise
+from peer.tasks import within
 from peer.telemetry.events import CertificateExpires, CertificatesChanged, Report
 
 Extension = TypeVar("Extension", bound=x509.ExtensionType)
@@ -278,9 +278,7 @@ class TlsCredentials:
                 expires, path = first.expires.timestamp(), str(first.path)
                 self._report(CertificateExpires(file=path, expires=expires, days=days, left=round(left, 3)))
             waits = [left - days * DAY_S for days in WARNING_DAYS if left > days * DAY_S]
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min([*waits, LONGEST_SLEEP_S])):
-                    await self._renewed.wait()
+            await within(min([*waits, LONGEST_SLEEP_S]), self._renewed.wait())
 
 
 def subject_of(cert: x509.Certificate) -> str:

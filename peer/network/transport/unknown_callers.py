@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 
 from peer.network.limits import UnknownCallerLimits
 from peer.network.transport.addresses import UNRESOLVED, Endpoint, caller, endpoint, origin, resolve, split
+from peer.tasks import News, within
 from peer.telemetry.events import CallerRefused, Report
 from peer.telemetry.telemetry import ThrottledRefusals
 
@@ -116,7 +117,6 @@ async def _addresses(host: str) -> frozenset[str]:
     return frozenset()
 
 
-DESCRIPTOR_FOLDER = "/dev/fd"
 GIVEN_UP_CALLS = 100
 """Calls without a connection before they are reported, as a neighbour that dies may leave some."""
 BYTES_RECEIVED_OFFSET = 128
@@ -142,7 +142,7 @@ class ConnectionLimiter:
         self._in_use: Counter[Endpoint] = Counter()
         """The number of active streams among them."""
         self._calls: Counter[Endpoint] = Counter()
-        self._came = asyncio.Event()
+        self._came = News()
         self._told: set[str] = set()
         """Reported members with too many connections, each with the reason."""
         self._nuisances = ThrottledRefusals(report)
@@ -184,15 +184,8 @@ class ConnectionLimiter:
         while self._ports:
             await asyncio.sleep(self._strangers.look)
             if not self._unknown:
-                await self._wait_for_caller()
+                await within(self._strangers.look_around, self._came.next())
             self.scan()
-
-    async def _wait_for_caller(self) -> None:
-        """Wait until a stream is opened, or a while is over."""
-        self._came.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._strangers.look_around):
-                await self._came.wait()
 
     def scan(self) -> None:
         """Take note of connections that have come and gone, and close excess ones."""
@@ -261,7 +254,7 @@ class ConnectionLimiter:
 
 def _descriptors() -> Iterable[int]:
     try:
-        return map(int, os.listdir(DESCRIPTOR_FOLDER))
+        return map(int, os.listdir("/dev/fd"))
     except OSError:  # listing them takes one more descriptor
         return range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 

@@ -86,18 +86,9 @@ def largest_frame(size: int) -> int:
 def encode_frame(heading: Heading, index: int, scalars: bytes, values: memoryview) -> bytes:
     """Encode a frame. scalars: the whole message's, written only into frame 0. values: this frame's."""
     carried = scalars if index == 0 else b""
-    head = HEADER.pack(
-        MAGIC,
-        heading.payload,
-        heading.doubles,
-        *heading.key,
-        heading.call,
-        index,
-        heading.offset,
-        heading.length,
-        len(carried) + len(values),
-        0,
-    )[:-8]
+    key, payload, call, doubles, offset, length = heading
+    size = len(carried) + len(values)
+    head = HEADER.pack(MAGIC, payload, doubles, *key, call, index, offset, length, size, 0)[:-8]
     digest = xxhash.xxh3_64(head)
     digest.update(carried)
     digest.update(values)

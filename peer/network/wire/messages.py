@@ -6,56 +6,32 @@ log.
 """
 
 from collections.abc import MutableMapping
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError as DecodeError
+from google.protobuf.message import Message as Message
 
 from peer.network.limits import Limits
 from peer.network.wire.frames import BadFrameError
 from peer.network.wire.stubs.dfl.v1 import peer_pb2
-from peer.network.wire.stubs.dfl.v1.peer_pb2 import (
-    Announced,
-    Answer,
-    Beat,
-    Hello,
-    Obstacle,
-    Position,
-    Question,
-    Refusal,
-    Reply,
-    Resources,
-    StatusReply,
-    StatusRequest,
-    Welcome,
-)
+from peer.network.wire.stubs.dfl.v1.peer_pb2 import Announced as Announced
+from peer.network.wire.stubs.dfl.v1.peer_pb2 import Answer as Answer
+from peer.network.wire.stubs.dfl.v1.peer_pb2 import Beat as Beat
+from peer.network.wire.stubs.dfl.v1.peer_pb2 import Hello as Hello
+from peer.network.wire.stubs.dfl.v1.peer_pb2 import Obstacle as Obstacle
+from peer.network.wire.stubs.dfl.v1.peer_pb2 import Position as Position
+from peer.network.wire.stubs.dfl.v1.peer_pb2 import Question as Question
+from peer.network.wire.stubs.dfl.v1.peer_pb2 import Refusal as Refusal
+from peer.network.wire.stubs.dfl.v1.peer_pb2 import Reply as Reply
+from peer.network.wire.stubs.dfl.v1.peer_pb2 import Resources as Resources
+from peer.network.wire.stubs.dfl.v1.peer_pb2 import StatusReply as StatusReply
+from peer.network.wire.stubs.dfl.v1.peer_pb2 import StatusRequest as StatusRequest
+from peer.network.wire.stubs.dfl.v1.peer_pb2 import Welcome as Welcome
 from peer.text import printable
 
-DESCRIPTOR = peer_pb2.DESCRIPTOR
-SERVICE = DESCRIPTOR.services_by_name["Peer"].full_name
-
-__all__ = [
-    "DESCRIPTOR",
-    "SERVICE",
-    "Announced",
-    "Answer",
-    "Beat",
-    "DecodeError",
-    "Hello",
-    "Message",
-    "Obstacle",
-    "Position",
-    "Question",
-    "Refusal",
-    "Reply",
-    "Resources",
-    "StatusReply",
-    "StatusRequest",
-    "UntrustedDecoder",
-    "Welcome",
-    "sanitise",
-]
+SERVICE = peer_pb2.DESCRIPTOR.services_by_name["Peer"].full_name
 
 ControlMessage = TypeVar("ControlMessage", bound=Message)
 
@@ -75,7 +51,7 @@ class UntrustedDecoder:
 
     def hello(self, data: bytes) -> Hello:
         """Read the first message of a caller."""
-        return self._short(Hello, data, "its first message")
+        return self._read(Hello, data, "its first message", self._most)
 
     def answer(self, data: bytes) -> Reply:
         """Read the answer to a hello, which lists all messages that have arrived: only the transport limits it."""
@@ -86,18 +62,18 @@ class UntrustedDecoder:
 
     def reply(self, data: bytes) -> Reply:
         """Read a reply that comes after a welcome."""
-        reply = self._read(Reply, self._checked(data, self._most_of_beat, "what it answered"), "what it answered")
+        reply = self._read(Reply, data, "what it answered", self._most_of_beat)
         self._clean_beat(reply.beat)
         return reply
 
     def beat(self, data: bytes) -> Beat:
-        beat = self._read(Beat, self._checked(data, self._most_of_beat, "what it sent"), "what it sent")
+        beat = self._read(Beat, data, "what it sent", self._most_of_beat)
         self._clean_beat(beat)
         return beat
 
     def question(self, data: bytes) -> Question:
         """Read the first message of a caller that asks about views."""
-        return self._short(Question, data, "its question")
+        return self._read(Question, data, "its question", self._most)
 
     def views(self, data: bytes) -> bytes:
         """Check the length of a request or reply about views, which `peer.views.statements` reads."""
@@ -124,17 +100,15 @@ class UntrustedDecoder:
         for peer in list(rates)[self._limits.rates :]:
             del rates[peer]
 
-    def _short(self, kind: type[ControlMessage], data: bytes, what: str) -> ControlMessage:
-        return self._read(kind, self._checked(data, self._most, what), what)
-
-    def _checked(self, data: bytes, most: int, what: str) -> bytes:
+    def _checked(self, data: bytes, most: float, what: str) -> bytes:
         if len(data) > most:
             raise BadFrameError(f"{what} has {len(data)} bytes, and at most {most} belong there")
         return data
 
-    def _read(self, kind: type[ControlMessage], data: bytes, what: str) -> ControlMessage:
+    def _read(self, kind: type[ControlMessage], data: bytes, what: str, most: float = inf) -> ControlMessage:
+        """most: the bytes that it may have, where not only the transport limits it."""
         try:
-            message = kind.FromString(data)
+            message = kind.FromString(self._checked(data, most, what))
         except DecodeError:
             raise BadFrameError(f"{what} is no {kind.DESCRIPTOR.name}") from None
         self._clean(message)

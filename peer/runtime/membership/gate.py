@@ -14,6 +14,7 @@ from peer.network.neighbours import Neighbour
 from peer.network.network import Network
 from peer.network.transport import Pipe, Transport
 from peer.runtime.lifecycle import MembershipGate, drain
+from peer.tasks import within
 from peer.views.decision import Acceptor, MemberProgress
 from peer.views.statements import Announcement, Signed
 from peer.views.view import View, ViewChain
@@ -96,17 +97,13 @@ class DynamicMembershipGate(MembershipGate):
         """A finished peer is needed until all have finished: if a member is lost now, all others go back. It waits for
         at most `patience`, as relayed reports of members that are not its neighbours end when others leave. A leaving
         member waits until all others know, who might otherwise wait for its answer for ever."""
-        with suppress(TimeoutError):
-            if finished:
-                async with asyncio.timeout(self._patience):
-                    await network.durability.wait_all_durable(network.last_round)
-                return
-            # A member that leaves may be gone before it announces its last round. No round is missing here any more.
-            await drain(network, self._absence, lambda: self._chain.current.members)
-            if self.leaving:
-                async with asyncio.timeout(LEAVE_TIMEOUT_S):
-                    await self.departure_acknowledged.wait()
+        if finished:
+            await within(self._patience, network.durability.wait_all_durable(network.last_round))
+            return
+        # A member that leaves may be gone before it announces its last round. No round is missing here any more.
+        await drain(network, self._absence, lambda: self._chain.current.members)
         if self.leaving:
+            await within(LEAVE_TIMEOUT_S, self.departure_acknowledged.wait())
             await network.close_gracefully()
 
     async def answer(self, pipe: Pipe) -> None:

@@ -19,9 +19,8 @@ from peer.runtime.lifecycle import RuntimeLimits
 from peer.runtime.membership.gate import DynamicMembershipGate
 from peer.runtime.membership.view_store import ViewStore, view_keyring
 from peer.runtime.setup import Setup
-from peer.tasks import shielded
-from peer.telemetry import events
-from peer.telemetry.events import Awaited, Leaving, Report, ViewDecided
+from peer.tasks import News, shielded, within
+from peer.telemetry.events import Awaited, CallerRefused, Leaving, Report, ViewDecided
 from peer.views.decision import NO_PROGRESS, Acceptor, MemberProgress, Rules, Turns, is_less
 from peer.views.statements import (
     Announcement,
@@ -64,7 +63,7 @@ class LeaveRequest:
     def __init__(self, report: Report) -> None:
         self._report, self._clock = report, asyncio.get_running_loop().time
         self._since: float | None = None
-        self._otherwise: Callable[[], None] | None = None
+        self._otherwise: Callable[[], object] | None = None
         self._refusal, self._refused_at = "", -inf
 
     @property
@@ -81,7 +80,7 @@ class LeaveRequest:
         """Why the last request was rejected, for REFUSAL_LASTS_S; empty otherwise."""
         return self._refusal if self._clock() - self._refused_at < REFUSAL_LASTS_S else ""
 
-    def submit(self, otherwise: Callable[[], None] | None = None) -> None:
+    def submit(self, otherwise: Callable[[], object] | None = None) -> None:
         """Request to leave; `otherwise` is called if that is not possible."""
         self._otherwise = otherwise or self._otherwise
         if self._since is None:
@@ -127,7 +126,7 @@ class Membership:
         """The time since which the next view has been decided on; None if it is not."""
         self._relayed: tuple[Prepare | None, dict[str, asyncio.Task[Promised | Refused | Behind | None]]] = None, {}
         """The present ballot, and members' answers to it that this one has asked for, for its proposer or itself."""
-        self._changed, self._writing = asyncio.Event(), asyncio.Lock()
+        self._changed, self._writing = News(), asyncio.Lock()
         self._written: object = None
         self._reported = self.chain.current.number
         self._abandoned: int | None = None
@@ -199,14 +198,13 @@ class Membership:
 
     def open_gate(self) -> DynamicMembershipGate:
         self.announcements()  # keeps those of the view before
-        self.gate = DynamicMembershipGate(self.view, self.acceptor, self.answer, self.stir)
+        self.gate = DynamicMembershipGate(self.view, self.acceptor, self.answer, self._changed.set)
         self._update_gate()
         return self.gate
 
     async def wait_view_over(self, view: View) -> None:
         """Wait until the view's rounds are void, or the others go on without this peer."""
-        while not self.is_over(view):
-            await self._change()
+        await self._changed.until(lambda: self.is_over(view))
 
     def is_over(self, view: View) -> bool:
         """Return whether there is no point any more in playing that view."""
@@ -216,7 +214,7 @@ class Membership:
         """Give up that view, which this leaving member cannot play to its end, as another member is lost."""
         self._abandoned = view.number
         self._update_gate()
-        self.stir()
+        self._changed.set()
 
     async def enter(self, view: View) -> None:
         """Play that view from now on; this is on disk when the method returns."""
@@ -299,7 +297,7 @@ class Membership:
 
     def report_invalid(self, member: str, what: str) -> None:
         """Count a message that no honest member sends, and report it once."""
-        self._refusals.add(events.CallerRefused(caller=member, kind="views", reason=f"{what}; it was not believed"))
+        self._refusals.add(CallerRefused(caller=member, kind="views", reason=f"{what}; it was not believed"))
 
     @property
     def others(self) -> list[str]:
@@ -487,10 +485,8 @@ class Membership:
             return Denied(order.refusal)
         if self.is_member:
             order.submit()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self.timeouts.view_rpc_timeout / 2):
-                while self.is_member and order.pending:
-                    await self._change()
+        settled = self._changed.until(lambda: not (self.is_member and order.pending))
+        await within(self.timeouts.view_rpc_timeout / 2, settled)
         refusal = order.refusal
         return Denied(refusal) if refusal else self.acceptor.handle(request, most=self.most)
 
@@ -504,7 +500,7 @@ class Membership:
         """Return this peer's progress, once it has found what it had on disk; TimeoutError if that takes too long."""
         async with asyncio.timeout(self.timeouts.view_rpc_timeout):  # after that the asker waits no longer
             while not (progress := self.gate and self.gate.progress(self.chain)):
-                await self._change()
+                await self._changed.next()
         return progress
 
     async def _persist(self) -> None:
@@ -519,7 +515,7 @@ class Membership:
             self.admission_requests.clear()  # peers that still want to be admitted ask again
             self.report(ViewDecided(**view.as_json()))
         self._update_gate()
-        self.stir()
+        self._changed.set()
 
     async def _write(self) -> None:
         self.memory.authorities = tuple(self.keyring.pems)
@@ -539,10 +535,3 @@ class Membership:
             if following and following[0].planned:
                 gate.end_after(following[0].first - 1)
                 gate.leaving = self.id not in following[0].members
-
-    def stir(self) -> None:
-        self._changed.set()
-
-    async def _change(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()

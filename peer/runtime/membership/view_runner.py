@@ -13,7 +13,7 @@ from math import inf
 from random import Random
 
 from peer.errors import FailedError
-from peer.network.transport import Transport
+from peer.network.transport import Transport, no_status
 from peer.runtime.backup import rewind
 from peer.runtime.checkpoints import Checkpoints, Journal
 from peer.runtime.connection import MakeTransport
@@ -106,18 +106,13 @@ class Rejoin:
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Transport]:
-        transport = self._make(_no_status)
+        transport = self._make(no_status)
         try:
             async with background() as group:
                 group.create_task(transport.run())  # new certificates count while it waits, too
                 yield transport
         finally:
             await transport.close()
-
-
-async def _no_status(_request: bytes) -> bytes:
-    """Answers status requests; never called, as a peer that rejoins accepts no connections."""
-    return b""
 
 
 class ViewRunner:
@@ -165,7 +160,7 @@ class ViewRunner:
                 group.create_task(Proposer(membership, self._bounds.reminders).run())
                 await self._play_views(membership, rejoin)
 
-    def leave(self, otherwise: Callable[[], None]) -> bool:
+    def leave(self, otherwise: Callable[[], object]) -> bool:
         """Ask the others to go on without this peer; `otherwise` is called if that is not possible. Return False if
         this peer is not a member."""
         membership = self._membership

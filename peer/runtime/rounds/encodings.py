@@ -33,6 +33,9 @@ Placed = Callable[[Tensor], Tensor]
 class Encoding:
     """float32: vectors travel as they are."""
 
+    dtype = torch.float32
+    """What a value becomes that travels as a number."""
+
     def __init__(self, sizes: Mapping[str, int]) -> None:
         """sizes: how many values `extractor`, `head` and `model` have."""
         self._sizes = sizes
@@ -45,7 +48,7 @@ class Encoding:
 
     def length(self, share: Share, values: int) -> int:
         """The bytes that a vector of so many values takes on the wire."""
-        return values if share.bytes else torch.float32.itemsize * values
+        return values if share.bytes else self.dtype.itemsize * values
 
     def check(self, collective: Collective, share: Share, each_its_own: bool = False) -> None:
         """Raise InputError if a vector cannot travel in this encoding in that collective."""
@@ -66,20 +69,16 @@ class Encoding:
         return placed(arrived)
 
 
-BFLOAT16_BYTES = 2
-
-
 class Bfloat16Encoding(Encoding):
     """Rounds each value to bfloat16; the rounding error is added to what is sent next."""
+
+    dtype = torch.bfloat16
 
     def payload(self, share: Share, payload: PayloadSpec) -> PayloadSpec:
         if share.bytes:
             return payload
         tensors = tuple((name, shape, "bfloat16") for name, shape, _ in payload.tensors)
         return replace(payload, kind="bfloat16", tensors=tensors)
-
-    def length(self, share: Share, values: int) -> int:
-        return values if share.bytes else BFLOAT16_BYTES * values
 
     def rounding(self, share: Share, vector: Tensor) -> Rounding | None:
         return self._rounding("weighted_mean", share, vector)

@@ -9,7 +9,6 @@
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import asdict
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -25,7 +24,7 @@ from peer.network.network import Network
 from peer.plugins import describe_error
 from peer.protocols.base import Resources, State
 from peer.runtime.checkpoints import Journal, tensor_digest, under
-from peer.runtime.lifecycle import Lifecycle, PhaseTimes
+from peer.runtime.lifecycle import Lifecycle
 from peer.runtime.rounds.admission import PerMemberState
 from peer.runtime.rounds.calls import CheckedPeer, Communicator, RingOrder, plain_notes
 from peer.runtime.rounds.encodings import new_encoding
@@ -81,7 +80,7 @@ class Participant:
         learner, learner_facts = self.learner.state_dict()
         communicator, facts = self.communicator.state_dict()
         tensors = {**learner, **copies(self._kept(unchanging=False)), **communicator}
-        return tensors, {**facts, "seconds": asdict(self.lifecycle.times), **learner_facts}
+        return tensors, {**facts, "seconds": dict(self.lifecycle.times), **learner_facts}
 
     async def unchanging(self) -> tuple[dict[str, str], dict[str, Tensor]]:
         """The protocol's unchanging tensors: checksums by name, and copies of new ones by checksum.
@@ -119,7 +118,7 @@ class Participant:
             self.communicator.load_state_dict(under("wire/", tensors), under("behaviour/", tensors), facts)
             device = self.learner.model.device
             self.state = State({name: tensor.to(device) for name, tensor in under("protocol/", tensors).items()})
-            self.lifecycle.times = PhaseTimes(**facts["seconds"])
+            self.lifecycle.times = dict(facts["seconds"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise FailedError(
                 f"the checkpoint of round {round} is not of this model and protocol ({describe_error(error)}); put a "

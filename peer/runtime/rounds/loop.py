@@ -1,6 +1,5 @@
 """How a peer plays its rounds: in each, the protocol's calls, an evaluation, the reports, a checkpoint."""
 
-from dataclasses import replace
 from typing import Any
 
 from peer.files import LineFile
@@ -47,7 +46,7 @@ class Rounds:
         await self._close(0)
 
     async def play(self, number: int) -> None:
-        participant, peer, before = self._participant, self._participant.face, replace(self._lifecycle.times)
+        participant, peer, before = self._participant, self._participant.face, dict(self._lifecycle.times)
         name = self._traced(number)
         shared = peer.extractor if name == "extractor" else peer.model
         trace = Trace(self._setup.out, number, name, shared) if self._spec.trace else None

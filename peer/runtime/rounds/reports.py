@@ -29,7 +29,6 @@ from peer.learning.tasks import Classification, Multilabel, Task
 from peer.learning.training.evaluation import Evaluation, Predictions, evaluate, intervals, measure
 from peer.learning.training.phase import Phase
 from peer.network.wire.messages import Resources, StatusReply
-from peer.runtime.lifecycle import PhaseTimes
 from peer.runtime.rounds.local_peer import Participant
 from peer.runtime.setup import Setup
 from peer.spec.blocks import FinalEvaluation, StopEarly, describe_behaviours
@@ -176,14 +175,14 @@ def user_figures(participant: Participant, found: ModelFigures) -> dict[str, Not
     return {**figures, **(participant.round.notes if ":" in spec.protocol.name else {})}
 
 
-def round_done(participant: Participant, found: ModelFigures, before: PhaseTimes) -> RoundDone:
+def round_done(participant: Participant, found: ModelFigures, before: Mapping[str, float]) -> RoundDone:
     """The event at the end of the present round. before: the phase times when it began."""
-    traffic, now, then = participant.network.traffic, asdict(participant.lifecycle.times), asdict(before)
+    traffic, times = participant.network.traffic, participant.lifecycle.times
     return RoundDone(
         **vars(found),
         round=participant.round.number,
         loss=bounded(participant.learner.loss),
-        seconds={name: now[name] - then[name] for name in now},
+        seconds={phase: spent - before[phase] for phase, spent in times.items()},
         bytes_sent=traffic.sent.total(),
         bytes_received=traffic.received.total(),
         tensor_bytes_sent=participant.network.audit.tensor_bytes,
@@ -437,7 +436,7 @@ class Finish:
             bytes_received=traffic.received.total(),
             tensor_bytes_sent=network.audit.tensor_bytes,
             sent_to=dict(traffic.sent),
-            seconds=asdict(participant.lifecycle.times),
+            seconds=dict(participant.lifecycle.times),
             ring=ring.order,
             ring_cost={"before": ring.cost_before, "after": ring.cost_after},
             history=past,

@@ -127,7 +127,7 @@ async def test_one_heartbeat_a_pair_whichever_way_the_tensors_go() -> None:
 
         def dialled() -> set[tuple[str, str]]:
             heartbeats = [one.network._heartbeats for one in made]
-            return {(all.state.id, id) for all in heartbeats for id in ring if all.of(id).dialled}
+            return {(all.state.identity.id, id) for all in heartbeats for id in ring if all.of(id).dialled}
 
         while dialled() != pairs:  # noqa: ASYNC110
             await asyncio.sleep(0)  # `members` ends it all when this takes too long

@@ -252,7 +252,7 @@ async def test_a_peer_that_does_not_know_its_neighbours_yet_calls_nobody_a_stran
     door = Door(timeouts=Timeouts(newcomer_timeout=0.01))
     door.edges.known = False
     caller, pipe = pipes()
-    await caller.send(hello("far"))
+    await caller.send(hello("far", round=1))
     with pytest.raises(transport.DisconnectedError, match="not read its checkpoint"):
         await door.receiver.serve_tensors(pipe)
     assert not door.reported
@@ -288,7 +288,7 @@ async def test_who_is_first_in_a_new_order_waits_for_the_other() -> None:
     door = Door()
     caller, pipe = pipes()
     stream = asyncio.create_task(door.receiver.serve_tensors(pipe))
-    await caller.send(hello("far"))
+    await caller.send(hello("far", round=1))
     await asyncio.sleep(0.05)
     assert not stream.done()
     door.edges.use(1, ["right"], ["far"])
