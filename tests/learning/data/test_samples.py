@@ -47,7 +47,7 @@ def test_relative_paths_are_taken_from_a_folder(tmp_path: Path) -> None:
 def test_limit_keeps_a_seeded_choice_of_training_samples() -> None:
     whole, some, again = load("digits"), load("digits", limit=100), load("digits", limit=100)
     assert len(some.train_targets) == 100
-    assert len(some.test_targets) == 360
+    assert len(some.parts["test"].targets) == 360
     np.testing.assert_array_equal(some.train_targets, again.train_targets)
     kept = np.sort(np.random.default_rng(42).permutation(1437)[:100])
     assert torch.equal(everything(some)[0].x, whole.train(kept).x)

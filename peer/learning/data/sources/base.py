@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from peer.errors import InputError
 from peer.learning.data.batch_reader import BatchReader, Collate
-from peer.learning.data.dataset import Dataset, SelectedRows, as_streamed, is_read_one_by_one, set_aside
+from peer.learning.data.dataset import Dataset, as_streamed, is_read_one_by_one, set_aside
 from peer.learning.data.drift import Drift, Stage, stages
 from peer.learning.data.partition import AnyPartition, Iid
 from peer.learning.data.samples import Rule, check_columns
@@ -142,12 +142,7 @@ class Source(Settings):
         if self.limit is None or self.limit >= len(dataset.train_targets):
             return dataset
         kept, _ = draw(len(dataset.train_targets), self.limit, self.seed)
-        return replace(
-            dataset,
-            train_inputs=SelectedRows(dataset.train_inputs, kept),
-            train_targets=dataset.train_targets[kept],
-            groups=None if dataset.groups is None else dataset.groups[kept],
-        )
+        return replace(dataset, parts={**dataset.parts, "train": dataset.parts["train"].at(kept)})
 
     @abstractmethod
     def _read(self, task: Task) -> Dataset:

@@ -86,11 +86,9 @@ class UserSource(Source):
         parts = [Labelled(one, targets, task) for one, targets in zip(given, known, strict=True)]
         if (groups := getattr(given[0].dataset, "groups", None)) is not None:
             parts[0] = replace(parts[0], groups=_groups(groups, len(parts[0].targets), self.name))
-        train, *between, test = parts if parts[1:] else hold_out(parts[0], self.holdout, self.seed, self.name)
-        held = (between[0].inputs, between[0].targets) if between else None
+        train, *held, test = parts if parts[1:] else hold_out(parts[0], self.holdout, self.seed, self.name)
         count = task.outputs(found, self._count(self.classes), self.name)
-        tested = (test.inputs, test.targets)
-        return Dataset(train.inputs, train.targets, *tested, count, task=task, held=held, groups=train.groups)
+        return Dataset({"train": train, "test": test, **({"held": held[0]} if held else {})}, count, task)
 
     def _collate(self) -> Collate | None:
         return _function(self.collate) if self.collate else None
