@@ -161,24 +161,19 @@ def _torchvision_model(name: str, classes: int, classifier: str) -> tuple[nn.Mod
     return model, head
 
 
-def user_model(settings: ModelSettings) -> Callable[[tuple[int, ...], int], Split | Patterned]:
-    """What `module:Name` names: takes (shape, classes, **options), gives (extractor, head) or one module.
+def user_model(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> Split | Patterned:
+    """What `module:Name` makes: it takes (shape, classes, **options), gives (extractor, head) or one module.
 
     One module has both by these names, or `head` says by patterns what is the head.
     """
-    name = settings.name
-    make = load_object(name)
+    name, make = settings.name, load_object(settings.name)
     if not callable(make):
         raise InputError(f"model {name} must be a callable that takes (shape, classes)")
-
-    def made(shape: tuple[int, ...], classes: int) -> Split | Patterned:
-        if settings.options:
-            check_options(make, f"model {name}", settings.options, (), 0)
-        with user_input_errors(f"model {name} cannot be made for {shape} and {classes} classes"):
-            result = make(shape, classes, **settings.options)
-        return Split(*_halves(result, name)) if settings.head is None else _patterned(result, name, settings.head)
-
-    return made
+    if settings.options:
+        check_options(make, f"model {name}", settings.options, (), 0)
+    with user_input_errors(f"model {name} cannot be made for {shape} and {classes} classes"):
+        result = make(shape, classes, **settings.options)
+    return Split(*_halves(result, name)) if settings.head is None else _patterned(result, name, settings.head)
 
 
 def _patterned(result: object, name: str, head: tuple[str, ...]) -> Patterned:
@@ -223,7 +218,7 @@ def make_split(settings: ModelSettings, shape: tuple[int, ...], classes: int) ->
     """One of MODELS, or the user's own `module:Name`, as fresh modules; InputError if there is none of that name."""
     name = settings.name
     if ":" in name:
-        return user_model(settings)(shape, classes)
+        return user_model(settings, shape, classes)
     if name not in MODELS:
         raise InputError(f"there is no model {name}; {suggest(name, [*MODELS, 'module:Name'])}")
     return Split(*MODELS[name](shape, classes))

@@ -22,6 +22,7 @@ from peer.learning.data.samples import Batch, InMemory, Samples
 from peer.learning.device import copies
 from peer.learning.model.layout import PARTS, ModelPart
 from peer.learning.model.model import Model
+from peer.learning.named_tensors import NamedTensors
 from peer.learning.randomness import Generator as RandomGenerator
 from peer.learning.randomness import (
     derive,
@@ -35,7 +36,7 @@ from peer.learning.training.evaluation import EVALUATION_BATCH, measure
 from peer.learning.training.optimiser import KeptOptimisers
 from peer.learning.training.phase import PROTOCOL_DEFAULTS, Phase, Training
 from peer.learning.training.scheduler import Schedule, Schedules, key_of
-from peer.learning.training.step import KeptState, MixedPrecision, NotFinite, Steps, TrainingStep, largest_magnitude
+from peer.learning.training.step import MixedPrecision, NotFinite, Steps, TrainingStep, largest_magnitude
 from peer.learning.training.training_loop import PhaseSamples, TrainingLoop, place_of
 from peer.plugins import reference
 
@@ -129,7 +130,7 @@ class Trainer:
         self.set_data(samples)
         self._optimisers, self._schedules = KeptOptimisers(model), Schedules()
         self._precision = MixedPrecision(how.precision, model.device)
-        self._kept = KeptState()
+        self._kept = NamedTensors()
         self._stopped = threading.Event()
         self._round, self._numbers = -1, Counter[str]()
         self.steps = 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from peer.errors import FailedError, InputError
 from peer.files import read, sync, write_atomically
 from peer.runtime.setup import Setup
-from peer.spec.recordings import VIEWS, LaterFormatError, OldVersionError, read_memory
+from peer.spec.recordings import VIEWS, LaterFormatError, read_memory
 from peer.tasks import in_thread
 from peer.views.decision import Acceptor, Memory, Rules
 from peer.views.signing import CertifiedKeyring, Keyring
@@ -33,11 +33,6 @@ class ViewStore:
             return cls(path, Memory(id))
         except OSError as error:
             raise FailedError(f"{path}: cannot be read ({error.strerror})") from None
-        except OldVersionError:
-            raise FailedError(
-                f"{path}: was written by an earlier version of dfl, whose views carry no proof that they were decided; "
-                "finish the run with that version, or begin anew in another directory (`--fresh`)"
-            ) from None
         except LaterFormatError as error:
             raise FailedError(f"{path}: {error}; continue the run with that release (docs/upgrading.md)") from None
         except InvalidError as error:
