@@ -22,7 +22,7 @@ from peer.errors import InputError, suggest
 from peer.learning.named_tensors import dtype_name
 from peer.learning.training.metrics import Judged
 from peer.plugins import load_class, load_object, user_code_errors
-from peer.settings import Settings, Wanted
+from peer.settings import Settings, Wanted, by_word
 
 Targets = NDArray[Any]
 
@@ -665,13 +665,7 @@ class LanguageModel(Task):
         return _cross_entropy(outputs.transpose(1, 2), targets, "none", self.ignore)
 
 
-TASKS: dict[str, type[Task]] = {
-    "classification": Classification,
-    "multilabel": Multilabel,
-    "regression": Regression,
-    "segmentation": Segmentation,
-    "language-model": LanguageModel,
-}
+TASKS: dict[str, type[Task]] = by_word("name", Classification, Multilabel, Regression, Segmentation, LanguageModel)
 
 RESERVED_FIGURE_NAMES = frozenset(
     {

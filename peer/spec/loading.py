@@ -38,26 +38,15 @@ KEYS_FOR_ALL_PEERS = ("partition", "validation", "drift", "standardize", "impute
 
 
 def load_spec(
-    path: Path,
+    source: Path | Document,
     *,
     peers: int | None = None,
     port: int | None = None,
     seed: int | None = None,
     overrides: Sequence[str] = (),
 ) -> Spec:
-    """federation.yaml with the command line's changes, resolved; InputError says what is wrong and where."""
-    return resolve(Document.read(path), peers=peers, port=port, seed=seed, overrides=overrides)
-
-
-def resolve(
-    document: Document,
-    *,
-    peers: int | None = None,
-    port: int | None = None,
-    seed: int | None = None,
-    overrides: Sequence[str] = (),
-) -> Spec:
-    """A document, already read, with the command line's changes, resolved; InputError says what is wrong and where."""
+    """federation.yaml, or one read already, with the command line's changes; InputError: what is wrong, and where."""
+    document = source if isinstance(source, Document) else Document.read(source)
     path, content = document.path, dict(document.content)
     if "federation" in content and "protocol" not in content:
         raise InputError(

@@ -259,11 +259,6 @@ def _split_labels(targets: Targets, dataset: Dataset) -> Labels:
     return targets if dataset.task.has_classes else np.zeros(len(targets), np.int64)
 
 
-def class_counts(targets: Targets, classes: int, task: Task) -> NDArray[np.int64]:
-    """How many of the targets (n, ...) each class has: int64 (classes,); (0,) where the task has none."""
-    return np.bincount(targets, minlength=classes) if task.has_classes else np.zeros(0, np.int64)
-
-
 def class_mix(samples: Samples, classes: int) -> NDArray[np.float64]:
     """The share of each class among samples of a task with classes: float64 (classes,)."""
     counts = np.bincount(samples.labels.cpu().numpy(), minlength=classes)

@@ -57,6 +57,13 @@ def has_batch_norm(model: Model, part: ModelPart) -> bool:
     return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.layers(part))
 
 
+def batches_per_step(model: Model, phase: Phase, samples: int, how: Training) -> list[int]:
+    """How many batches each step of an epoch takes."""
+    order = torch.arange(samples)
+    batches = len(cut_batches(order, phase.batch_size, pairs=has_batch_norm(model, phase.part)))
+    return [min(how.accumulate, batches - first) for first in range(0, batches, how.accumulate)]
+
+
 def check_batches(model: Model, phases: Iterable[Phase], samples: int, peer: str) -> None:
     """Raise InputError if BatchNorm would have to learn from one sample at a time in any phase."""
     for phase in phases:
@@ -242,7 +249,7 @@ class Trainer:
         steps = Steps(TrainingStep(model, phase, self._precision, self._kept), optimiser, self.how)
         forward, samples = self._forward(phase)
         order = self._order(stopping.ahead, phase.batch_size, phase.part, round, number)
-        per_step = self._batches_per_step(phase)
+        per_step = batches_per_step(model, phase, len(samples), self.how)
         model.learn(phase.part)
         with closing(samples.drawn(order, self._stream(round, f"samples {number}"))) as batches:
             while not stopping.should_stop():
@@ -381,12 +388,6 @@ class Trainer:
         if self.how.sampler == "balanced":
             order = _balanced(self.samples.labels.cpu(), generator)
         return cut_batches(order.to(self.samples.device), size, pairs=has_batch_norm(self.model, part))
-
-    def _batches_per_step(self, phase: Phase) -> list[int]:
-        """How many batches each step of an epoch takes."""
-        pairs, most = has_batch_norm(self.model, phase.part), self.how.accumulate
-        batches = len(cut_batches(torch.arange(len(self.samples)), phase.batch_size, pairs=pairs))
-        return [min(most, batches - first) for first in range(0, batches, most)]
 
     def check_stop(self) -> None:
         """Raise TrainingStopped after `stop()`."""
