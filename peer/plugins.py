@@ -234,7 +234,10 @@ def load_class(name: str, base: type[Settings]) -> type[Any]:
             f"`class {name.partition(':')[2]}({base.__name__})`"
         )
     for one in reversed(found.__mro__[: found.__mro__.index(base)]):
-        if wrong := vars(one).keys() & {"__init__", *_own_functions(one, "model_post_init")}:
+        own = {
+            key for key, value in vars(one).items() if not str(getattr(value, "__module__", "")).startswith("pydantic.")
+        }
+        if wrong := own & {"__init__", "model_post_init"}:
             raise InputError(
                 f"`{name}` defines `{min(wrong)}`, which it has to inherit; write its settings as fields "
                 "(`lr: float = 0.1`), and what a protocol remembers into `peer.state`"
@@ -250,11 +253,6 @@ def load_class(name: str, base: type[Settings]) -> type[Any]:
         written = "; ".join(_as_written(method, getattr(base, method)) for method in missing)
         raise InputError(f"`{name}` does not define {', '.join(f'`{method}`' for method in missing)}; add `{written}`")
     return found
-
-
-def _own_functions(one: type, name: str) -> list[str]:
-    """Return [name] if the class itself defines that function, and not pydantic; else an empty list."""
-    return [name] if getattr(vars(one).get(name), "__module__", "") == one.__module__ else []
 
 
 def _check_override(name: str, attribute: str, ours: Any, meant: Any) -> None:

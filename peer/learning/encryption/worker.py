@@ -90,7 +90,8 @@ class Worker:
                 write_parts(self._requests, request, len(request))
             refusal, *answer = islice(read_parts(self._replies, max(most, MAX_REASON_BYTES)), count + 2)
         except EOFError:
-            how = _exit_reason(process.wait())
+            code = process.wait()
+            how = signal.strsignal(-code) if code < 0 else f"exit {code}"
             raise ValueError(
                 f"the process that read it has ended: {how}; it takes more memory or time than there is for it, or is "
                 "made to do harm"
@@ -106,10 +107,6 @@ class Worker:
 def shared_worker(task: WorkerTask) -> Worker:
     """Return the worker that all code of this process shares."""
     return Worker(task)
-
-
-def _exit_reason(code: int) -> str:
-    return str(signal.strsignal(-code)) if code < 0 else f"exit {code}"
 
 
 def _kill(process: Popen[bytes]) -> None:
