@@ -234,10 +234,8 @@ def load_class(name: str, base: type[Settings]) -> type[Any]:
             f"`class {name.partition(':')[2]}({base.__name__})`"
         )
     for one in reversed(found.__mro__[: found.__mro__.index(base)]):
-        own = {
-            key for key, value in vars(one).items() if not str(getattr(value, "__module__", "")).startswith("pydantic.")
-        }
-        if wrong := own & {"__init__", "model_post_init"}:
+        made = {key: vars(one)[key] for key in vars(one).keys() & {"__init__", "model_post_init"}}
+        if wrong := [key for key in made if not str(getattr(made[key], "__module__", "")).startswith("pydantic.")]:
             raise InputError(
                 f"`{name}` defines `{min(wrong)}`, which it has to inherit; write its settings as fields "
                 "(`lr: float = 0.1`), and what a protocol remembers into `peer.state`"

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from peer.errors import InputError, suggest
 from peer.learning.data.samples import Samples
-from peer.learning.model.layout import ModelPart, TensorSlot
+from peer.learning.model.layout import PARTS, ModelPart, TensorSlot
 from peer.learning.named_tensors import NamedTensors
 from peer.learning.tasks import Task
 from peer.learning.training.phase import Phase
@@ -46,7 +46,6 @@ def _sha256(tensor: Tensor) -> str:
 T = TypeVar("T")
 ResourceSource = Literal["measured", "pinned", "replay"]
 """The source of `peer.resources()`: this machine, the settings, or the record of an earlier run."""
-MODEL_VIEWS = ("model", "extractor", "head")
 
 
 class Received(NamedTuple):
@@ -236,7 +235,7 @@ class Peer(ABC):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """The vectors are views of the model and are written into; `peer.extractor += v` does that as well."""
-        if name in MODEL_VIEWS:
+        if name in PARTS:
             if isinstance(value, Tensor) and value.data_ptr() == getattr(self, name).data_ptr():
                 return
             raise AttributeError(

@@ -69,12 +69,8 @@ def cnn(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
     """The RI paper's arch 1: conv 32, pool, conv 64, pool, FC 512 | FC C; 3×3, padding 1 (our choice)."""
     channels, height, width = _image(shape, "cnn", 4)
     extractor = nn.Sequential(
-        nn.Conv2d(channels, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *_convolved(channels, 32, 3, padding=1),
+        *_convolved(32, 64, 3, padding=1),
         nn.Flatten(),
         nn.Linear(64 * (height // 4) * (width // 4), 512),
         nn.ReLU(),
@@ -86,9 +82,7 @@ def cnn_small(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Modul
     """The RI paper's arch 2: conv 16, pool, FC 128 | FC C; 3×3, padding 1 (our choice)."""
     channels, height, width = _image(shape, "cnn-small", 2)
     extractor = nn.Sequential(
-        nn.Conv2d(channels, 16, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *_convolved(channels, 16, 3, padding=1),
         nn.Flatten(),
         nn.Linear(16 * (height // 2) * (width // 2), 128),
         nn.ReLU(),
@@ -120,12 +114,8 @@ def _five_layers(
     channels, height, width = _image(shape, name, 16)
     rest = ((height - 4) // 2 - 4) // 2, ((width - 4) // 2 - 4) // 2
     extractor = nn.Sequential(
-        nn.Conv2d(channels, 16, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *_convolved(channels, 16, 5),
+        *_convolved(16, 32, 5),
         nn.Flatten(),
         nn.Linear(32 * rest[0] * rest[1], widths[0]),
         nn.ReLU(),
@@ -133,6 +123,10 @@ def _five_layers(
         nn.ReLU(),
     )
     return extractor, nn.Linear(widths[1], classes)
+
+
+def _convolved(channels: int, filters: int, side: int, padding: int = 0) -> tuple[nn.Module, ...]:
+    return nn.Conv2d(channels, filters, side, padding=padding), nn.ReLU(), nn.MaxPool2d(2)
 
 
 def _image(shape: tuple[int, ...], name: str, side: int) -> tuple[int, int, int]:

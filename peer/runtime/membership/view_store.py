@@ -9,6 +9,7 @@ from pathlib import Path
 from peer.errors import FailedError, InputError
 from peer.files import read, sync, write_atomically
 from peer.runtime.setup import Setup
+from peer.spec.agreement import lasting_digest
 from peer.spec.recordings import VIEWS, LaterFormatError, read_memory
 from peer.tasks import in_thread
 from peer.views.decision import Acceptor, Memory, Rules
@@ -68,7 +69,7 @@ class ViewStore:
 
 def view_keyring(setup: Setup) -> Keyring:
     """Return a keyring that signs with the certificate files as they are at each use, as they may be renewed."""
-    id, tls, federation = setup.config.id, setup.config.tls, setup.spec.agreement.lasting_digest
+    id, tls, federation = setup.config.id, setup.config.tls, lasting_digest(setup.spec.agreement.digests)
     if tls is None:
         return Keyring(id, federation)
     from peer.network.transport.tls import CertificatePaths  # loads X.509
