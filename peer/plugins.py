@@ -222,9 +222,6 @@ def import_from(directory: Path) -> None:
         sys.path.insert(0, str(directory))
 
 
-AS_VALUE = 'write it as a value of the class, such as `records = (Record("name", 3),)`'
-
-
 def load_class(name: str, base: type[Settings]) -> type[Any]:
     """The subclass of `base` called `module:Name`; InputError unless it can be made and called as `base` is."""
     found = load_object(name, base)
@@ -257,7 +254,9 @@ def _check_override(name: str, attribute: str, ours: Any, meant: Any) -> None:
     """InputError where one is a method and the other is not, or where they are not called in the same way."""
     if not inspect.isfunction(meant):
         if inspect.isfunction(ours):
-            hint = "write `@property` above it" if isinstance(meant, str) else AS_VALUE  # settings may decide on a word
+            hint = 'write it as a value of the class, such as `records = (Record("name", 3),)`'
+            if isinstance(meant, str):  # settings may decide on a word
+                hint = "write `@property` above it"
             raise InputError(f"`{attribute}` of `{name}` is a method ({_line_of(ours)}); {hint}")
         return
     written = _as_written(attribute, meant)
