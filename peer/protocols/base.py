@@ -5,14 +5,12 @@ crashes. A protocol has hyperparameters, declarations and one round; what it rem
 `peer.state`, tensors by name, as nothing else survives a crash.
 """
 
-import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
-import torch
 from pydantic import ConfigDict
 from torch import Tensor
 
@@ -32,15 +30,6 @@ class State(NamedTensors):
     """`peer.state`; raises TypeError at once for anything but a tensor."""
 
     called: ClassVar[str] = "peer.state"
-
-    def digests(self, names: Iterable[str]) -> dict[str, str]:
-        """SHA-256 in hex of each of these tensors' dtype, shape and content."""
-        return {name: _sha256(self[name]) for name in names}
-
-
-def _sha256(tensor: Tensor) -> str:
-    content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-    return hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode() + content).hexdigest()
 
 
 T = TypeVar("T")
