@@ -73,6 +73,14 @@ def load_object(reference: str, base: type = object) -> Any:
         raise InputError(f"`{reference}`: the module `{module_name}`{where} has no {missing}{hint}") from None
 
 
+def load_function(name: str) -> Callable[..., Any]:
+    """The function of a user's called `module:name`; InputError when there is none."""
+    function = load_object(name)
+    if not callable(function):
+        raise InputError(f"`{name}` is not a function, so it cannot be called")
+    return function  # type: ignore[no-any-return]
+
+
 def _module(name: str, reference: str, base: type) -> ModuleType:
     """The module. Its code is the user's and may raise whatever it likes."""
     try:

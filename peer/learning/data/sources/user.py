@@ -1,6 +1,5 @@
 """Data from a function of the user's."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from peer.learning.data.dataset import Dataset, Groups, Labelled, hold_out, join
 from peer.learning.data.samples import Names
 from peer.learning.data.sources.base import Source
 from peer.learning.tasks import Task
-from peer.plugins import check_options, load_object, user_input_errors
+from peer.plugins import check_options, load_function, user_input_errors
 
 NAME = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
 
@@ -91,10 +90,10 @@ class UserSource(Source):
         return Dataset({"train": train, "test": test, **({"held": held[0]} if held else {})}, count, task)
 
     def _collate(self) -> Collate | None:
-        return _function(self.collate) if self.collate else None
+        return load_function(self.collate) if self.collate else None
 
     def _call(self) -> Any:
-        function = _function(self.name)
+        function = load_function(self.name)
         arguments: dict[str, Any] = {**self.options} if self.root is None else {"root": self.root, **self.options}
         check_options(function, self.name, arguments)
         with user_input_errors(f"{self.name} failed"):
@@ -117,10 +116,3 @@ def _torch_data_sets(returned: Any) -> tuple[Any, ...]:
     """The one to three of them that a function returned; none if it returned something else."""
     given = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
     return given if len(given) in (1, 2, 3) and all(isinstance(one, torch.utils.data.Dataset) for one in given) else ()
-
-
-def _function(name: str) -> Callable[..., Any]:
-    function = load_object(name)
-    if not callable(function):
-        raise InputError(f"`{name}` is not a function, so it cannot be called")
-    return function  # type: ignore[no-any-return]
