@@ -23,8 +23,8 @@ from peer.learning.device import copies
 from peer.learning.model.layout import PARTS, ModelPart
 from peer.learning.model.model import Model
 from peer.learning.named_tensors import NamedTensors
-from peer.learning.randomness import Generator as RandomGenerator
 from peer.learning.randomness import (
+    Generator,
     derive,
     draw_from,
     generators_in,
@@ -307,7 +307,7 @@ class Trainer:
         return self.how.loop.function()
 
     @cached_property
-    def _held(self) -> list[RandomGenerator]:
+    def _held(self) -> list[Generator]:
         """The generators from which the user's loop may draw."""
         return generators_in(self._own_loop)
 
