@@ -103,8 +103,9 @@ def refuse_plaintext(spec: Spec, problem: str, option: str = "") -> None:
     allowed = "`plaintext: true` into the spec"
     if spec.on_loss == "bypass":
         allowed = "`plaintext: trusted` into the spec if you trust every process that reaches the ports"
-    given = f" and give {option}" if option else ""
-    raise InputError(f"{problem}; make certificates with `dfl-launch certs`{given}, or write {allowed}")
+    if option:
+        raise InputError(f"{problem}; make certificates with `dfl-launch certs` and give {option}, or write {allowed}")
+    raise InputError(f"{problem}; make certificates with `dfl-launch certs`, or write {allowed}")
 
 
 def in_plaintext(spec: Spec) -> Spec:

@@ -131,11 +131,12 @@ class Dataset:
     def _take(self, name: str, indices: Indices | None = None) -> Samples:
         part = self.parts[name]
         chosen = np.arange(len(part.targets)) if indices is None else indices
+        if self.stream and not self.task.has_classes:
+            return StreamedSamples(self.stream, name, chosen)
         targets = torch.from_numpy(part.targets[chosen])
         if self.stream:
-            return StreamedSamples(self.stream, name, chosen, targets if self.task.has_classes else None)
-        x = as_model_inputs(part.inputs, chosen, self.task.inputs, part.scale)
-        return InMemory(torch.from_numpy(x), targets)
+            return StreamedSamples(self.stream, name, chosen, targets)
+        return InMemory(torch.from_numpy(as_model_inputs(part.inputs, chosen, self.task.inputs, part.scale)), targets)
 
 
 _BLOCK = 1 << 22

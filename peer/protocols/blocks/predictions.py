@@ -165,7 +165,7 @@ def _ciphertexts_from(k: str, joined: Tensor) -> list[bytes]:
 
 def _ciphertexts(joined: Tensor, sender: str = "a neighbour") -> Iterator[bytes]:
     """FailedError where the lengths are not those of what is there."""
-    left = memoryview(_bytes(joined))
+    left = memoryview(joined.cpu().numpy())
     while left:
         begun, left = left[:LENGTH_BYTES], left[LENGTH_BYTES:]
         length = int.from_bytes(begun, "little")
