@@ -47,11 +47,11 @@ def changed(document: Document, overrides: Sequence[str]) -> dict[str, Any]:
 def resolved(arguments: argparse.Namespace, document: Document | None = None) -> "Spec":
     """The spec that `spec_arguments` stand for, of a file or of a run's directory; `document`: the file, if it is read
     already."""
-    from peer.spec.loading import resolve  # which takes seconds
+    from peer.spec.loading import load_spec  # which takes seconds
 
     run = RunFiles(arguments.federation).federation
-    return resolve(
-        document or Document.read(run if run.is_file() else arguments.federation),
+    return load_spec(
+        document or (run if run.is_file() else arguments.federation),
         peers=arguments.peers,
         port=arguments.port,
         seed=arguments.seed,

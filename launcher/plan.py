@@ -16,7 +16,6 @@ from peer.learning.data.samples import Indices, Names, Samples, imputation_of, t
 from peer.learning.data.shard import (
     HoldBack,
     check_public,
-    class_counts,
     load_common,
     open_own,
     own_data_errors,
@@ -175,7 +174,7 @@ class Deal:
         spec, stream, shards = self._spec, dataset.stream, self.shards(id, dataset)
         return Site(
             sizes=tuple(map(len, shards)),
-            classes=int(np.count_nonzero(class_counts(dataset.train_targets[shards[0]], dataset.classes, spec.task))),
+            classes=len(np.unique(dataset.train_targets[shards[0]])) if spec.task.has_classes else 0,
             mix=target_mix(dataset, shards[0]),
             facts=facts(dataset),
             remarks=dataset.remarks,

@@ -73,6 +73,14 @@ def load_object(reference: str, base: type = object) -> Any:
         raise InputError(f"`{reference}`: the module `{module_name}`{where} has no {missing}{hint}") from None
 
 
+def load_function(name: str) -> Callable[..., Any]:
+    """The function of a user's called `module:name`; InputError when there is none."""
+    function = load_object(name)
+    if not callable(function):
+        raise InputError(f"`{name}` is not a function, so it cannot be called")
+    return function  # type: ignore[no-any-return]
+
+
 def _module(name: str, reference: str, base: type) -> ModuleType:
     """The module. Its code is the user's and may raise whatever it likes."""
     try:
@@ -222,9 +230,6 @@ def import_from(directory: Path) -> None:
         sys.path.insert(0, str(directory))
 
 
-AS_VALUE = 'write it as a value of the class, such as `records = (Record("name", 3),)`'
-
-
 def load_class(name: str, base: type[Settings]) -> type[Any]:
     """The subclass of `base` called `module:Name`; InputError unless it can be made and called as `base` is."""
     found = load_object(name, base)
@@ -234,7 +239,8 @@ def load_class(name: str, base: type[Settings]) -> type[Any]:
             f"`class {name.partition(':')[2]}({base.__name__})`"
         )
     for one in reversed(found.__mro__[: found.__mro__.index(base)]):
-        if wrong := vars(one).keys() & {"__init__", *_own_functions(one, "model_post_init")}:
+        made = {key: vars(one)[key] for key in vars(one).keys() & {"__init__", "model_post_init"}}
+        if wrong := [key for key in made if not str(getattr(made[key], "__module__", "")).startswith("pydantic.")]:
             raise InputError(
                 f"`{name}` defines `{min(wrong)}`, which it has to inherit; write its settings as fields "
                 "(`lr: float = 0.1`), and what a protocol remembers into `peer.state`"
@@ -252,16 +258,13 @@ def load_class(name: str, base: type[Settings]) -> type[Any]:
     return found
 
 
-def _own_functions(one: type, name: str) -> list[str]:
-    """Return [name] if the class itself defines that function, and not pydantic; else an empty list."""
-    return [name] if getattr(vars(one).get(name), "__module__", "") == one.__module__ else []
-
-
 def _check_override(name: str, attribute: str, ours: Any, meant: Any) -> None:
     """InputError where one is a method and the other is not, or where they are not called in the same way."""
     if not inspect.isfunction(meant):
         if inspect.isfunction(ours):
-            hint = "write `@property` above it" if isinstance(meant, str) else AS_VALUE  # settings may decide on a word
+            hint = 'write it as a value of the class, such as `records = (Record("name", 3),)`'
+            if isinstance(meant, str):  # settings may decide on a word
+                hint = "write `@property` above it"
             raise InputError(f"`{attribute}` of `{name}` is a method ({_line_of(ours)}); {hint}")
         return
     written = _as_written(attribute, meant)

@@ -13,7 +13,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
@@ -30,6 +30,9 @@ class Settings(BaseModel):
     )
 
 
+S = TypeVar("S", bound=Settings)
+
+
 @dataclass(frozen=True)
 class Wanted:
     """Beside a field's type, in `Annotated`: what it takes, with an example, for the message about anything else."""
@@ -40,6 +43,11 @@ class Wanted:
 def kind_of_word(value: Any) -> Any:
     """`stale` and `{kind: stale}` are the same, where a block has a `kind`."""
     return {"kind": value} if isinstance(value, str) else value
+
+
+def by_word(key: str, *kinds: type[S]) -> dict[str, type[S]]:
+    """Classes of settings by the one word that each of them takes as `key`."""
+    return {get_args(kind.model_fields[key].annotation)[0]: kind for kind in kinds}
 
 
 ID_PLACEHOLDER = "{id}"

@@ -30,7 +30,7 @@ from peer.settings import Settings, of_peer
 from peer.spec.agreement import sha256, user_code
 from peer.spec.document import Document, Location, put, validate
 from peer.spec.federation import Spec
-from peer.spec.loading import resolve
+from peer.spec.loading import load_spec
 
 Network = Literal["memory", "grpc"]
 
@@ -262,7 +262,7 @@ def spec_of(settings: StudySettings, values: Mapping[str, Any], document: Docume
         tuple(key.split(".")): ("grid", key, settings.grid[key].index(value)) for key, value in values.items()
     }
     try:
-        return resolve(CellDocument(document.path, content, document.tree, places), peers=peers)
+        return load_spec(CellDocument(document.path, content, document.tree, places), peers=peers)
     except InputError as error:
         where = ", ".join(f"{key} {label(value)}" for key, value in values.items())
         raise InputError(f"{error} (in the cell {where})") from None

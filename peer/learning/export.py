@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
@@ -27,6 +27,7 @@ from torch import Tensor
 from peer.errors import InputError
 from peer.files import open_plain, sync, write_atomically
 from peer.learning.data.samples import Names, Rule, Standardisation
+from peer.learning.device import copies
 from peer.learning.model.model import Model
 from peer.learning.model.settings import ModelSettings
 from peer.learning.model.shape_check import Example, takes_several
@@ -67,7 +68,8 @@ def save_model(model: Model, path: str | Path) -> None:
     if omitted := model.rebuilt:
         described["omitted"] = named_sha256(omitted)
     metadata = {key: json.dumps(value) for key, value in described.items()}
-    _write(Path(path), safetensors.torch.save(_copies(model.state(), without=omitted), metadata))
+    kept = {name: tensor for name, tensor in model.state().items() if name not in omitted}
+    _write(Path(path), safetensors.torch.save(copies(kept), metadata))
 
 
 def state_dict(model: Model) -> dict[str, Tensor]:
@@ -75,12 +77,7 @@ def state_dict(model: Model) -> dict[str, Tensor]:
 
     One tensor that a module has twice stands under the first of its names.
     """
-    return _copies(model.state())
-
-
-def _copies(tensors: Mapping[str, Tensor], without: Collection[str] = ()) -> dict[str, Tensor]:
-    kept = {name: tensor for name, tensor in tensors.items() if name not in without}
-    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in kept.items()}
+    return copies(model.state())
 
 
 def load_model(path: str | Path, *, user_model: str | None = None, user_task: str | None = None) -> Model:

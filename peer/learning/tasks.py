@@ -21,8 +21,8 @@ from torch.nn import functional
 from peer.errors import InputError, suggest
 from peer.learning.named_tensors import dtype_name
 from peer.learning.training.metrics import Judged
-from peer.plugins import load_class, load_object, user_code_errors
-from peer.settings import Settings, Wanted
+from peer.plugins import load_class, load_function, user_code_errors
+from peer.settings import Settings, Wanted, by_word
 
 Targets = NDArray[Any]
 
@@ -345,7 +345,7 @@ class Classification(Task):
 
 def _own_figure(name: str, labels: NDArray[np.int64], probabilities: NDArray[np.float64]) -> float:
     """What a function of the user's makes of labels (n,) and probabilities (n, classes); FailedError if it fails."""
-    function = load_object(name)
+    function = load_function(name)
     with user_code_errors(name):
         found = function(labels, probabilities)
         if not np.isscalar(found) and np.shape(found) != ():
@@ -665,13 +665,7 @@ class LanguageModel(Task):
         return _cross_entropy(outputs.transpose(1, 2), targets, "none", self.ignore)
 
 
-TASKS: dict[str, type[Task]] = {
-    "classification": Classification,
-    "multilabel": Multilabel,
-    "regression": Regression,
-    "segmentation": Segmentation,
-    "language-model": LanguageModel,
-}
+TASKS: dict[str, type[Task]] = by_word("name", Classification, Multilabel, Regression, Segmentation, LanguageModel)
 
 RESERVED_FIGURE_NAMES = frozenset(
     {

@@ -7,13 +7,12 @@ these two without an implementation is enough: data sets, transforms and models 
 With a matching pair of torch and torchvision the plain import succeeds and none of this is entered.
 """
 
-import importlib
 import sys
 from types import ModuleType
 
 import torch
 
-from peer.errors import InputError
+from peer.errors import InputError, optional
 
 _SCHEMAS = {name: f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor" for name in ("nms", "qnms")}
 # torch forgets an operator together with the object that declared it, so these live as long as the process.
@@ -23,12 +22,14 @@ _declared: list[torch.library.Library] = []
 def torchvision() -> ModuleType:
     """The imported torchvision; InputError when it is not installed or cannot work with this torch."""
     try:
-        return _import()
-    except ImportError as error:
-        raise InputError(
-            "this data set or model needs torchvision, which cannot be imported here "
-            f"({error}); install it with: pip install -c constraints.txt 'dfl[vision]'"
-        ) from error
+        try:
+            return _import()
+        except RuntimeError as error:
+            if "operator torchvision::" not in str(error):
+                raise
+            _forget_half_import()
+            _declare_missing_operators()
+            return _import()
     except RuntimeError as error:
         raise InputError(
             f"the installed torchvision does not work with torch {torch.__version__} ({error}); "
@@ -37,14 +38,8 @@ def torchvision() -> ModuleType:
 
 
 def _import() -> ModuleType:
-    try:
-        return importlib.import_module("torchvision")
-    except RuntimeError as error:
-        if "operator torchvision::" not in str(error):
-            raise
-        _forget_half_import()
-        _declare_missing_operators()
-        return importlib.import_module("torchvision")
+    found: ModuleType = optional("torchvision", "this data set or model", "torchvision", "vision")
+    return found
 
 
 def _forget_half_import() -> None:

@@ -5,20 +5,18 @@ crashes. A protocol has hyperparameters, declarations and one round; what it rem
 `peer.state`, tensors by name, as nothing else survives a crash.
 """
 
-import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
-import torch
 from pydantic import ConfigDict
 from torch import Tensor
 
 from peer.errors import InputError, suggest
 from peer.learning.data.samples import Samples
-from peer.learning.model.layout import ModelPart, TensorSlot
+from peer.learning.model.layout import PARTS, ModelPart, TensorSlot
 from peer.learning.named_tensors import NamedTensors
 from peer.learning.tasks import Task
 from peer.learning.training.phase import Phase
@@ -33,20 +31,10 @@ class State(NamedTensors):
 
     called: ClassVar[str] = "peer.state"
 
-    def digests(self, names: Iterable[str]) -> dict[str, str]:
-        """SHA-256 in hex of each of these tensors' dtype, shape and content."""
-        return {name: _sha256(self[name]) for name in names}
-
-
-def _sha256(tensor: Tensor) -> str:
-    content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-    return hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode() + content).hexdigest()
-
 
 T = TypeVar("T")
 ResourceSource = Literal["measured", "pinned", "replay"]
 """The source of `peer.resources()`: this machine, the settings, or the record of an earlier run."""
-MODEL_VIEWS = ("model", "extractor", "head")
 
 
 class Received(NamedTuple):
@@ -236,7 +224,7 @@ class Peer(ABC):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """The vectors are views of the model and are written into; `peer.extractor += v` does that as well."""
-        if name in MODEL_VIEWS:
+        if name in PARTS:
             if isinstance(value, Tensor) and value.data_ptr() == getattr(self, name).data_ptr():
                 return
             raise AttributeError(
@@ -256,52 +244,48 @@ class StateContract:
     in during a run gets from its left neighbour.
     """
 
-    protocol: str
-    """Its name."""
-    replicated: tuple[str, ...]
-    by_peer: Mapping[str, float | bool]
-    unchanging: tuple[str, ...]
-    common: ModelPart | None
-    passed_on: ModelPart | None
+    protocol: "Protocol"
 
     @property
     def held_by_all(self) -> tuple[str, ...]:
         """The vectors that have the same bits at every peer after a round."""
-        return (*((self.common,) if self.common else ()), *self.replicated)
+        return (*((self.protocol.common,) if self.protocol.common else ()), *self.protocol.replicated)
 
     @property
     def handed_over(self) -> tuple[str, ...]:
         """The vectors that a peer which is taken in gets."""
-        return (*((self.passed_on,) if self.passed_on else ()), *self.held_by_all)
+        return (*((self.protocol.passed_on,) if self.protocol.passed_on else ()), *self.held_by_all)
 
     def is_unchanging(self, name: str) -> bool:
         """Whether what stands in `peer.state` under that name is set once."""
-        return any(_stands_for(declared, name) for declared in self.unchanging)
+        return any(_stands_for(declared, name) for declared in self.protocol.unchanging)
 
     def never_kept(self, names: Collection[str]) -> list[str]:
         """What of `unchanging` stands for none of these names."""
-        return [declared for declared in self.unchanging if not any(_stands_for(declared, name) for name in names)]
+        declared = self.protocol.unchanging
+        return [one for one in declared if not any(_stands_for(one, name) for name in names)]
 
     def check(self, peer: Peer) -> None:
         """InputError unless the peer's state is as declared, after a round."""
-        for name in (*self.replicated, *self.by_peer):
+        called, replicated, by_peer = f"`{self.protocol.name}`", self.protocol.replicated, self.protocol.by_peer
+        for name in (*replicated, *by_peer):
             if name not in peer.state:
                 raise InputError(
-                    f"`{self.protocol}` declares `{name}` as replicated or by_peer and keeps nothing under that name; "
+                    f"{called} declares `{name}` as replicated or by_peer and keeps nothing under that name; "
                     f"write peer.state[{name!r}] = ... in its rounds"
                 )
         if why := peer.state.aliasing_problem(peer.model):
-            raise InputError(f"`{self.protocol}` {why}")
-        for name in self.by_peer:
+            raise InputError(f"{called} {why}")
+        for name in by_peer:
             shape, wanted = tuple(peer.state[name].shape), (len(peer.members),)
             if shape[:1] != wanted:
                 raise InputError(
-                    f"`{self.protocol}` declares `{name}` as by_peer, and its shape is {shape}; it needs a row for "
+                    f"{called} declares `{name}` as by_peer, and its shape is {shape}; it needs a row for "
                     f"each of the {len(peer.members)} members"
                 )
-            if name in self.replicated and shape != wanted:
+            if name in replicated and shape != wanted:
                 raise InputError(
-                    f"`{self.protocol}` declares `{name}` as replicated and by_peer, and its shape is {shape}; such a "
+                    f"{called} declares `{name}` as replicated and by_peer, and its shape is {shape}; such a "
                     "row is one number"
                 )
 
@@ -373,7 +357,7 @@ class Protocol(Settings):
     @property
     def state_contract(self) -> StateContract:
         """What it declares of `peer.state`."""
-        return StateContract(self.name, self.replicated, self.by_peer, self.unchanging, self.common, self.passed_on)
+        return StateContract(self)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(

@@ -9,14 +9,12 @@ from torch import Tensor
 
 from peer.errors import InputError
 from peer.learning.data.samples import Samples
+from peer.learning.training.evaluation import EVALUATION_BATCH
 from peer.protocols.base import Init, Peer, Protocol
 from peer.protocols.blocks.training import Fraction, Rate
 from peer.protocols.blocks.updates import PeerUpdates, Updates, not_dropped, portions, reputable
 from peer.protocols.blocks.vectors import keep_variances, largest, trainable_by
 from peer.protocols.declarations import Record, Share
-
-VALIDATION_BATCH = 256
-"""Validation samples that go through the model at a time."""
 
 
 class CFFL(Updates, Protocol):
@@ -103,5 +101,5 @@ class CFFL(Updates, Protocol):
 def score(peer: Peer, vector: Tensor, samples: Samples) -> float:
     """The task's score of the model with these weights: for classification, the share of samples it gets right."""
     with torch.no_grad():
-        rows = [peer.task.tally(peer.logits(vector, x), y) for x, y, _ in samples.in_order(VALIDATION_BATCH)]
+        rows = [peer.task.tally(peer.logits(vector, x), y) for x, y, _ in samples.in_order(EVALUATION_BATCH)]
     return peer.task.score(peer.task.judge(torch.cat(rows).double().cpu().numpy()))

@@ -1,8 +1,9 @@
 """FibFL+: the neighbours' accuracies gate and tilt the blend. FIRMA (arXiv:2605.22898), Algorithm 2."""
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from peer.protocols.base import Init, Peer, Protocol
+from peer.protocols.base import Init, Peer, Protocol, Received
 from peer.protocols.blocks.training import Fraction, TwoPhase
 from peer.protocols.declarations import Share
 from peer.protocols.fibfl import ALPHA, BETA, ring_blend
@@ -16,6 +17,13 @@ def gated_weights(left: float, right: float, tau: float) -> tuple[float, float] 
     if total < 1e-8:
         return None
     return ALPHA / 2 + g_left / total / 2, BETA / 2 + g_right / total / 2
+
+
+def gated_blend(peer: Peer, gamma: float, received: Mapping[str, Received], tau: float) -> None:
+    """Blend with the neighbours by these weights, unless both fail the gate."""
+    left, right = received[peer.left], received[peer.right]
+    if weights := gated_weights(left.scalars["accuracy"], right.scalars["accuracy"], tau):
+        ring_blend(peer, gamma, weights[0], left, weights[1], right)
 
 
 class FibFLPlus(TwoPhase, Protocol):
@@ -37,8 +45,5 @@ class FibFLPlus(TwoPhase, Protocol):
     async def round(self, peer: Peer) -> None:
         await peer.train(*self.local())
         received = await peer.exchange("extractor", accuracy=await peer.accuracy())
-        left, right = received[peer.left], received[peer.right]
         peer.note(gamma=self.gamma)
-        weights = gated_weights(left.scalars["accuracy"], right.scalars["accuracy"], self.tau)
-        if weights:
-            ring_blend(peer, self.gamma, weights[0], left, weights[1], right)
+        gated_blend(peer, self.gamma, received, self.tau)

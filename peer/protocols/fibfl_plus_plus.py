@@ -12,8 +12,7 @@ from peer.learning.training.phase import Phase
 from peer.protocols.base import Init, Peer, Protocol
 from peer.protocols.blocks.training import Fraction, TwoPhase
 from peer.protocols.declarations import Record, Share
-from peer.protocols.fibfl import ring_blend
-from peer.protocols.fibfl_plus import gated_weights
+from peer.protocols.fibfl_plus import gated_blend
 from peer.topology import RingCost, ring_cost, similarity, two_opt
 
 
@@ -102,10 +101,7 @@ class FibFLPlusPlus(TwoPhase, Protocol):
         peer.note(gamma=gamma)
         for _ in range(passes):
             received = await peer.exchange("extractor", accuracy=accuracy)
-            left, right = received[peer.left], received[peer.right]
-            weights = gated_weights(left.scalars["accuracy"], right.scalars["accuracy"], self.tau)
-            if weights:
-                ring_blend(peer, gamma ** (1 / passes), weights[0], left, weights[1], right)
+            gated_blend(peer, gamma ** (1 / passes), received, self.tau)
 
 
 def _proportions(told: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -3,12 +3,11 @@
 Which links of a complete graph stand, from what each machine can give, is stage 1 (Section III).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
 
 from peer.protocols.base import Peer, Protocol, Received, ResourceSource
 from peer.protocols.blocks.training import Epochs, Fraction, KeepMomentum, PlainSGD
@@ -113,9 +112,12 @@ class FlexiFed(PlainSGD, Protocol):
         mine = await peer.resources()
         own = torch.tensor([mine.cpus, mine.memory, peer.samples], dtype=torch.float64)
         machines = await peer.gather("machine", own)
-        rates = await peer.gather("rates", torch.tensor([mine.rates[j] for j in peer.members], dtype=torch.float64))
-        told = {i: capacity(machines[i], rates[i], peer.members) for i in peer.members}
-        chosen = await peer.compute(standing_links, told, self.alpha)
+        told = await peer.gather("rates", torch.tensor([mine.rates[j] for j in peer.members], dtype=torch.float64))
+        capacities = {}
+        for i in peer.members:
+            cores, memory, samples = machines[i].tolist()
+            capacities[i] = Capacity(cores, memory, samples, dict(zip(peer.members, told[i].tolist(), strict=True)))
+        chosen = await peer.compute(standing_links, capacities, self.alpha)
         await peer.agree("links", torch.tensor([[j in chosen[i] for j in peer.members] for i in peer.members]))
         return chosen[peer.id]
 
@@ -128,9 +130,3 @@ class FlexiFed(PlainSGD, Protocol):
             weights = [(1 - self.beta) * s / total for s in similar]
             blend(peer.model, self.beta, zip(weights, vectors, strict=True))
         return similar
-
-
-def capacity(machine: Tensor, rates: Tensor, members: Sequence[str]) -> Capacity:
-    """What a peer told, from its two records."""
-    cores, memory, samples = machine.tolist()
-    return Capacity(cores, memory, samples, dict(zip(members, rates.tolist(), strict=True)))

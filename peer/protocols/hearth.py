@@ -53,10 +53,8 @@ class Hearth(MeanExtractor):
     init: ClassVar[Init] = "shared"
 
     def local(self) -> tuple[Phase, ...]:
-        return (Phase("model", self.epochs, self._adam(), self.batch_size, keep="model"),)
-
-    def _adam(self) -> Adam:
-        return Adam(self.lr, betas=(self.beta1, self.beta2))
+        adam = Adam(self.lr, betas=(self.beta1, self.beta2))
+        return (Phase("model", self.epochs, adam, self.batch_size, keep="model"),)
 
     def why_training_is_fixed(self) -> str:
         return "it trains on a loss of its own, by the local label prior"

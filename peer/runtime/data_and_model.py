@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from peer.errors import InputError
-from peer.learning.data.shard import CommonData, HoldBack, Shard, common_shard, own_data_errors, own_shard
+from peer.learning.data.shard import CommonData, HoldBack, Shard, own_data_errors, own_shard
 from peer.learning.data.sources import Source
 from peer.learning.data.sources.image_sets import MissingError
 from peer.learning.device import device_errors
@@ -57,10 +57,9 @@ def load_shard(config: PeerConfig, spec: Spec, round: int, common: SharedData | 
     if config.data:
         with own_data_errors(config.id):
             shard = own_shard(config.data, data, round, spec.task, hold_back)
-    elif common:
-        shard = common.data.shard(config.id, round, hold_back)
     else:
-        shard = common_shard(data, spec.ids, config.id, round, spec.task, hold_back)
+        dealt = common.data if common else CommonData(data, spec.ids, spec.task)
+        shard = dealt.shard(config.id, round, hold_back)
     match spec.behaviour.get(config.id):
         case LabelFlip(rate=rate):
             train, held = (

@@ -75,11 +75,6 @@ class Agreement:
         """The SHA-256 of all keys together."""
         return sha256(self.content)
 
-    @property
-    def lasting_digest(self) -> str:
-        """The digest of what stays the same for a whole run, however it is continued or replayed."""
-        return lasting_digest(self.digests)
-
 
 def _without_places(block: Mapping[str, Any]) -> dict[str, Any]:
     """A block without what says where something lies."""
@@ -107,8 +102,8 @@ def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
 
 
 def lasting_digest(digests: Mapping[str, str]) -> str:
-    """The digest of the lasting keys, by the digests in a peer's run.json; it names the federation in signatures, of
-    which those from before a rewind no longer count."""
+    """The digest of what stays the same for a whole run, however it is continued or replayed, by the digests of its
+    keys; it names the federation in signatures, of which those from before a rewind no longer count."""
     changing = ("rounds", "views", *(key for key in CHANGEABLE if key != "rewinds"))
     return sha256({key: digest for key, digest in digests.items() if key not in changing})
 

@@ -247,12 +247,10 @@ AnyBehaviour = Annotated[
 
 def describe_behaviours(behaviours: Mapping[str, Behaviour]) -> dict[str, str]:
     """Behaviours in words, by id, such as `label-flip, rate 0.5`."""
-    return {id: ", ".join(_behaviour_words(behaviour)) for id, behaviour in behaviours.items()}
-
-
-def _behaviour_words(behaviour: Behaviour) -> list[str]:
-    numbers = [f"{key} {value:g}" for key, value in behaviour if key != "kind"]
-    return [behaviour.kind, *numbers]
+    return {
+        id: ", ".join([one.kind, *(f"{key} {value:g}" for key, value in one if key != "kind")])
+        for id, one in behaviours.items()
+    }
 
 
 class StopEarly(Settings):

@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from peer.spec.federation import Spec
 
 
-SPLITS_WITHOUT_CLASSES = [kind for kind, partition in PARTITIONS.items() if not partition.by_label]
-"""Splits that do not look at classes."""
-
-
 def problems(spec: "Spec") -> Iterator[str]:
     """What in these settings does not go together, each with what to write instead."""
     for check in (_ring, _protocol, _features, _classes, _unused, _early_end, _membership, _ports, _precision):
@@ -150,7 +146,8 @@ def _by_classes(spec: "Spec") -> Iterator[tuple[str, str]]:
         if stage.labels:
             yield "`labels` of a `drift` go", "leave them out"
         if stage.partition.by_label:
-            yield f"the {stage.partition.kind} split goes", f"choose one of {', '.join(SPLITS_WITHOUT_CLASSES)}"
+            others = ", ".join(kind for kind, split in PARTITIONS.items() if not split.by_label)
+            yield f"the {stage.partition.kind} split goes", f"choose one of {others}"
     for id, behaviour in spec.behaviour.items():
         if isinstance(behaviour, LabelFlip):
             yield f"`{behaviour.kind}` of `{id}` goes", "choose another behaviour"

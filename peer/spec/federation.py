@@ -6,7 +6,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_serializer, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from peer.learning.model.settings import ModelSettings
 from peer.learning.tasks import Classification, Task
@@ -157,10 +157,6 @@ class Spec(Settings):
         for problem in problems(self):
             raise ValueError(problem)
         return self
-
-    @field_serializer("code")
-    def _code(self, code: Path | None) -> str | None:
-        return str(code) if code else None
 
     @property
     def ids(self) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from peer.spec.agreement import OWN, PLACES, user_code, with_block
 from peer.spec.blocks import MAX_PORT
 from peer.spec.document import Document, Location, put, refuse_nul_in, scalar, validate
 from peer.spec.federation import MAX_PEERS, Spec
-from peer.spec.peer import TLS, PeerConfig, check_plaintext, peer_data
+from peer.spec.peer import PeerConfig, check_plaintext, peer_data
 
 FIRST_PORT = 7700
 """Below 32768, so that no outgoing connection takes a dead peer's port."""
@@ -38,26 +38,15 @@ KEYS_FOR_ALL_PEERS = ("partition", "validation", "drift", "standardize", "impute
 
 
 def load_spec(
-    path: Path,
+    source: Path | Document,
     *,
     peers: int | None = None,
     port: int | None = None,
     seed: int | None = None,
     overrides: Sequence[str] = (),
 ) -> Spec:
-    """federation.yaml with the command line's changes, resolved; InputError says what is wrong and where."""
-    return resolve(Document.read(path), peers=peers, port=port, seed=seed, overrides=overrides)
-
-
-def resolve(
-    document: Document,
-    *,
-    peers: int | None = None,
-    port: int | None = None,
-    seed: int | None = None,
-    overrides: Sequence[str] = (),
-) -> Spec:
-    """A document, already read, with the command line's changes, resolved; InputError says what is wrong and where."""
+    """federation.yaml, or one read already, with the command line's changes; InputError: what is wrong, and where."""
+    document = source if isinstance(source, Document) else Document.read(source)
     path, content = document.path, dict(document.content)
     if "federation" in content and "protocol" not in content:
         raise InputError(
@@ -232,12 +221,10 @@ def read_peer(path: Path) -> tuple[PeerConfig, Spec]:
         content = _placed(content, base)
         components["data",] = source_type(content["data"]["name"])
     config = validate(PeerConfig, content, document, components)
-    tls = config.tls and TLS.model_construct(
-        ca=base / of_peer(config.tls.ca, config.id),
-        cert=base / of_peer(config.tls.cert, config.id),
-        key=base / of_peer(config.tls.key, config.id),
-        earlier=tuple(base / of_peer(file, config.id) for file in config.tls.earlier),
-    )
+    if tls := config.tls:
+        files = {key: base / of_peer(getattr(tls, key), config.id) for key in ("ca", "cert", "key")}
+        earlier = tuple(base / of_peer(file, config.id) for file in tls.earlier)
+        tls = tls.model_copy(update={**files, "earlier": earlier})
     out = of_peer(config.directory, config.id)
     spec = load_spec(base / config.federation)
     if config.id not in spec.ids:

@@ -4,7 +4,6 @@ Its data, the subscribers to its events, and whether it may do without certifica
 its entry in the ring, and that over the federation's settings.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -133,19 +132,11 @@ def peer_data(id: str, spec: Spec, given: Source | None = None) -> Source | None
     return None
 
 
-@dataclass(frozen=True)
-class SubscriberSettings:
-    """metrics: host:port at which figures are read; tracker: `module:name` of the user's code."""
-
-    metrics: str | None
-    tensorboard: bool
-    tracker: str | None
-
-
-def subscriber_settings(config: PeerConfig, spec: Spec) -> SubscriberSettings:
-    """Return the settings of this peer's subscribers: its own, or else the federation's."""
-    return SubscriberSettings(
-        config.metrics or spec.metrics_addresses.get(config.id),
-        spec.tensorboard if config.tensorboard is None else config.tensorboard,
-        config.tracker or spec.tracker,
-    )
+def subscriber_settings(config: PeerConfig, spec: Spec) -> PeerConfig:
+    """The settings of this peer with those of its subscribers from the federation, where it has none of its own."""
+    found = {
+        "metrics": config.metrics or spec.metrics_addresses.get(config.id),
+        "tensorboard": spec.tensorboard if config.tensorboard is None else config.tensorboard,
+        "tracker": config.tracker or spec.tracker,
+    }
+    return config.model_copy(update=found)

@@ -100,10 +100,6 @@ class RunIdentity(RunFormat):
 VIEWS = "views.json"
 
 
-class OldVersionError(InvalidError):
-    """An earlier version of dfl has written it."""
-
-
 class LaterFormatError(InvalidError):
     """A later release of dfl has written it."""
 
@@ -115,8 +111,6 @@ def read_memory(text: bytes) -> Memory:
     except InvalidError:
         with suppress(ValueError, RecursionError):
             content = json.loads(text)
-            if isinstance(content, dict) and "acceptor" in content:
-                raise OldVersionError("an earlier version of dfl has written it, whose views carry no proof") from None
             number = content.get("version") if isinstance(content, dict) else None
             if isinstance(number, int) and number > VIEWS_FORMAT.writes:
                 raise LaterFormatError(

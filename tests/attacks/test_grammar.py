@@ -17,6 +17,7 @@ from strangers import frame
 
 from launcher.run_files import certificate_files
 from peer.network.wire.messages import SERVICE, Beat, Hello, Question, Reply, StatusReply, StatusRequest
+from peer.spec.agreement import lasting_digest
 from peer.spec.recordings import VIEWS
 from peer.versions import WIRE
 from peer.views.signing import CertifiedKeyring
@@ -130,7 +131,7 @@ def test_whatever_a_member_says_the_peer_lives_and_keeps_no_more_for_it(federati
     certs = secured(run)
     files = {name: path.read_bytes() for name, path in certificate_files(certs, LIAR).items()}
     keyring = CertifiedKeyring(
-        LIAR, run.spec.agreement.lasting_digest, lambda: (files["ca"], files["cert"], files["key"])
+        LIAR, lasting_digest(run.spec.agreement.digests), lambda: (files["ca"], files["cert"], files["key"])
     )
     greeting = hello(run, LIAR, HONEST)
     question = Question(version=WIRE.writes, id=LIAR, to=HONEST, spec=run.spec.agreement.digests).SerializeToString()

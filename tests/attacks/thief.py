@@ -17,6 +17,7 @@ from peer.network.transport.grpc import GrpcTransport
 from peer.network.transport.tls import CertificatePaths, TlsCredentials
 from peer.network.view_rpc import ViewRpc
 from peer.network.wire.messages import Answer
+from peer.spec.agreement import lasting_digest
 from peer.views.signing import CertifiedKeyring
 from peer.views.statements import InvalidError, Reply, Request, read_request, written
 
@@ -33,7 +34,7 @@ class Thief:
         spec = federation.spec
         files = certificate_files(certs, id)
         content = files["ca"].read_bytes(), files["cert"].read_bytes(), files["key"].read_bytes()
-        self.keyring = CertifiedKeyring(id, spec.agreement.lasting_digest, lambda: content)
+        self.keyring = CertifiedKeyring(id, lasting_digest(spec.agreement.digests), lambda: content)
         self.asked: list[Request] = []
         """By honest members."""
         self._loop = asyncio.new_event_loop()

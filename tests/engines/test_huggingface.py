@@ -201,7 +201,7 @@ def test_check_of_a_folder_of_datasets(federation: Build, models: Path) -> None:
     one = made(federation, models, "bert", label="diagnosis", group="ward", train=str(models / "saved"))
     data = one.spec.data.load(one.spec.task)
     assert data.groups is not None
-    assert [len({*numbers}) for numbers in (data.groups, data.train_targets, data.test_targets)] == [9, 2, 2]
+    assert [len({*numbers}) for numbers in (data.groups, data.train_targets, data.parts["test"].targets)] == [9, 2, 2]
     assert one.spec.data.options["labels"] == ["lung", "skin"]  # type: ignore[attr-defined]
     assert main(["check", str(one.directory / "federation.yaml"), "--quiet"]) == 0
 

@@ -33,6 +33,7 @@ from peer.network.wire.messages import (
     Reply,
     Welcome,
 )
+from peer.spec.agreement import lasting_digest
 from peer.views.decision import Acceptor, Memory, Rules
 from peer.views.signing import CertifiedKeyring
 from peer.views.statements import (
@@ -71,7 +72,7 @@ class Puppet:
         self._run, self._random, self.id, self.up = run, random, id, True
         files = certificate_files(run.certificates, id)
         chain = tuple(files[name].read_bytes() for name in ("ca", "cert", "key"))
-        keyring = CertifiedKeyring(id, run.spec.agreement.lasting_digest, lambda: chain)  # type: ignore[arg-type,return-value]
+        keyring = CertifiedKeyring(id, lasting_digest(run.spec.agreement.digests), lambda: chain)  # type: ignore[arg-type,return-value]
         self._own = Acceptor(Memory(id), rules, keyring)
         self.disk = Memory(id)
         self.life = Life(id, lambda *_: False)

@@ -54,7 +54,7 @@ def own_data(made: SmallFederation) -> dict[str, Source]:
 
 def trained_on(made: SmallFederation) -> list[np.ndarray[Any, np.dtype[Any]]]:
     read = [source.load() for source in own_data(made).values()]
-    return [np.asarray(one.train_inputs[np.arange(len(one.train_targets))], np.float64) for one in read]
+    return [np.asarray(one.parts["train"].inputs[np.arange(len(one.train_targets))], np.float64) for one in read]
 
 
 async def test_the_federations_values_are_found_together_whoever_is_killed(federation: Build, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from federations import Run, federate, resolve
 
 from peer.errors import InputError
-from peer.learning.data.shard import common_shard
+from peer.learning.data.shard import CommonData
 from peer.learning.model.layout import Split
 from peer.learning.model.model import Model
 from peer.learning.model.shape_check import Example
@@ -92,7 +92,7 @@ def test_a_flipped_sign_reverses_the_round_s_change(run: Run) -> None:
 
 def test_targets_are_flipped_in_training_only(run: Run) -> None:
     spec, setup = run.runtimes["peer4"].setup.spec, run.runtimes["peer4"].setup
-    true = common_shard(spec.data, spec.ids, "peer4")
+    true = CommonData(spec.data, spec.ids).shard("peer4")
     wrong = setup.shard.train.y != true.train.y
     assert int(wrong.sum()) == round(0.4 * len(true.train))
     assert torch.equal(setup.shard.train.x, true.train.x)

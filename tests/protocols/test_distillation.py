@@ -219,6 +219,6 @@ def test_a_twin_counts_half(tmp_path: Path) -> None:
 def test_without_tenseal_encrypted_predictions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tenseal", None)
     with pytest.raises(
-        InputError, match=r"needs TenSEAL, .* install it: pip install -c constraints.txt 'dfl\[encrypted\]'"
+        InputError, match=r"needs TenSEAL, .* install it with: pip install -c constraints.txt 'dfl\[encrypted\]'"
     ):
         federate(tmp_path, {"name": "vpdl", "predictions": "encrypted"}, 3)

@@ -11,7 +11,7 @@ from federations import Run, federate, resolve
 
 from launcher.plan import plan
 from peer.errors import InputError
-from peer.learning.data.shard import common_shard
+from peer.learning.data.shard import CommonData
 
 DATA: dict[str, Any] = {
     "name": "digits",
@@ -33,7 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_everybody_trains_on_the_samples_of_the_round(run: Run) -> None:
     spec = run.runtimes["peer0"].setup.spec
     for peer in run.ids:
-        expected = [len(common_shard(spec.data, spec.ids, peer, round).train) for round in (1, 2, 3, 4)]
+        expected = [len(CommonData(spec.data, spec.ids).shard(peer, round).train) for round in (1, 2, 3, 4)]
         assert [run.trace(peer, round).facts["samples"] for round in (1, 2, 3, 4)] == expected
         assert expected[1] != expected[2]
 
@@ -41,7 +41,7 @@ def test_everybody_trains_on_the_samples_of_the_round(run: Run) -> None:
 def test_at_the_end_it_holds_and_tells_what_is_then(run: Run) -> None:
     for peer, runtime in run.runtimes.items():
         spec = runtime.setup.spec
-        last = common_shard(spec.data, spec.ids, peer, 4)
+        last = CommonData(spec.data, spec.ids).shard(peer, 4)
         assert torch.equal(runtime.peer.data.x, last.train.x)
         assert torch.equal(runtime.peer.data.y, last.train.y)
         assert torch.equal(runtime.setup.shard.test.y, last.test.y)
@@ -58,7 +58,7 @@ def test_a_drift_is_said_once_and_who_goes_on_later_tells_of_the_data_it_holds(t
     for until in (3, 4):
         run = federate(tmp_path, FEDAVG, 3, rounds=until, data={**DATA, "drift": DATA["drift"][:1]})
     spec = run.runtimes["peer1"].setup.spec
-    before, after = (len(common_shard(spec.data, spec.ids, "peer1", round).train) for round in (1, 3))
+    before, after = (len(CommonData(spec.data, spec.ids).shard("peer1", round).train) for round in (1, 3))
     events = [json.loads(line) for line in (run.out / "peer1" / "events.jsonl").read_text().splitlines()]
     assert [event["round"] for event in events if event["event"] == "drift"] == [3]
     held = [(event["round"], event["samples"]) for event in events if event["event"] == "data"]
@@ -119,5 +119,5 @@ def test_targets_stay_wrong_after_a_drift(tmp_path: Path) -> None:
     behaviour = {"peer1": {"kind": "label-flip", "rate": 0.5}}
     run = federate(tmp_path, FEDAVG, 3, rounds=4, data=DATA, behaviour=behaviour, trace=False)
     setup = run.runtimes["peer1"].setup
-    true = common_shard(setup.spec.data, setup.spec.ids, "peer1", 4)
+    true = CommonData(setup.spec.data, setup.spec.ids).shard("peer1", 4)
     assert int((setup.shard.train.y != true.train.y).sum()) == int(0.5 * len(true.train) + 0.5)

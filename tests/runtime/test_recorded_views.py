@@ -16,7 +16,7 @@ from peer.errors import FailedError, InputError
 from peer.network.streams.handshake import Identity
 from peer.network.wire.messages import Hello, Refusal
 from peer.runtime.membership.replay import replay_plan
-from peer.spec.agreement import Agreement
+from peer.spec.agreement import Agreement, lasting_digest
 from peer.spec.federation import Spec
 from peer.spec.loading import load_spec
 from peer.spec.peer import TLS, PeerConfig
@@ -67,7 +67,7 @@ def federation(directory: Path, **keys: Any) -> Spec:
 def decisions(spec: Spec, views: Sequence[View], signed_by: str = "") -> list[Decision]:
     """With the votes of all, with certificates of that CA: what would be if they had decided these views, after the
     first."""
-    federation = spec.agreement.lasting_digest
+    federation = lasting_digest(spec.agreement.digests)
     rings = {id: keyring(id, federation, signed_by) if signed_by else Keyring(id, federation) for id in IDS}
     court, found = Verifier(Rules(spec.ids, spec.rounds), Keyring("", federation)), list[Decision]()
     for before, view in pairwise(views):
@@ -214,7 +214,7 @@ def test_what_was_signed_in_one_run_is_not_in_another(tmp_path: Path) -> None:
     first = record(tmp_path, {"peer0": [ALL, WITHOUT]}, run="first")
     assert found(first) == (WITHOUT,)
     second = federation(tmp_path, run="second")
-    digest = second.agreement.lasting_digest
+    digest = lasting_digest(second.agreement.digests)
     court = Verifier(Rules(IDS, ROUNDS), CertifiedKeyring("", digest, None, (files("peer0", "CA")[0].decode(),)))
     court.check_decision(ALL, decisions(second, [ALL, WITHOUT], "CA")[0])
     with pytest.raises(InvalidError, match="votes that are not for the same"):

@@ -9,7 +9,7 @@ from peer.errors import InputError
 from peer.spec.agreement import differing
 from peer.spec.checks import why_not_continued
 from peer.spec.loading import load_peer, load_spec
-from peer.spec.peer import SubscriberSettings, subscriber_settings
+from peer.spec.peer import PeerConfig, subscriber_settings
 
 WATCHED = "metrics: 9400\ntensorboard: true\ntracker: 'mine:track'\n"
 
@@ -21,36 +21,38 @@ def spec_file(path: Path, more: str = "", peers: int = 3) -> Path:
     return path / "federation.yaml"
 
 
-def of_peer(path: Path, id: str, own: str = "") -> SubscriberSettings:
+def of_peer(path: Path, id: str, own: str = "") -> PeerConfig:
     (path / f"{id}.yaml").write_text(f"federation: federation.yaml\nid: {id}\n{own}")
     return subscriber_settings(*load_peer(path / f"{id}.yaml"))
 
 
+def watched(config: PeerConfig) -> tuple[str | None, bool | None, str | None]:
+    return config.metrics, config.tensorboard, config.tracker
+
+
 def test_it_changes_nothing_that_peers_agree_on(tmp_path: Path) -> None:
     plain = load_spec(spec_file(tmp_path))
-    watched = load_spec(spec_file(tmp_path, WATCHED))
-    assert (watched.agreement.digest, watched.link_agreement) == (plain.agreement.digest, plain.link_agreement)
-    assert (
-        why_not_continued(plain, differing(plain.agreement.digests, watched.agreement.digests), watched.rounds) is None
-    )
-    assert watched.own_code == ["mine:track"]  # it travels to other machines with the rest
+    other = load_spec(spec_file(tmp_path, WATCHED))
+    assert (other.agreement.digest, other.link_agreement) == (plain.agreement.digest, plain.link_agreement)
+    assert why_not_continued(plain, differing(plain.agreement.digests, other.agreement.digests), other.rounds) is None
+    assert other.own_code == ["mine:track"]  # it travels to other machines with the rest
 
 
 def test_each_peer_has_the_next_port(tmp_path: Path) -> None:
     spec_file(tmp_path, WATCHED)
-    assert of_peer(tmp_path, "peer0") == SubscriberSettings("127.0.0.1:9400", True, "mine:track")
+    assert watched(of_peer(tmp_path, "peer0")) == ("127.0.0.1:9400", True, "mine:track")
     assert of_peer(tmp_path, "peer2").metrics == "127.0.0.1:9402"
 
 
 def test_a_peers_own_file_goes_before(tmp_path: Path) -> None:
     spec_file(tmp_path, WATCHED)
     own = of_peer(tmp_path, "peer1", "metrics: 0.0.0.0:9500\ntensorboard: false\ntracker: 'mine:other'\n")
-    assert own == SubscriberSettings("0.0.0.0:9500", False, "mine:other")
+    assert watched(own) == ("0.0.0.0:9500", False, "mine:other")
 
 
 def test_nothing_is_watched_unless_it_is_wanted(tmp_path: Path) -> None:
     spec_file(tmp_path)
-    assert of_peer(tmp_path, "peer0") == SubscriberSettings(None, False, None)
+    assert watched(of_peer(tmp_path, "peer0")) == (None, False, None)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader
 
 from peer.errors import FailedError, InputError
-from peer.learning.data.batch_reader import BatchReader, BatchRequest, ReadBatch, ReadFailure
+from peer.learning.data.batch_reader import BatchReader, BatchRequest, ReadBatch
 from peer.learning.data.samples import Batch, Indices, Samples, Standardisation
 from peer.plugins import describe_error
 
@@ -133,8 +133,8 @@ class BatchLoader:
         self._busy = True
         try:
             for read in self._loaded(wanted, device):
-                if isinstance(read, ReadFailure):
-                    raise InputError(read.why)
+                if isinstance(read, InputError):
+                    raise read
                 yield read
         finally:
             self._busy = False
@@ -145,7 +145,7 @@ class BatchLoader:
         if loader is not None and loader._iterator is not None:
             loader._iterator._shutdown_workers()  # type: ignore[attr-defined]
 
-    def _loaded(self, wanted: Iterable[BatchRequest], device: torch.device) -> Iterator[ReadBatch | ReadFailure]:
+    def _loaded(self, wanted: Iterable[BatchRequest], device: torch.device) -> Iterator[ReadBatch | InputError]:
         if self._loader is None:
             self._loader = self._opened(device)
         self._order.wanted = wanted

@@ -52,12 +52,6 @@ class ReadBatch(NamedTuple):
     """The targets; None if the task has classes, which are known beforehand."""
 
 
-class ReadFailure(NamedTuple):
-    """What made a batch impossible, in one sentence; an exception would lose it on its way from a worker."""
-
-    why: str
-
-
 @dataclass(frozen=True)
 class DataPart:
     """Inputs in an order of their own, with targets (n, ...) where the user's data set does not give them itself, or
@@ -142,12 +136,12 @@ class BatchReader(Dataset[Any]):
         made = any(isinstance(part.inputs, Dataset) for part in self.parts.values())
         return made or bool(self.transforms and self.transforms.get(True)) or self.collate is not None
 
-    def __getitems__(self, wanted: BatchRequest) -> ReadBatch | ReadFailure:
-        """A batch: torch's loader takes it as it is."""
+    def __getitems__(self, wanted: BatchRequest) -> ReadBatch | InputError:
+        """A batch, or why there is none: torch's loader takes it as it is, and would hide an error that is raised."""
         try:
             return self.read(wanted)
         except InputError as error:
-            return ReadFailure(str(error))
+            return error
 
     def read(self, wanted: BatchRequest) -> ReadBatch:
         """Read a batch; InputError if user code fails, or returns something other than a sample."""

@@ -5,6 +5,7 @@ Parts may be held out for testing or set aside as public validation samples, on 
 set may be read batch by batch in place of being taken into memory (`as_streamed`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,96 +18,11 @@ from peer.learning.data.batch_loader import BatchLoader, StreamedSamples
 from peer.learning.data.batch_reader import BatchReader, DataPart, TorchDataset, as_model_inputs
 from peer.learning.data.samples import Array, Indices, InMemory, Inputs, Names, Samples, Targets
 from peer.learning.randomness import derive, draw, draw_groups
-from peer.learning.tasks import Classification, Task
+from peer.learning.tasks import Task
 
 Groups = NDArray[np.int64]
 TOKEN_ROWS = 10_000
 """Rows of tokens that are searched together."""
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """A data set as it lies on disk, raw and where possible memory-mapped; a peer takes its shard out of it.
-
-    Inputs are (n, *shape) of any real dtype, images NCHW; an input divided by `scale` is what a model sees
-    (255 for 8-bit pixels, 16 for digits, 1 for features that are taken as they are). Targets are as the task has them:
-    int64 (n,) in 0..classes-1 for classification.
-    """
-
-    train_inputs: Inputs
-    train_targets: Targets
-    test_inputs: Inputs
-    test_targets: Targets
-    classes: int
-    """How many numbers a model answers with, by the task: classes, values to foretell, words of a vocabulary."""
-    scale: float = 1.0
-    validation: tuple[Inputs, Targets] | None = None
-    """Inputs and targets that were set aside from the test set."""
-    held: tuple[Inputs, Targets] | None = None
-    """Inputs and targets that came for validation, to be held back; None if none did."""
-    names: Names = field(default_factory=Names)
-    task: Task = Classification()
-    """What they were read for."""
-    stream: BatchLoader | None = None
-    """What reads them batch by batch; None where a shard is taken into memory."""
-    remarks: tuple[str, ...] = ()
-    """What is to be said of how they were read."""
-    groups: Groups | None = None
-    """(n,): to which group each training sample belongs, a patient, say, of which none is held back in part."""
-
-    @property
-    def shape(self) -> Any:
-        """The shape of one input, e.g. (1, 28, 28), as the model takes it; of several inputs, as they come."""
-        return self.stream.shape if self.stream else tuple(self.train_inputs.shape[1:])
-
-    def train(self, indices: Indices) -> Samples:
-        """The training samples at `indices`, in that order."""
-        return self._take("train", self.train_inputs, self.train_targets, indices)
-
-    def test(self, indices: Indices | None = None) -> Samples:
-        """The test samples at `indices` (all of them when not given), in that order."""
-        chosen = np.arange(len(self.test_targets)) if indices is None else indices
-        return self._take("test", self.test_inputs, self.test_targets, chosen)
-
-    def few(self) -> tuple[Samples, Samples]:
-        """Two training samples and two test samples, for a dry pass, chosen as by `Samples.pair` without reading all
-        data at once."""
-        return self.train(self._two(self.train_inputs)).first(2), self.test(self._two(self.test_inputs)).first(2)
-
-    def _two(self, inputs: Inputs) -> Indices:
-        count = inputs.shape[0]
-        if self.stream or self.task.inputs == "float32":
-            return np.arange(min(2, count))
-        blocks = (
-            inputs[rows].reshape(len(rows), -1) for rows in np.array_split(np.arange(count), -(-count // TOKEN_ROWS))
-        )
-        largest, smallest = map(np.concatenate, zip(*((rows.max(1), rows.min(1)) for rows in blocks), strict=True))
-        return np.array([largest.argmax(), smallest.argmin()])
-
-    def validation_samples(self) -> Samples | None:
-        """All validation samples; None if none were set aside."""
-        if self.validation is None:
-            return None
-        inputs, targets = self.validation
-        return self._take("validation", inputs, targets, np.arange(len(targets)))
-
-    def held_samples(self) -> Samples | None:
-        """All samples that came to be held back; None if none came."""
-        if self.held is None:
-            return None
-        inputs, targets = self.held
-        return self._take("held", inputs, targets, np.arange(len(targets)))
-
-    def _take(self, part: str, inputs: Inputs, targets: Targets, indices: Indices) -> Samples:
-        if self.stream:
-            labels = torch.from_numpy(targets[indices]) if self.task.has_classes else None
-            return StreamedSamples(self.stream, part, indices, labels)
-        x = torch.from_numpy(as_model_inputs(inputs, indices, self.task.inputs, self.scale))
-        return InMemory(x, torch.from_numpy(targets[indices]))
-
-
-_BLOCK = 1 << 22
-_CHANNELS = (1, 3, 4)
 
 
 @dataclass(frozen=True)
@@ -126,14 +42,105 @@ class SelectedRows:
 
 @dataclass(frozen=True)
 class Labelled:
-    """Inputs (n, *shape) with targets (n, ...) of a task."""
+    """Inputs (n, *shape) with targets (n, ...) of a task: int64 (n,) in 0..classes-1 for classification.
+
+    Inputs are of any real dtype, images NCHW; an input divided by `scale` is what a model sees (255 for 8-bit pixels,
+    16 for digits, 1 for features that are taken as they are).
+    """
 
     inputs: Inputs
     targets: Targets
     task: Task
     scale: float = 1.0
     groups: Groups | None = None
-    """(n,): to which group each sample belongs, which is not divided; None: each stands alone."""
+    """(n,): to which group each sample belongs, a patient, say, which is not divided; None: each stands alone."""
+
+    def at(self, rows: Indices) -> "Labelled":
+        """The samples at these rows, in that order."""
+        groups = None if self.groups is None else self.groups[rows]
+        return replace(self, inputs=SelectedRows(self.inputs, rows), targets=self.targets[rows], groups=groups)
+
+
+PART_WORDS = {"train": "training", "test": "test", "held": "validation"}
+"""What the parts are called of which a data set is made."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set as it lies on disk, raw and where possible memory-mapped; a peer takes its shard out of it."""
+
+    parts: Mapping[str, Labelled]
+    """`train` and `test`; `validation`, if some were set aside from the test set; `held`, if some came to be held
+    back."""
+    classes: int
+    """How many numbers a model answers with, by the task: classes, values to foretell, words of a vocabulary."""
+    task: Task
+    """What they were read for."""
+    names: Names = field(default_factory=Names)
+    stream: BatchLoader | None = None
+    """What reads them batch by batch; None where a shard is taken into memory."""
+    remarks: tuple[str, ...] = ()
+    """What is to be said of how they were read."""
+
+    @property
+    def train_targets(self) -> Targets:
+        return self.parts["train"].targets
+
+    @property
+    def groups(self) -> Groups | None:
+        """(n,): to which group each training sample belongs, of which none is held back in part."""
+        return self.parts["train"].groups
+
+    @property
+    def shape(self) -> Any:
+        """The shape of one input, e.g. (1, 28, 28), as the model takes it; of several inputs, as they come."""
+        return self.stream.shape if self.stream else tuple(self.parts["train"].inputs.shape[1:])
+
+    def train(self, indices: Indices) -> Samples:
+        """The training samples at `indices`, in that order."""
+        return self._take("train", indices)
+
+    def test(self, indices: Indices | None = None) -> Samples:
+        """The test samples at `indices` (all of them when not given), in that order."""
+        return self._take("test", indices)
+
+    def few(self) -> tuple[Samples, Samples]:
+        """Two training samples and two test samples, for a dry pass, chosen as by `Samples.pair` without reading all
+        data at once."""
+        return self.train(self._two("train")).first(2), self.test(self._two("test")).first(2)
+
+    def _two(self, part: str) -> Indices:
+        inputs = self.parts[part].inputs
+        count = inputs.shape[0]
+        if self.stream or self.task.inputs == "float32":
+            return np.arange(min(2, count))
+        blocks = (
+            inputs[rows].reshape(len(rows), -1) for rows in np.array_split(np.arange(count), -(-count // TOKEN_ROWS))
+        )
+        largest, smallest = map(np.concatenate, zip(*((rows.max(1), rows.min(1)) for rows in blocks), strict=True))
+        return np.array([largest.argmax(), smallest.argmin()])
+
+    def validation_samples(self) -> Samples | None:
+        """All validation samples; None if none were set aside."""
+        return self._take("validation") if "validation" in self.parts else None
+
+    def held_samples(self) -> Samples | None:
+        """All samples that came to be held back; None if none came."""
+        return self._take("held") if "held" in self.parts else None
+
+    def _take(self, name: str, indices: Indices | None = None) -> Samples:
+        part = self.parts[name]
+        chosen = np.arange(len(part.targets)) if indices is None else indices
+        if self.stream and not self.task.has_classes:
+            return StreamedSamples(self.stream, name, chosen)
+        targets = torch.from_numpy(part.targets[chosen])
+        if self.stream:
+            return StreamedSamples(self.stream, name, chosen, targets)
+        return InMemory(torch.from_numpy(as_model_inputs(part.inputs, chosen, self.task.inputs, part.scale)), targets)
+
+
+_BLOCK = 1 << 22
+_CHANNELS = (1, 3, 4)
 
 
 def labelled(
@@ -184,16 +191,7 @@ def hold_out(samples: Labelled, share: float, seed: int, where: str) -> tuple[La
         split_off, kept = draw_groups(groups, tests, seed)
     if not len(kept):
         raise InputError(f"{where}: the groups are too few to train on some and hold {share:g} out")
-    train, test = (
-        replace(
-            samples,
-            inputs=SelectedRows(samples.inputs, rows),
-            targets=samples.targets[rows],
-            groups=None if groups is None else groups[rows],
-        )
-        for rows in (kept, split_off)
-    )
-    return train, test
+    return samples.at(kept), samples.at(split_off)
 
 
 def join_parts(
@@ -201,25 +199,16 @@ def join_parts(
 ) -> Dataset:
     """Join a training and a test part, and what is to be held back; without `classes` there are as many as the targets
     say."""
-    parts = {"training": train, "test": test} | ({"validation": held} if held else {})
-    for purpose, part in parts.items():
+    parts = {"train": train, "test": test} | ({"held": held} if held else {})
+    for name, part in parts.items():
+        purpose = PART_WORDS[name]
         if len(part.targets) == 0:
             raise InputError(f"{where}: there are no {purpose} samples")
         if train.inputs.shape[1:] != part.inputs.shape[1:] or train.scale != part.scale:
             others = f"{purpose} inputs {_describe(part)}"
             raise InputError(f"{where}: training inputs {_describe(train)} and {others} must be alike")
     found = train.task.outputs([part.targets for part in parts.values()], classes, where)
-    return Dataset(
-        train.inputs,
-        train.targets,
-        test.inputs,
-        test.targets,
-        found,
-        scale=train.scale,
-        task=train.task,
-        groups=train.groups,
-        held=(held.inputs, held.targets) if held else None,
-    )
+    return Dataset(parts, found, train.task)
 
 
 def _channels_first(pixels: Array) -> Array:
@@ -258,7 +247,7 @@ def set_aside(dataset: Dataset, share: float, seed: int, where: str) -> Dataset:
     They are drawn from a stream of `seed` that nothing else uses. Both parts keep the data set's order. Raises
     InputError if no test sample is left, or none of a class that had some.
     """
-    targets = dataset.test_targets
+    test, targets = dataset.parts["test"], dataset.parts["test"].targets
     count = max(1, round(share * len(targets)))
     if count >= len(targets):
         raise InputError(
@@ -272,39 +261,28 @@ def set_aside(dataset: Dataset, share: float, seed: int, where: str) -> Dataset:
             f"{where}: `validation: {share:g}` takes every test sample of class {lost[0]}; "
             "give a smaller share or another `seed` of the data"
         )
-    return replace(
-        dataset,
-        test_inputs=SelectedRows(dataset.test_inputs, rest),
-        test_targets=targets[rest],
-        validation=(SelectedRows(dataset.test_inputs, taken), targets[taken]),
-    )
+    return replace(dataset, parts={**dataset.parts, "test": test.at(rest), "validation": test.at(taken)})
 
 
 def as_streamed(dataset: Dataset, reading: BatchReader, workers: int) -> Dataset:
     """The data set, whose shards are read by `reading` with so many workers; InputError where samples do not fit."""
-    parts = {
-        "train": _part(dataset.train_inputs, dataset.train_targets, dataset),
-        "test": _part(dataset.test_inputs, dataset.test_targets, dataset),
-    }
-    if dataset.validation:
-        parts["validation"] = _part(*dataset.validation, dataset)
-    if dataset.held:
-        parts["held"] = _part(*dataset.held, dataset)
-    stream = BatchLoader(replace(reading, parts=parts, task=dataset.task, scale=dataset.scale), workers)
+    parts = {name: _part(part) for name, part in dataset.parts.items()}
+    scale = dataset.parts["train"].scale
+    stream = BatchLoader(replace(reading, parts=parts, task=dataset.task, scale=scale), workers)
     stream.check()
     return replace(dataset, stream=stream)
 
 
 def is_read_one_by_one(dataset: Dataset) -> bool:
     """Whether the samples are those of a torch Dataset, which cannot be taken into memory as arrays."""
-    return isinstance(_beneath(dataset.train_inputs)[0], TorchDataset)
+    return isinstance(_beneath(dataset.parts["train"].inputs)[0], TorchDataset)
 
 
-def _part(inputs: Inputs, targets: Targets, dataset: Dataset) -> DataPart:
-    beneath, rows = _beneath(inputs)
+def _part(part: Labelled) -> DataPart:
+    beneath, rows = _beneath(part.inputs)
     if isinstance(beneath, TorchDataset):
-        return DataPart(beneath.dataset, rows, targets if dataset.task.has_classes else None)
-    return DataPart(beneath, rows, None if dataset.task.has_classes else targets)
+        return DataPart(beneath.dataset, rows, part.targets if part.task.has_classes else None)
+    return DataPart(beneath, rows, None if part.task.has_classes else part.targets)
 
 
 def _beneath(inputs: Inputs) -> tuple[Inputs, Indices | None]:

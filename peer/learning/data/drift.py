@@ -1,7 +1,7 @@
 """Data that change while a federation runs: another split, turned images, exchanged classes, from a round on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, Self
 
 import torch
@@ -73,16 +73,6 @@ class Stage:
 
     def __str__(self) -> str:
         return f"the drift of round {self.since}" if self.since > 1 else "the data"
-
-
-def stages(partition: Partition, drift: Sequence[Drift]) -> list[Stage]:
-    """Return the data's stages in the order of their rounds; the first is that of round 1."""
-    found = [Stage(1, partition)]
-    for change in drift:
-        given = {key: getattr(change, key) for key in ("partition", "rotate", "labels")}
-        changed = {key: value for key, value in given.items() if value is not None}
-        found.append(replace(found[-1], since=change.round, **changed))
-    return found
 
 
 def stage_of(round: int, found: Sequence[Stage]) -> Stage:

@@ -7,14 +7,14 @@ peers' label mixes differ, and those in which only their amounts do.
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from peer.errors import InputError
 from peer.learning.data.samples import Indices, Labels
-from peer.settings import Settings
+from peer.settings import Settings, by_word
 
 MAX_DRAWS = 100
 
@@ -233,26 +233,13 @@ class Quantity(Partition):
         return redraw(lambda: cut_by_shares(rng.permutation(len(labels)), rng.dirichlet(np.full(peers, self.delta))))
 
 
-PARTITIONS: dict[str, type[Partition]] = {
-    "iid": Iid,
-    "homogeneous": Homogeneous,
-    "dirichlet": Dirichlet,
-    "label-skew": LabelSkew,
-    "pathological": Pathological,
-    "imbalanced": Imbalanced,
-    "quantity": Quantity,
-}
+Kinds = Iid | Homogeneous | Dirichlet | LabelSkew | Pathological | Imbalanced | Quantity
+PARTITIONS: dict[str, type[Partition]] = by_word("kind", *get_args(Kinds))
 
 
 def _iid_by_default(value: Any) -> Any:
     return {"kind": "iid", **value} if isinstance(value, dict) else value
 
 
-AnyPartition = Annotated[
-    Annotated[
-        Iid | Homogeneous | Dirichlet | LabelSkew | Pathological | Imbalanced | Quantity,
-        Field(discriminator="kind"),
-    ],
-    BeforeValidator(_iid_by_default),
-]
+AnyPartition = Annotated[Annotated[Kinds, Field(discriminator="kind")], BeforeValidator(_iid_by_default)]
 """The `partition` block of a data set; `kind` is iid when not given."""

@@ -7,7 +7,7 @@ that are held back are a peer's own, not trained on: by them it finds out how go
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Self
+from typing import Literal
 
 import numpy as np
 import torch
@@ -58,12 +58,12 @@ def split_off(hold_back: HoldBack | None, indices: Indices, dataset: Dataset) ->
     InputError where validation samples came with the data and are not asked for, or the other way round.
     """
     given = hold_back is not None and hold_back.share == "given"
-    if given and dataset.held is None:
+    if given and "held" not in dataset.parts:
         raise InputError(
             "`hold_back: given` wants data with validation samples: a function that returns (x_train, y_train, "
             "x_validation, y_validation, x_test, y_test), or three torch data sets; or write a share, `hold_back: 0.1`"
         )
-    if dataset.held is not None and not given:
+    if "held" in dataset.parts and not given:
         raise InputError("the data come with validation samples; write `hold_back: given`, or leave them out")
     return hold_back.split(indices, dataset.groups) if hold_back and not given else (indices, None)
 
@@ -110,16 +110,13 @@ class Shard:
                 samples.close()
 
 
-class TestSets(NamedTuple):
-    """The samples on which all peers with a common data set are tested in a stage."""
+TestSets = tuple[Samples, Samples | None]
+"""The samples on which all peers with a common data set are tested in a stage, and the public ones."""
 
-    test: Samples
-    validation: Samples | None
 
-    @classmethod
-    def from_dataset(cls, dataset: Dataset, stage: Stage) -> Self:
-        public = dataset.validation_samples()
-        return cls(stage.apply(dataset.test()), public and stage.apply(public))
+def _tests(dataset: Dataset, stage: Stage) -> TestSets:
+    public = dataset.validation_samples()
+    return stage.apply(dataset.test()), public and stage.apply(public)
 
 
 class CommonData:
@@ -138,7 +135,7 @@ class CommonData:
         mine, stage = self._ids.index(peer), stage_of(round, self._source.stages)
         if stage.since not in self._tests:
             papers = _paper_parts(stage.partition, self._source.seed, self._dataset, self._ids)
-            self._tests[stage.since] = TestSets.from_dataset(self._dataset, stage), papers
+            self._tests[stage.since] = _tests(self._dataset, stage), papers
         tests, papers = self._tests[stage.since]
         shard = _shard(self._dataset, self._parts[stage.since][mine], stage, tests, hold_back)
         return replace(shard, paper=papers[mine] if papers else None)
@@ -149,18 +146,6 @@ def load_common(source: Source, task: Task) -> Dataset:
     dataset = source.load(task)
     known = dataset.task if is_read_one_by_one(dataset) else dataset.task.with_common(dataset.train_targets)
     return replace(dataset, task=known)
-
-
-def common_shard(
-    source: Source,
-    ids: Sequence[str],
-    peer: str,
-    round: int = 1,
-    task: Task = Classification(),
-    hold_back: HoldBack | None = None,
-) -> Shard:
-    """The part of a common data set that `peer` has in a round; InputError if any peer's would be empty in any."""
-    return CommonData(source, ids, task).shard(peer, round, hold_back)
 
 
 def split_samples(source: Source, dataset: Dataset, ids: Sequence[str]) -> dict[int, list[Indices]]:
@@ -209,7 +194,7 @@ def own_shard(
     federation's data are not here, or do not match the peer's own.
     """
     dataset, stage = open_own(source, federation, task), stage_of(round, federation.stages)
-    everything, tests = np.arange(len(dataset.train_targets)), TestSets.from_dataset(dataset, stage)
+    everything, tests = np.arange(len(dataset.train_targets)), _tests(dataset, stage)
     shard = replace(_shard(dataset, everything, stage, tests, hold_back), own=True)
     if not federation.validation:
         return shard
@@ -264,7 +249,7 @@ def _paper_parts(partition: Partition, seed: int, dataset: Dataset, ids: Sequenc
     It is drawn by a generator of the training split's seed, as the published figures were made.
     """
     try:
-        return partition.split(_split_labels(dataset.test_targets, dataset), ids, np.random.default_rng(seed))
+        return partition.split(_split_labels(dataset.parts["test"].targets, dataset), ids, np.random.default_rng(seed))
     except InputError:
         return None
 
@@ -272,11 +257,6 @@ def _paper_parts(partition: Partition, seed: int, dataset: Dataset, ids: Sequenc
 def _split_labels(targets: Targets, dataset: Dataset) -> Labels:
     """The labels by which targets are split: their classes, or 0 for all where the task has none."""
     return targets if dataset.task.has_classes else np.zeros(len(targets), np.int64)
-
-
-def class_counts(targets: Targets, classes: int, task: Task) -> NDArray[np.int64]:
-    """How many of the targets (n, ...) each class has: int64 (classes,); (0,) where the task has none."""
-    return np.bincount(targets, minlength=classes) if task.has_classes else np.zeros(0, np.int64)
 
 
 def class_mix(samples: Samples, classes: int) -> NDArray[np.float64]:
@@ -311,10 +291,10 @@ def _shard(dataset: Dataset, indices: Indices, stage: Stage, tests: TestSets, ho
     train = stage.apply(dataset.train(trained))
     return Shard(
         train=train,
-        test=tests.test,
+        test=tests[0],
         proportions=class_mix(train, dataset.classes) if dataset.task.has_classes else target_mix(dataset, trained),
         classes=dataset.classes,
-        validation=tests.validation,
+        validation=tests[1],
         names=dataset.names,
         task=dataset.task,
         held_back=apart and stage.apply(apart),

@@ -6,23 +6,16 @@ three middle primes are the three multiplications there can be.
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
-from peer.errors import InputError
+from peer.errors import optional
 
 DEGREE, PRIMES, SCALE = 8192, [40, 30, 30, 30, 40], 2.0**30
 LEAST = 2.0**-28
 """Nothing smaller is multiplied by: it would encode as 0, and a product with that is not a ciphertext."""
 Rows = Sequence[Sequence[float]]
-
-
-class Polynomial(NamedTuple):
-    """V(Wx + a)² + b: W (hidden, inputs), a (hidden), V (classes, hidden), b (classes)."""
-
-    hidden: Rows
-    hidden_bias: Sequence[float]
-    head: Rows
-    head_bias: Sequence[float]
+Layers = tuple[Rows, Sequence[float], Rows, Sequence[float]]
+"""W (hidden, inputs), a (hidden), V (classes, hidden) and b (classes) of V(Wx + a)² + b."""
 
 
 def encrypt(columns: Rows) -> tuple[bytes, bytes, list[bytes]]:
@@ -36,23 +29,22 @@ def encrypt(columns: Rows) -> tuple[bytes, bytes, list[bytes]]:
     return key, context, [tenseal.ckks_vector(made, column).serialize() for column in columns]
 
 
-def evaluate(polynomial: Polynomial, context: bytes, inputs: Iterable[bytes]) -> list[bytes]:
-    """A ciphertext for each of its values; each input is unpacked when it is needed and then dropped.
+def evaluate(layers: Layers, context: bytes, inputs: Iterable[bytes]) -> list[bytes]:
+    """A ciphertext for each of their values; each input is unpacked when it is needed and then dropped.
 
     What TenSEAL thinks of bytes that are none of these, it says in errors of many kinds.
     """
-    tenseal = library()
+    tenseal, (w, a, v, b) = library(), layers
     public = tenseal.context_from(context, n_threads=1)
     if public.has_secret_key():
         raise ValueError("a context with a secret key")
     # To rescale is the slow part of a product. Once for each sum is enough, by a product with what encodes as 1, where
     # the primes left have room for that.
     public.auto_rescale = False
-    sums = _weighted_sums((tenseal.ckks_vector_from(public, one) for one in inputs), polynomial.hidden)
+    sums = _weighted_sums((tenseal.ckks_vector_from(public, one) for one in inputs), w)
     public.auto_rescale = True
-    hidden = [(one * (1 / SCALE) + bias).square() for one, bias in zip(sums, polynomial.hidden_bias, strict=True)]
-    values = zip(_weighted_sums(hidden, polynomial.head), polynomial.head_bias, strict=True)
-    return [(one + bias).serialize() for one, bias in values]
+    hidden = [(one * (1 / SCALE) + bias).square() for one, bias in zip(sums, a, strict=True)]
+    return [(one + bias).serialize() for one, bias in zip(_weighted_sums(hidden, v), b, strict=True)]
 
 
 def decrypt(key: bytes, vectors: Iterable[bytes]) -> list[list[float]]:
@@ -74,14 +66,7 @@ def parameters() -> bytes:
 
 def library() -> Any:
     """InputError where TenSEAL is missing."""
-    try:
-        import tenseal
-    except ImportError as error:
-        raise InputError(
-            f"`predictions: encrypted` needs TenSEAL, which cannot be imported here ({error}); install it: "
-            "pip install -c constraints.txt 'dfl[encrypted]'"
-        ) from None
-    return tenseal
+    return optional("tenseal", "`predictions: encrypted`", "TenSEAL", "encrypted")
 
 
 def _weighted_sums(values: Iterable[Any], weight: Rows) -> list[Any]:

@@ -50,11 +50,6 @@ class Encrypted(NamedTuple):
     inputs: list[bytes]
 
 
-def check_installed() -> None:
-    """InputError where TenSEAL is missing."""
-    ckks.library()
-
-
 def check_fits(peer: str, samples: int) -> None:
     """InputError where a peer has too many for a ciphertext."""
     if samples > SLOTS:

@@ -5,8 +5,7 @@ which must load neither torch nor anything else that is slow or large. Its memor
 since a few bytes made for it unfold to gigabytes; and if it crashes, that is not the peer's process. The one that
 evaluates is given no secret key, the one that decrypts no model. It ends when its pipe does.
 
-Over the pipe go parts of bytes: how many there are, then each with its length before it. Nothing in them is
-unpickled.
+Over the pipe go parts of bytes, after how many there are. Nothing in them is unpickled.
 """
 
 import os
@@ -20,54 +19,29 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import islice
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from subprocess import PIPE, Popen
+from subprocess import Popen
 from typing import Literal
 
 from peer.learning.encryption import ckks
 from peer.text import printable
 
-LENGTH_BYTES = 8
-"""Bytes of a number, little-endian."""
-READ_BYTES = 1 << 20
-"""Bytes of memory that are taken before there is something to put in."""
 
-
-def write_parts(pipe: int, parts: Iterable[bytes], count: int) -> None:
+def write_parts(pipe: Connection, parts: Iterable[bytes], count: int) -> None:
     """Write the parts; BrokenPipeError if the reader has closed the pipe."""
-    _write_bytes(pipe, count.to_bytes(LENGTH_BYTES, "little"))
+    pipe.send_bytes(struct.pack("<Q", count))
     for part in parts:
-        _write_bytes(pipe, len(part).to_bytes(LENGTH_BYTES, "little"))
-        _write_bytes(pipe, part)
+        pipe.send_bytes(part)
 
 
-def read_parts(pipe: int, most: int | None = None) -> Iterator[bytes]:
-    """Each part as it comes; EOFError where the pipe ends before, ValueError where one is longer than `most`."""
-    for _ in range(_read_length(pipe)):
-        length = _read_length(pipe)
-        if most is not None and length > most:
-            raise ValueError(f"{length} bytes where there are at most {most}")
-        yield _read_bytes(pipe, length)
-
-
-def _read_length(pipe: int) -> int:
-    return int.from_bytes(_read_bytes(pipe, LENGTH_BYTES), "little")
-
-
-def _read_bytes(pipe: int, length: int) -> bytes:
-    found = bytearray()
-    while len(found) < length:
-        piece = os.read(pipe, min(length - len(found), READ_BYTES))
-        if not piece:
-            raise EOFError
-        found += piece
-    return bytes(found)
-
-
-def _write_bytes(pipe: int, content: bytes) -> None:
-    left = memoryview(content)
-    while left:
-        left = left[os.write(pipe, left) :]
+def read_parts(pipe: Connection, most: int | None = None) -> Iterator[bytes]:
+    """Each part as it comes; EOFError where the pipe ends before, OSError within one, or where one is longer than
+    `most`."""
+    (count,) = struct.unpack("<Q", pipe.recv_bytes(8))
+    for _ in range(count):
+        yield pipe.recv_bytes(most)
 
 
 WorkerTask = Literal["evaluate", "decrypt"]
@@ -101,25 +75,29 @@ class Worker:
     def _running(self) -> Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             # Where this process has its modules from, the other one has them from too.
-            path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+            environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
             command = [sys.executable, "-P", "-m", "peer.learning.encryption.worker", self._task]
-            self._process = Popen(command, bufsize=0, stdin=PIPE, stdout=PIPE, env=os.environ | path)
+            requests, self._requests = Pipe(duplex=False)
+            self._replies, replies = Pipe(duplex=False)
+            with requests, replies:
+                self._process = Popen(command, stdin=requests.fileno(), stdout=replies.fileno(), env=environment)
             weakref.finalize(self, _kill, self._process)
         return self._process
 
     def _asked(self, process: Popen[bytes], request: Sequence[bytes], count: int, most: int) -> list[bytes]:
-        assert process.stdin
-        assert process.stdout
         try:
             with suppress(BrokenPipeError):  # then it has said why, or has ended without a word
-                write_parts(process.stdin.fileno(), request, len(request))
-            refusal, *answer = islice(read_parts(process.stdout.fileno(), max(most, MAX_REASON_BYTES)), count + 2)
+                write_parts(self._requests, request, len(request))
+            refusal, *answer = islice(read_parts(self._replies, max(most, MAX_REASON_BYTES)), count + 2)
         except EOFError:
-            how = _exit_reason(process.wait())
+            code = process.wait()
+            how = signal.strsignal(-code) if code < 0 else f"exit {code}"
             raise ValueError(
                 f"the process that read it has ended: {how}; it takes more memory or time than there is for it, or is "
                 "made to do harm"
             ) from None
+        except (OSError, struct.error) as error:
+            raise ValueError(f"an answer that breaks off, or of more than {most} bytes ({error})") from None
         if refusal or len(answer) != count:
             raise ValueError(printable(refusal.decode(errors="replace")) or f"an answer in {len(answer)} parts")
         return answer
@@ -131,13 +109,9 @@ def shared_worker(task: WorkerTask) -> Worker:
     return Worker(task)
 
 
-def _exit_reason(code: int) -> str:
-    return str(signal.strsignal(-code)) if code < 0 else f"exit {code}"
-
-
 def _kill(process: Popen[bytes]) -> None:
     process.kill()
-    process.communicate()
+    process.wait()
 
 
 REQUEST_MEMORY_BYTES = 256 << 20
@@ -154,7 +128,7 @@ MAX_REASON_CHARACTERS = 300
 
 
 def main() -> None:
-    requests, replies = os.dup(0), os.dup(1)
+    requests, replies = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
     os.dup2(2, 1)  # what a library may print must not go into the replies
     # A terminal and some schedulers signal all processes of a peer: it is the peer that decides when to end.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -163,7 +137,7 @@ def main() -> None:
     ckks.library()
     bounds = ProcessLimits()
     answer = {"evaluate": evaluate, "decrypt": decrypt}[sys.argv[1]]
-    with suppress(EOFError, BrokenPipeError):
+    with suppress(EOFError, OSError):  # the peer has ended
         while True:
             request = bounds.timed(read_parts(requests))
             first = next(request)
@@ -178,12 +152,12 @@ def evaluate(bounds: "ProcessLimits", shape: bytes, request: Iterator[bytes]) ->
     """Request: the shape, the numbers of W, a, V and b, a context, the inputs. Reply: the ciphertexts of the answer."""
     inputs, hidden, classes = struct.unpack("<3Q", shape)
     weight, bias, head, head_bias = (_unpack_doubles(next(request)) for _ in range(4))
-    polynomial = ckks.Polynomial(_in_rows(weight, inputs), bias, _in_rows(head, hidden), head_bias)
     bounds.set(
         REQUEST_MEMORY_BYTES + hidden * MEMORY_BYTES_PER_SUM,
         CPU_SECONDS_PER_PART + hidden * (classes + 2) * CPU_SECONDS_PER_PRODUCT,
     )
-    return ckks.evaluate(polynomial, next(request), request)
+    layers = _in_rows(weight, inputs), bias, _in_rows(head, hidden), head_bias
+    return ckks.evaluate(layers, next(request), request)
 
 
 def decrypt(bounds: "ProcessLimits", key: bytes, request: Iterator[bytes]) -> list[bytes]:

@@ -43,25 +43,6 @@ from peer.learning.tasks import Multilabel
 from peer.process import LARGE_BYTES, forget_content
 
 
-def logits_with(
-    module: nn.Module, layout: Sequence[TensorSlot], vector: Tensor, x: Tensor, modes: Mapping[nn.Module, bool]
-) -> Tensor:
-    """`module(x)` with the weights that `layout` finds in `vector`, (p,) of any floating dtype, which `x` shares.
-
-    `modes` says which layers are in training mode meanwhile. The module keeps its own tensors, buffers and modes. See
-    `Model.logits`. ValueError for a vector or inputs that do not fit.
-    """
-    size = sum(entry.size for entry in layout)
-    if vector.shape != (size,) or not vector.is_floating_point():
-        raise ValueError(f"the weights are {size} floating-point numbers, not {tuple(vector.shape)} of {vector.dtype}")
-    if isinstance(x, Tensor) and x.dtype != vector.dtype:
-        raise ValueError(f"the weights are {vector.dtype} and x is {x.dtype}; use x.to(vector.dtype)")
-    with _in_modes(modes):
-        tensors = _named_tensors(module, layout, vector)
-        logits: Tensor = spread(partial(_call, module, tensors), x)
-    return logits
-
-
 def _call(module: nn.Module, tensors: dict[str, Tensor], *inputs: Any, **named: Any) -> Any:
     return functional_call(module, tensors, inputs, named)
 
@@ -337,13 +318,21 @@ class Model:
         With `training`, dropout draws from a stream of `seed`, which is required then (in `vmap`, name its
         `randomness`), and BatchNorm normalises by the batch; the running statistics of neither model nor `vector`
         move. BatchNorm cannot train inside a `vmap` over inputs alone, as for per-sample gradients: torch refuses it.
+        ValueError for a vector or inputs that do not fit.
         """
+        if vector.shape != self.vector.shape or not vector.is_floating_point():
+            weights, given = len(self.vector), f"{tuple(vector.shape)} of {vector.dtype}"
+            raise ValueError(f"the weights are {weights} floating-point numbers, not {given}")
+        if isinstance(x, Tensor) and x.dtype != vector.dtype:
+            raise ValueError(f"the weights are {vector.dtype} and x is {x.dtype}; use x.to(vector.dtype)")
         if training and self.draws and seed is None:
             raise ValueError(f"model {self.name} draws random numbers in training (dropout); give `logits` a seed")
         modes = dict.fromkeys(self.module.modules(), False)
         modes |= dict.fromkeys(self.layers("model") if training else (), True)
-        with global_stream(seed, self.device) if training and self.draws else nullcontext(), self._rounded.suspended():
-            return logits_with(self.module, self.layout, vector, x, modes)
+        stream = global_stream(seed, self.device) if training and self.draws else nullcontext()
+        with stream, self._rounded.suspended(), _in_modes(modes):
+            logits: Tensor = spread(partial(_call, self.module, _named_tensors(self.module, self.layout, vector)), x)
+        return logits
 
     @overload
     def predict(self, x: Any, *, names: Literal[False] = False) -> Tensor: ...

@@ -4,7 +4,7 @@ A few samples go through in evaluation and in training mode; then the task must 
 the outputs. Each mistake is reported as one sentence that names the code at fault: the model, or a custom task.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import isnan
@@ -149,17 +149,10 @@ class Example:
                 return cls(inputs, task, classes, targets)
         return cls(two.inputs, task, classes, two.targets)
 
-    def misfit(self, outputs: object) -> str | None:
-        """What the model should have given, in words; None if it fits, or nothing is known of the targets."""
-        return None if self.targets is None else self._misfit(outputs, self.targets)
-
-    def misfit_in_tests(self, forward: Callable[[Any], Tensor]) -> str | None:
-        """What the model should give for test samples, in words; None if it does, or if they are like the others."""
-        if self.tested is None:
+    def misfit(self, outputs: object, targets: Tensor | None) -> str | None:
+        """What the model should have given for these targets, in words; None if it fits, or they are not known."""
+        if targets is None:
             return None
-        return self._misfit(self.task.inferred(forward, self.tested.inputs), self.tested.targets)
-
-    def _misfit(self, outputs: object, targets: Tensor) -> str | None:
         return self.task.misfit(outputs, targets, self.classes) or task_problem(self.task, outputs, targets)
 
 
@@ -172,7 +165,7 @@ def dry_pass(module: nn.Module, name: str, example: Example) -> bool:
     """
     with global_stream(None):
         try:
-            wrong = example.misfit(spread(module.eval(), example.inputs))
+            wrong = example.misfit(spread(module.eval(), example.inputs), example.targets)
             buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
             before = torch.get_rng_state()
             spread(module.train(), example.inputs)
@@ -186,18 +179,18 @@ def dry_pass(module: nn.Module, name: str, example: Example) -> bool:
         if wrong:
             raise InputError(f"model {name}, for an input of shape {example.shape}, must give {wrong}")
         if example.tested is not None:
-            _try_test(module.eval(), name, example)
+            _try_test(module.eval(), name, example, example.tested)
             module.train()
     for buffer, value in buffers:
         buffer.copy_(value)
     return draws
 
 
-def _try_test(module: nn.Module, name: str, example: Example) -> None:
+def _try_test(module: nn.Module, name: str, example: Example, tested: Batch) -> None:
     """Raise InputError if the model cannot be tested on samples like those of the example."""
-    shape = example.tested and tree_map(lambda x: tuple(x.shape[1:]), example.tested.inputs)
+    shape = tree_map(lambda x: tuple(x.shape[1:]), tested.inputs)
     try:
-        wrong = example.misfit_in_tests(partial(spread, module))
+        wrong = example.misfit(example.task.inferred(partial(spread, module), tested.inputs), tested.targets)
     except InputError:
         raise
     except UserCodeError as error:

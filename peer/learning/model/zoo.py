@@ -69,12 +69,8 @@ def cnn(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
     """The RI paper's arch 1: conv 32, pool, conv 64, pool, FC 512 | FC C; 3×3, padding 1 (our choice)."""
     channels, height, width = _image(shape, "cnn", 4)
     extractor = nn.Sequential(
-        nn.Conv2d(channels, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *_convolved(channels, 32, 3, padding=1),
+        *_convolved(32, 64, 3, padding=1),
         nn.Flatten(),
         nn.Linear(64 * (height // 4) * (width // 4), 512),
         nn.ReLU(),
@@ -86,9 +82,7 @@ def cnn_small(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Modul
     """The RI paper's arch 2: conv 16, pool, FC 128 | FC C; 3×3, padding 1 (our choice)."""
     channels, height, width = _image(shape, "cnn-small", 2)
     extractor = nn.Sequential(
-        nn.Conv2d(channels, 16, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *_convolved(channels, 16, 3, padding=1),
         nn.Flatten(),
         nn.Linear(16 * (height // 2) * (width // 2), 128),
         nn.ReLU(),
@@ -120,12 +114,8 @@ def _five_layers(
     channels, height, width = _image(shape, name, 16)
     rest = ((height - 4) // 2 - 4) // 2, ((width - 4) // 2 - 4) // 2
     extractor = nn.Sequential(
-        nn.Conv2d(channels, 16, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *_convolved(channels, 16, 5),
+        *_convolved(16, 32, 5),
         nn.Flatten(),
         nn.Linear(32 * rest[0] * rest[1], widths[0]),
         nn.ReLU(),
@@ -133,6 +123,10 @@ def _five_layers(
         nn.ReLU(),
     )
     return extractor, nn.Linear(widths[1], classes)
+
+
+def _convolved(channels: int, filters: int, side: int, padding: int = 0) -> tuple[nn.Module, ...]:
+    return nn.Conv2d(channels, filters, side, padding=padding), nn.ReLU(), nn.MaxPool2d(2)
 
 
 def _image(shape: tuple[int, ...], name: str, side: int) -> tuple[int, int, int]:
@@ -161,24 +155,19 @@ def _torchvision_model(name: str, classes: int, classifier: str) -> tuple[nn.Mod
     return model, head
 
 
-def user_model(settings: ModelSettings) -> Callable[[tuple[int, ...], int], Split | Patterned]:
-    """What `module:Name` names: takes (shape, classes, **options), gives (extractor, head) or one module.
+def user_model(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> Split | Patterned:
+    """What `module:Name` makes: it takes (shape, classes, **options), gives (extractor, head) or one module.
 
     One module has both by these names, or `head` says by patterns what is the head.
     """
-    name = settings.name
-    make = load_object(name)
+    name, make = settings.name, load_object(settings.name)
     if not callable(make):
         raise InputError(f"model {name} must be a callable that takes (shape, classes)")
-
-    def made(shape: tuple[int, ...], classes: int) -> Split | Patterned:
-        if settings.options:
-            check_options(make, f"model {name}", settings.options, (), 0)
-        with user_input_errors(f"model {name} cannot be made for {shape} and {classes} classes"):
-            result = make(shape, classes, **settings.options)
-        return Split(*_halves(result, name)) if settings.head is None else _patterned(result, name, settings.head)
-
-    return made
+    if settings.options:
+        check_options(make, f"model {name}", settings.options, (), 0)
+    with user_input_errors(f"model {name} cannot be made for {shape} and {classes} classes"):
+        result = make(shape, classes, **settings.options)
+    return Split(*_halves(result, name)) if settings.head is None else _patterned(result, name, settings.head)
 
 
 def _patterned(result: object, name: str, head: tuple[str, ...]) -> Patterned:
@@ -223,7 +212,7 @@ def make_split(settings: ModelSettings, shape: tuple[int, ...], classes: int) ->
     """One of MODELS, or the user's own `module:Name`, as fresh modules; InputError if there is none of that name."""
     name = settings.name
     if ":" in name:
-        return user_model(settings)(shape, classes)
+        return user_model(settings, shape, classes)
     if name not in MODELS:
         raise InputError(f"there is no model {name}; {suggest(name, [*MODELS, 'module:Name'])}")
     return Split(*MODELS[name](shape, classes))

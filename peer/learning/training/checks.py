@@ -7,8 +7,6 @@ import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
 
-import torch
-
 from peer.errors import DivergedError, FailedError, InputError, OwnLossError
 from peer.learning.data.samples import Samples
 from peer.learning.model.layout import matches
@@ -16,7 +14,7 @@ from peer.learning.model.model import Model
 from peer.learning.training.optimiser import SGD, Adam, KeptOptimisers, kind_of, options_of, stand_in
 from peer.learning.training.phase import PROTOCOL_DEFAULTS, Budget, Phase, Training
 from peer.learning.training.scheduler import MAX_DRY_RUN_STEPS, Schedule, key_of
-from peer.learning.training.trainer import Trainer, cut_batches, has_batch_norm
+from peer.learning.training.trainer import Trainer, batches_per_step
 from peer.plugins import UserCodeError
 
 
@@ -100,8 +98,7 @@ def check_length(model: Model, phases: tuple[Phase, ...], samples: int, how: Tra
 
 def _in_a_round(model: Model, phase: Phase, samples: int, how: Training) -> int:
     """How often the phase's scheduler goes on in it; 0 if it does so by rounds."""
-    batches = len(cut_batches(torch.arange(samples), phase.batch_size, pairs=has_batch_norm(model, phase.part)))
-    in_an_epoch = -(-batches // how.accumulate)
+    in_an_epoch = len(batches_per_step(model, phase, samples, how))
     steps = how.budget.steps if how.budget and how.budget.steps else phase.epochs * in_an_epoch
     every = phase.scheduler.every if phase.scheduler else "round"
     return {"round": 0, "epoch": steps // in_an_epoch, "step": steps}[every]

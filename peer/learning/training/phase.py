@@ -13,14 +13,13 @@ import torch
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from torch import Tensor
 
-from peer.errors import InputError
 from peer.learning.data.samples import Batch
 from peer.learning.device import device_errors
 from peer.learning.model.layout import ModelPart
 from peer.learning.tasks import Task, loss_problem
 from peer.learning.training.optimiser import AnyOptimiser, Optimiser
 from peer.learning.training.scheduler import Scheduler
-from peer.plugins import load_object, reference, takes, user_code_errors
+from peer.plugins import load_function, reference, takes, user_code_errors
 from peer.settings import Settings
 
 GradientHook = Callable[[Tensor, Tensor], None]
@@ -112,10 +111,7 @@ class OwnFunction(Settings):
 
     def function(self) -> Callable[..., Any]:
         """Return the function with its arguments bound; InputError if there is none."""
-        found = load_object(self.name)
-        if not callable(found):
-            raise InputError(f"`{self.name}` is not a function; name one")
-        return partial(found, **(self.model_extra or {}))
+        return partial(load_function(self.name), **(self.model_extra or {}))
 
 
 class Budget(Settings):

@@ -7,7 +7,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -69,12 +69,6 @@ class MixedPrecision:
             self.scaler.load_state_dict(self.scaler.state_dict() | {"scale": scale, "_growth_tracker": int(held)})
 
 
-class KeptState(NamedTensors):
-    """`state` of a step or a loop of the user's: raises TypeError at once for anything but a tensor."""
-
-    called: ClassVar[str] = "state"
-
-
 @dataclass(frozen=True)
 class TrainingStep:
     """What a function of one's own trains with: called as `function(step, batch)`, it gives the batch's mean loss.
@@ -87,7 +81,7 @@ class TrainingStep:
     model: Model
     phase: Phase
     precision: MixedPrecision
-    state: KeptState = field(default_factory=KeptState)
+    state: NamedTensors = field(default_factory=NamedTensors)
     """Tensors that live on through all steps and rounds; part of the checkpoint."""
 
     def __call__(self, inputs: Any) -> Tensor:

@@ -22,8 +22,9 @@ from peer.learning.data.samples import Batch, InMemory, Samples
 from peer.learning.device import copies
 from peer.learning.model.layout import PARTS, ModelPart
 from peer.learning.model.model import Model
-from peer.learning.randomness import Generator as RandomGenerator
+from peer.learning.named_tensors import NamedTensors
 from peer.learning.randomness import (
+    Generator,
     derive,
     draw_from,
     generators_in,
@@ -35,7 +36,7 @@ from peer.learning.training.evaluation import EVALUATION_BATCH, measure
 from peer.learning.training.optimiser import KeptOptimisers
 from peer.learning.training.phase import PROTOCOL_DEFAULTS, Phase, Training
 from peer.learning.training.scheduler import Schedule, Schedules, key_of
-from peer.learning.training.step import KeptState, MixedPrecision, NotFinite, Steps, TrainingStep, largest_magnitude
+from peer.learning.training.step import MixedPrecision, NotFinite, Steps, TrainingStep, largest_magnitude
 from peer.learning.training.training_loop import PhaseSamples, TrainingLoop, place_of
 from peer.plugins import reference
 
@@ -54,6 +55,13 @@ def cut_batches(order: Tensor, size: int, *, pairs: bool) -> list[Tensor]:
 def has_batch_norm(model: Model, part: ModelPart) -> bool:
     """Whether a layer of the part is a BatchNorm that learns, which it cannot from one sample at a time."""
     return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.layers(part))
+
+
+def batches_per_step(model: Model, phase: Phase, samples: int, how: Training) -> list[int]:
+    """How many batches each step of an epoch takes."""
+    order = torch.arange(samples)
+    batches = len(cut_batches(order, phase.batch_size, pairs=has_batch_norm(model, phase.part)))
+    return [min(how.accumulate, batches - first) for first in range(0, batches, how.accumulate)]
 
 
 def check_batches(model: Model, phases: Iterable[Phase], samples: int, peer: str) -> None:
@@ -129,7 +137,7 @@ class Trainer:
         self.set_data(samples)
         self._optimisers, self._schedules = KeptOptimisers(model), Schedules()
         self._precision = MixedPrecision(how.precision, model.device)
-        self._kept = KeptState()
+        self._kept = NamedTensors()
         self._stopped = threading.Event()
         self._round, self._numbers = -1, Counter[str]()
         self.steps = 0
@@ -241,7 +249,7 @@ class Trainer:
         steps = Steps(TrainingStep(model, phase, self._precision, self._kept), optimiser, self.how)
         forward, samples = self._forward(phase)
         order = self._order(stopping.ahead, phase.batch_size, phase.part, round, number)
-        per_step = self._batches_per_step(phase)
+        per_step = batches_per_step(model, phase, len(samples), self.how)
         model.learn(phase.part)
         with closing(samples.drawn(order, self._stream(round, f"samples {number}"))) as batches:
             while not stopping.should_stop():
@@ -299,7 +307,7 @@ class Trainer:
         return self.how.loop.function()
 
     @cached_property
-    def _held(self) -> list[RandomGenerator]:
+    def _held(self) -> list[Generator]:
         """The generators from which the user's loop may draw."""
         return generators_in(self._own_loop)
 
@@ -380,12 +388,6 @@ class Trainer:
         if self.how.sampler == "balanced":
             order = _balanced(self.samples.labels.cpu(), generator)
         return cut_batches(order.to(self.samples.device), size, pairs=has_batch_norm(self.model, part))
-
-    def _batches_per_step(self, phase: Phase) -> list[int]:
-        """How many batches each step of an epoch takes."""
-        pairs, most = has_batch_norm(self.model, phase.part), self.how.accumulate
-        batches = len(cut_batches(torch.arange(len(self.samples)), phase.batch_size, pairs=pairs))
-        return [min(most, batches - first) for first in range(0, batches, most)]
 
     def check_stop(self) -> None:
         """Raise TrainingStopped after `stop()`."""

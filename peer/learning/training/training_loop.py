@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -64,11 +65,8 @@ class SampleDataset(Dataset[tuple[Any, Tensor]]):
             batch = next(read)
         if any(len(one) != len(indices) for one in tree_leaves(batch.inputs)):
             raise RuntimeError("`collate` makes several inputs of a sample; use `loop.batches()`")
-        return [(_one(batch.inputs, number), batch.targets[number]) for number in range(len(indices))]
-
-
-def _one(inputs: Any, number: int) -> Any:
-    return tree_map(lambda of_all: of_all[number], inputs)
+        numbers = range(len(indices))
+        return [(tree_map(itemgetter(at), batch.inputs), batch.targets[at]) for at in numbers]
 
 
 class PhaseSamples(NamedTuple):

@@ -3,7 +3,8 @@
 Either the others' models come here, or the inputs go there, encrypted by their owner: then neither data nor models
 leave in the clear."""
 
-from collections.abc import Collection, Iterator, Sequence
+import struct
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from math import prod
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from peer.errors import DivergedError, FailedError, InputError
 from peer.learning.data.samples import InMemory
+from peer.learning.encryption import ckks
 from peer.learning.encryption.square_mlp import (
     ANSWER_BYTES,
     CONTEXT_BYTES,
@@ -23,7 +25,6 @@ from peer.learning.encryption.square_mlp import (
     Encrypted,
     SquareMLP,
     check_fits,
-    check_installed,
     decrypt,
     encrypt,
     evaluate,
@@ -49,8 +50,12 @@ ENCRYPTED_STATE = ("key", "context/", "inputs/")
 
 def check_encryptable(peer: Peer) -> None:
     """InputError where TenSEAL is missing or the model is no SquareMLP."""
-    check_installed()
-    _check_in_memory(peer)
+    ckks.library()
+    if not isinstance(peer.data, InMemory):
+        raise InputError(
+            "`predictions: encrypted` encrypts all inputs together, so they must be in memory; leave out `stream` and "
+            "`test_transforms`, or take `predictions: model`"
+        )
     square_mlp(peer)
 
 
@@ -61,7 +66,7 @@ async def encrypted_predictions(peer: Peer, to: Collection[str]) -> Predictions:
     answers = {
         k: list(_ciphertexts(await peer.once(partial(_encrypted_answer, peer, k)))) for k in peer.members if k in to
     }
-    heard: dict[str, list[Tensor]] = {}
+    heard: dict[str, list[bytes]] = {}
     for at in range(0, len(peer.proportions), CIPHERTEXTS_PER_MESSAGE):
         now = {k: _joined(ciphertexts[at : at + CIPHERTEXTS_PER_MESSAGE]) for k, ciphertexts in answers.items()}
         for k, one in (await peer.exchange("answers", to=now)).items():
@@ -72,25 +77,16 @@ async def encrypted_predictions(peer: Peer, to: Collection[str]) -> Predictions:
 async def introduce(peer: Peer) -> None:
     """Exchange contexts and encrypted inputs, which every peer keeps of all others."""
     key, context, *inputs = _ciphertexts(await peer.once(partial(_encrypted, peer)))
-    peer.state["key"] = key.clone()
-    everyone = others(peer)
-    for k, one in (await peer.exchange("context", to=dict.fromkeys(everyone, context), of=everyone)).items():
+    peer.state["key"], everyone = _tensor(key), others(peer)
+    for k, one in (await peer.exchange("context", to=dict.fromkeys(everyone, _tensor(context)), of=everyone)).items():
         peer.state[f"context/{k}"] = one.vector
-    theirs: dict[str, list[Tensor]] = {}
+    theirs: dict[str, list[bytes]] = {}
     for at in range(0, len(inputs), CIPHERTEXTS_PER_MESSAGE):
         now = dict.fromkeys(everyone, _joined(inputs[at : at + CIPHERTEXTS_PER_MESSAGE]))
         for k, one in (await peer.exchange("inputs", to=now, of=everyone)).items():
             theirs.setdefault(k, []).extend(_ciphertexts_from(k, one.vector))
     for k, ciphertexts in theirs.items():
         peer.state[f"inputs/{k}"] = _joined(ciphertexts)
-
-
-def _check_in_memory(peer: Peer) -> None:
-    if not isinstance(peer.data, InMemory):
-        raise InputError(
-            "`predictions: encrypted` encrypts all inputs together, so they must be in memory; leave out `stream` and "
-            "`test_transforms`, or take `predictions: model`"
-        )
 
 
 def square_mlp(peer: Peer) -> SquareMLP:
@@ -115,7 +111,7 @@ def _encrypted(peer: Peer) -> Tensor:
         made = Encrypted(bytes(KEY_BYTES), bytes(CONTEXT_BYTES), [bytes(FRESH_BYTES)] * count)
     else:
         made = encrypt(_inputs(peer))
-    return _joined([_tensor(one) for one in (made.key, made.context, *made.inputs)])
+    return _joined([made.key, made.context, *made.inputs])
 
 
 def _inputs(peer: Peer) -> Tensor:
@@ -126,7 +122,7 @@ def _inputs(peer: Peer) -> Tensor:
 def _encrypted_answer(peer: Peer, k: str) -> Tensor:
     """This peer's encrypted logits on k's inputs."""
     if peer.rehearsal:
-        return _joined([torch.zeros(ANSWER_BYTES, dtype=torch.uint8)] * len(peer.proportions))
+        return _joined([bytes(ANSWER_BYTES)] * len(peer.proportions))
     model = square_mlp(peer)
     largest = float(model.logits(_inputs(peer).cpu()).abs().max())
     if not largest <= MAX_LOGIT:
@@ -134,35 +130,30 @@ def _encrypted_answer(peer: Peer, k: str) -> Tensor:
             f"{peer.id}: its logits reach {largest:.3g} in round {peer.round}, and encrypted ones hold {MAX_LOGIT:g}; "
             "lower `lr` or `lam`"
         )
-    context, inputs = (
-        _bytes(peer.state[f"context/{k}"]),
-        [_bytes(one) for one in _ciphertexts(peer.state[f"inputs/{k}"])],
-    )
     try:
-        answer = evaluate(model, context, inputs)
+        answer = evaluate(model, _bytes(peer.state[f"context/{k}"]), [*_ciphertexts(peer.state[f"inputs/{k}"])])
     except ValueError as error:
         raise FailedError(f"{k} sent inputs that cannot be evaluated ({error}); see what it runs") from None
-    return _joined([_tensor(one) for one in answer])
+    return _joined(answer)
 
 
-def _decrypted(peer: Peer, k: str, answer: Sequence[Tensor]) -> Tensor:
+def _decrypted(peer: Peer, k: str, answer: Sequence[bytes]) -> Tensor:
     if peer.rehearsal:
         return torch.zeros(len(peer.data), len(peer.proportions), device=peer.model.device)
     try:
         if len(answer) != len(peer.proportions):
             raise ValueError(f"{len(answer)} ciphertexts for {len(peer.proportions)} classes")
-        logits = decrypt(_bytes(peer.state["key"]), [_bytes(one) for one in answer], len(peer.data))
+        logits = decrypt(_bytes(peer.state["key"]), answer, len(peer.data))
     except ValueError as error:
         raise FailedError(f"{k} sent an answer that cannot be decrypted ({error}); see what it runs") from None
     return logits.to(peer.model.device)
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    lengths = [torch.tensor([len(part)]).view(torch.uint8) for part in parts]
-    return torch.cat([piece.cpu() for pair in zip(lengths, parts, strict=True) for piece in pair])
+def _joined(parts: Iterable[bytes]) -> Tensor:
+    return _tensor(b"".join(struct.pack("<Q", len(part)) + part for part in parts))
 
 
-def _ciphertexts_from(k: str, joined: Tensor) -> list[Tensor]:
+def _ciphertexts_from(k: str, joined: Tensor) -> list[bytes]:
     """The ciphertexts in a message from k; FailedError where it is none."""
     found = list(islice(_ciphertexts(joined, k), CIPHERTEXTS_PER_MESSAGE + 1))
     if not 0 < len(found) <= CIPHERTEXTS_PER_MESSAGE:
@@ -172,17 +163,16 @@ def _ciphertexts_from(k: str, joined: Tensor) -> list[Tensor]:
     return found
 
 
-def _ciphertexts(joined: Tensor, sender: str = "a neighbour") -> Iterator[Tensor]:
+def _ciphertexts(joined: Tensor, sender: str = "a neighbour") -> Iterator[bytes]:
     """FailedError where the lengths are not those of what is there."""
-    joined, at = joined.cpu(), 0
-    while at < len(joined):
-        length = (
-            int(joined[at : at + LENGTH_BYTES].clone().view(torch.int64)) if at + LENGTH_BYTES <= len(joined) else -1
-        )
-        if not 0 <= length <= len(joined) - at - LENGTH_BYTES:
+    left = memoryview(joined.cpu().numpy())
+    while left:
+        begun, left = left[:LENGTH_BYTES], left[LENGTH_BYTES:]
+        length = int.from_bytes(begun, "little")
+        if len(begun) < LENGTH_BYTES or length > len(left):
             raise FailedError(f"{sender} sent ciphertexts of impossible lengths; see what it runs")
-        yield joined[at + LENGTH_BYTES : at + LENGTH_BYTES + length]
-        at += LENGTH_BYTES + length
+        yield bytes(left[:length])
+        left = left[length:]
 
 
 def _tensor(content: bytes) -> Tensor:

@@ -21,10 +21,7 @@ Epochs = Annotated[int, Field(ge=0, le=100_000)]
 Rate = Annotated[float, Field(gt=0, le=1_000)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 BatchSize = Annotated[int, Field(ge=1, description="Samples in a batch; the last, smaller one is kept.")]
-KeepMomentum = Annotated[
-    bool,
-    Field(description="Whether momentum persists from round to round."),
-]
+KeepMomentum = Annotated[bool, Field(description="Whether momentum persists from round to round.")]
 
 
 class TwoPhase(Settings):

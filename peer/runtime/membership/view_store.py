@@ -9,7 +9,8 @@ from pathlib import Path
 from peer.errors import FailedError, InputError
 from peer.files import read, sync, write_atomically
 from peer.runtime.setup import Setup
-from peer.spec.recordings import VIEWS, LaterFormatError, OldVersionError, read_memory
+from peer.spec.agreement import lasting_digest
+from peer.spec.recordings import VIEWS, LaterFormatError, read_memory
 from peer.tasks import in_thread
 from peer.views.decision import Acceptor, Memory, Rules
 from peer.views.signing import CertifiedKeyring, Keyring
@@ -33,11 +34,6 @@ class ViewStore:
             return cls(path, Memory(id))
         except OSError as error:
             raise FailedError(f"{path}: cannot be read ({error.strerror})") from None
-        except OldVersionError:
-            raise FailedError(
-                f"{path}: was written by an earlier version of dfl, whose views carry no proof that they were decided; "
-                "finish the run with that version, or begin anew in another directory (`--fresh`)"
-            ) from None
         except LaterFormatError as error:
             raise FailedError(f"{path}: {error}; continue the run with that release (docs/upgrading.md)") from None
         except InvalidError as error:
@@ -73,7 +69,7 @@ class ViewStore:
 
 def view_keyring(setup: Setup) -> Keyring:
     """Return a keyring that signs with the certificate files as they are at each use, as they may be renewed."""
-    id, tls, federation = setup.config.id, setup.config.tls, setup.spec.agreement.lasting_digest
+    id, tls, federation = setup.config.id, setup.config.tls, lasting_digest(setup.spec.agreement.digests)
     if tls is None:
         return Keyring(id, federation)
     from peer.network.transport.tls import CertificatePaths  # loads X.509

@@ -90,7 +90,7 @@ class Participant:
         protocol, kept = self.setup.spec.protocol.name, self._kept(unchanging=True)
         if not kept and not self._unchanging:
             return {}, {}
-        before, self._unchanging = self._unchanging, await asyncio.to_thread(_digests, kept)
+        before, self._unchanging = self._unchanging, await asyncio.to_thread(digests, kept)
         for name, digest in before.items():
             if self._unchanging.get(name) != digest:
                 raise InputError(
@@ -127,7 +127,7 @@ class Participant:
         self.lifecycle.round, self._unchanging = round, dict(unchanging)
 
 
-def _digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+def digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     return {name: tensor_digest(tensor.detach().cpu().contiguous()) for name, tensor in tensors.items()}
 
 

@@ -29,7 +29,7 @@ from peer.learning.tasks import Classification, Multilabel, Task
 from peer.learning.training.evaluation import Evaluation, Predictions, evaluate, intervals, measure
 from peer.learning.training.phase import Phase
 from peer.network.wire.messages import Resources, StatusReply
-from peer.runtime.rounds.local_peer import Participant
+from peer.runtime.rounds.local_peer import Participant, digests
 from peer.runtime.setup import Setup
 from peer.spec.blocks import FinalEvaluation, StopEarly, describe_behaviours
 from peer.spec.federation import FIGURE
@@ -440,7 +440,7 @@ class Finish:
             ring=ring.order,
             ring_cost={"before": ring.cost_before, "after": ring.cost_after},
             history=past,
-            replicated=participant.state.digests(self._spec.protocol.replicated),
+            replicated=digests({name: participant.state[name] for name in self._spec.protocol.replicated}),
         )
 
     async def _fine_tune(self, phase: Phase) -> ModelFigures:

@@ -24,7 +24,7 @@ def table(path: Path, content: str | bytes) -> Path:
 def rows(path: Path, **settings: Any) -> list[list[float]]:
     """The rows of the whole file, sorted."""
     dataset = load("csv", path=path, **settings)
-    parts = (dataset.train_inputs, dataset.test_inputs)
+    parts = (dataset.parts["train"].inputs, dataset.parts["test"].inputs)
     return sorted(row for part in parts for row in np.asarray(part[np.arange(part.shape[0])]).tolist())
 
 
@@ -71,14 +71,14 @@ def test_how_many_rows_are_left_out_is_said_and_whole_classes_stay_whole(tmp_pat
     path = table(tmp_path / "t.csv", "a,label\n1,0\n2,\n3,1\n4,1\n")
     dataset = load("csv", path=path, when_missing="drop")
     assert dataset.remarks == ("1 of 4 rows are left out, as a value is missing",)
-    assert sorted([*dataset.train_targets, *dataset.test_targets]) == [0, 1, 1]
+    assert sorted([*dataset.train_targets, *dataset.parts["test"].targets]) == [0, 1, 1]
 
 
 def test_a_number_to_foretell_may_have_a_decimal_comma(tmp_path: Path) -> None:
     path = table(tmp_path / "t.csv", "a;price\n1;2,5\n2;3,5\n3;4,5\n")
     settings = {"path": path, "label": "price"}
     dataset = source("csv", **settings, decimal=",").load(Regression(name="regression"))
-    assert sorted(np.r_[dataset.train_targets, dataset.test_targets].flatten().tolist()) == [2.5, 3.5, 4.5]
+    assert sorted(np.r_[dataset.train_targets, dataset.parts["test"].targets].flatten().tolist()) == [2.5, 3.5, 4.5]
     with pytest.raises(InputError, match=r"column 'price' holds '2,5' in line 2, .* write `decimal: \",\"`"):
         source("csv", **settings).load(Regression(name="regression"))
 

@@ -6,12 +6,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.learning.data.dataset import Dataset
+from peer.learning.data.dataset import Labelled, join_parts
 from peer.learning.data.drift import Drift
 from peer.learning.data.partition import PARTITIONS
 from peer.learning.data.samples import InMemory
-from peer.learning.data.shard import CommonData, Shard, common_shard, split_samples
+from peer.learning.data.shard import CommonData, Shard, split_samples
 from peer.learning.data.sources.image_sets import Digits
+from peer.learning.tasks import Classification
 
 IDS = ("a", "b", "c")
 
@@ -28,7 +29,7 @@ def test_the_same_parts_and_one_test_set_for_each_stage() -> None:
     for round in (1, 3):
         together = [common.shard(peer, round) for peer in IDS]
         for peer, shard in zip(IDS, together, strict=True):
-            alone = common_shard(source, IDS, peer, round)
+            alone = CommonData(source, IDS).shard(peer, round)
             for mine, theirs in zip(tensors(alone), tensors(shard), strict=True):
                 assert torch.equal(mine.x, theirs.x)
                 assert torch.equal(mine.y, theirs.y)
@@ -56,7 +57,8 @@ def test_a_group_is_at_one_peer_by_whatever_split(kind: str, seed: int, per_grou
     groups = rng.permutation(np.repeat(np.arange(60) * 7 - 100, per_group))
     labels = (groups // 7) % 3  # all of a group's samples alike: the split is that of groups
     inputs = np.zeros((len(groups), 2), np.float32)
-    dataset = Dataset(inputs, labels, inputs[:2], labels[:2], 3, groups=groups)
+    train = Labelled(inputs, labels, Classification(), groups=groups)
+    dataset = join_parts(train, train, "x", 3)
     source = Digits(name="digits", partition={"kind": kind, **SPLITS.get(kind, {})}, seed=seed % 1000)  # type: ignore[arg-type]
     [parts] = split_samples(source, dataset, IDS).values()
     owners = [{*groups[part].tolist()} for part in parts]

@@ -13,7 +13,7 @@ from peer.errors import InputError
 from peer.learning.data.drift import Stage, stage_of
 from peer.learning.data.partition import Iid
 from peer.learning.data.samples import InMemory
-from peer.learning.data.shard import Shard, common_shard, own_shard, split_samples
+from peer.learning.data.shard import CommonData, Shard, own_shard, split_samples
 from peer.learning.data.sources import Source
 
 IDS = ("peer0", "peer1", "peer2")
@@ -25,7 +25,7 @@ def drifting(*drift: dict[str, Any], name: str = "digits", **settings: Any) -> S
 
 
 def shards(data: Source, round: int) -> list[Shard]:
-    return [common_shard(data, IDS, id, round) for id in IDS]
+    return [CommonData(data, IDS).shard(id, round) for id in IDS]
 
 
 def test_each_key_stays_until_another_drift_gives_it() -> None:
@@ -42,14 +42,14 @@ def test_each_key_stays_until_another_drift_gives_it() -> None:
 
 def test_without_drift_nothing_changes() -> None:
     assert [stage.since for stage in source("digits").stages] == [1]
-    plain = common_shard(source("digits"), IDS, "peer1", round=7)
-    assert torch.equal(plain.train.x, common_shard(source("digits"), IDS, "peer1").train.x)
+    plain = CommonData(source("digits"), IDS).shard("peer1", round=7)
+    assert torch.equal(plain.train.x, CommonData(source("digits"), IDS).shard("peer1").train.x)
 
 
 @pytest.mark.parametrize("degrees", [0, 90, 180, 270])
 def test_images_are_turned_for_training_testing_and_validation(degrees: int) -> None:
     data = drifting({"round": 2, "rotate": degrees}, validation=0.2)
-    before, after = (common_shard(data, IDS, "peer1", round) for round in (1, 2))
+    before, after = (CommonData(data, IDS).shard("peer1", round) for round in (1, 2))
     assert before.validation is not None
     assert after.validation is not None
     pairs = [(before.train, after.train), (before.test, after.test), (before.validation, after.validation)]
@@ -83,7 +83,10 @@ def test_another_split_is_the_one_that_it_would_be_from_the_start() -> None:
 def test_nobody_may_be_left_empty_in_any_stage() -> None:
     skew = {"kind": "label-skew", "k": 1, "fractions": (1, 1, 1)}
     data = drifting({"round": 4, "partition": skew})
-    for attempt in (lambda: split_samples(data, data.load(), IDS), lambda: common_shard(data, IDS, "peer0", round=1)):
+    for attempt in (
+        lambda: split_samples(data, data.load(), IDS),
+        lambda: CommonData(data, IDS).shard("peer0", round=1),
+    ):
         with pytest.raises(InputError, match=r"the drift of round 4: the label-skew split .* leaves peer1, peer2"):
             attempt()
 
@@ -110,7 +113,7 @@ def test_a_drift_that_does_not_go_with_the_data(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the drift of round 2: `rotate` turns images"):
         own_shard(table, drifting({"round": 2, "rotate": 90}))
     with pytest.raises(InputError, match="`labels` names 11 classes, and the data have 10"):
-        common_shard(drifting({"round": 2, "labels": [*range(11)]}), IDS, "peer0")
+        CommonData(drifting({"round": 2, "labels": [*range(11)]}), IDS).shard("peer0")
     with pytest.raises(InputError, match=r"makes .* another shape"):
         Stage(2, Iid(), rotate=90).check((1, 2, 3), 3)
     with pytest.raises(InputError, match="`drift` in a peer's own data"):

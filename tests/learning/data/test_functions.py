@@ -31,8 +31,8 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_function_of_the_users(own_module: str, tmp_path: Path) -> None:
-    assert len(load(f"{own_module}:pair").test_targets) == 2
-    assert len(load(f"{own_module}:four").test_targets) == 4
+    assert len(load(f"{own_module}:pair").parts["test"].targets) == 2
+    assert len(load(f"{own_module}:four").parts["test"].targets) == 4
     given = load(f"{own_module}:pair", root=tmp_path, options={"rows": 20})
     assert len(given.train_targets) == 16
     assert given.test().x.min() == 1.0

@@ -12,7 +12,7 @@ from loading import load, source
 
 from launcher.cli import main
 from peer.errors import InputError
-from peer.learning.data.shard import HoldBack, Shard, common_shard, own_shard
+from peer.learning.data.shard import CommonData, HoldBack, Shard, own_shard
 from peer.runtime.in_process import federate
 
 MODULE = """
@@ -62,7 +62,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shared(name: str) -> Shard:
-    return common_shard(source(f"parts:{name}"), ["p", "q"], "p", hold_back=HoldBack("given", 42, "p"))
+    return CommonData(source(f"parts:{name}"), ["p", "q"]).shard("p", hold_back=HoldBack("given", 42, "p"))
 
 
 def own(name: str) -> Shard:
@@ -84,11 +84,11 @@ def test_given_validation_samples_are_held_back_whole(name: str, shard: Callable
 
 def test_they_are_asked_for_and_only_where_they_are() -> None:
     with pytest.raises(InputError, match="come with validation samples; write `hold_back: given`"):
-        common_shard(source("parts:six"), ["p"], "p")
+        CommonData(source("parts:six"), ["p"]).shard("p")
     with pytest.raises(InputError, match="come with validation samples; write `hold_back: given`"):
-        common_shard(source("parts:six"), ["p"], "p", hold_back=HoldBack(0.5, 42, "p"))
+        CommonData(source("parts:six"), ["p"]).shard("p", hold_back=HoldBack(0.5, 42, "p"))
     with pytest.raises(InputError, match="`hold_back: given` wants data with validation samples"):
-        common_shard(source("digits"), ["p"], "p", hold_back=HoldBack("given", 42, "p"))
+        CommonData(source("digits"), ["p"]).shard("p", hold_back=HoldBack("given", 42, "p"))
     with pytest.raises(InputError, match="there are no validation samples"):
         load("parts:uneven")
     assert load("parts:others").classes == 3, "a class may be in the validation samples alone"

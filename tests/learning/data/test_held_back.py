@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.errors import InputError
-from peer.learning.data.shard import HoldBack, common_shard, own_shard
+from peer.learning.data.shard import CommonData, HoldBack, own_shard
 from peer.learning.data.sources import Digits
 
 IDS = ["peer0", "peer1", "peer2"]
@@ -59,8 +59,8 @@ def test_it_is_drawn_by_the_seed_of_the_data_and_the_peer() -> None:
 
 def test_a_shard_is_parted_and_tests_and_public_samples_stay() -> None:
     data = Digits(name="digits", limit=300, validation=0.3)
-    whole = common_shard(data, IDS, "peer1")
-    parted = common_shard(data, IDS, "peer1", hold_back=HoldBack(0.25, data.seed, "peer1"))
+    whole = CommonData(data, IDS).shard("peer1")
+    parted = CommonData(data, IDS).shard("peer1", hold_back=HoldBack(0.25, data.seed, "peer1"))
     assert parted.held_back is not None
     assert whole.held_back is None
     assert len(parted.held_back) == round(0.25 * len(whole.train))

@@ -35,7 +35,7 @@ def test_mnist_is_memory_mapped_and_scaled(tmp_path: Path, name: str, folder: st
     images = write_idx_set(tmp_path, folder, "train", "t10k", [3, 1, 4])
     dataset = load(name, root=tmp_path)
     assert (dataset.shape, dataset.classes) == ((1, 28, 28), 10)
-    base: Any = dataset.train_inputs
+    base: Any = dataset.parts["train"].inputs
     assert base.dtype == np.uint8
     assert isinstance(base, np.memmap)
     shard = dataset.train(np.array([2, 0]))

@@ -30,7 +30,7 @@ def test_npz_with_four_arrays_of_pixels(tmp_path: Path) -> None:
         assert torch.equal(train.x, torch.from_numpy(x.transpose(0, 3, 1, 2) / np.float32(255)))
         assert torch.equal(train.x[:2], test.x)
         assert train.y.tolist() == y[:, 0].tolist()
-    assert isinstance(dataset.train_inputs, np.memmap)
+    assert isinstance(dataset.parts["train"].inputs, np.memmap)
 
 
 def test_npz_with_vectors_holds_a_seeded_part_out(tmp_path: Path) -> None:

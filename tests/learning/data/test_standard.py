@@ -11,7 +11,7 @@ from torch import Tensor
 
 from peer.errors import FailedError, InputError
 from peer.learning.data.samples import InMemory, Names, Standardisation, first_pass, second_pass, standardisation_of
-from peer.learning.data.shard import common_shard, own_shard
+from peer.learning.data.shard import CommonData, own_shard
 
 COLUMNS = {
     "plain": lambda draw: draw.normal(50, 12, 5000),
@@ -72,7 +72,8 @@ def test_streamed_samples_become_the_same(tmp_path: Path) -> None:
     frame = pandas.DataFrame({"a": np.arange(40.0), "b": np.arange(40) ** 2, "label": np.arange(40) % 2})
     frame.to_parquet(tmp_path / "t.parquet")
     both = [
-        common_shard(source("parquet", path=tmp_path / "t.parquet", stream=how), ["p"], "p") for how in (True, False)
+        CommonData(source("parquet", path=tmp_path / "t.parquet", stream=how), ["p"]).shard("p")
+        for how in (True, False)
     ]
     standard = standardisation_of(first := first_pass(both[0].train), second_pass(both[0].train, first))
     assert torch.equal(first, first_pass(both[1].train))

@@ -16,7 +16,7 @@ from peer.errors import FailedError, InputError
 from peer.learning.data.batch_loader import StreamedSamples
 from peer.learning.data.dataset import Dataset
 from peer.learning.data.samples import Batch, InMemory, Samples
-from peer.learning.data.shard import common_shard, open_own, own_data_errors
+from peer.learning.data.shard import CommonData, open_own, own_data_errors
 from peer.learning.data.transforms import Transform
 from peer.learning.model.layout import Split
 from peer.learning.model.model import Model
@@ -172,7 +172,7 @@ def test_they_drift_as_in_memory(archive: Path) -> None:
     drift = [{"round": 2, "rotate": 90, "labels": [1, 0, 2]}]
     found = []
     for stream in (False, True):
-        shard = common_shard(source("npz", path=archive, stream=stream, drift=drift), ["a", "b"], "a", round=2)
+        shard = CommonData(source("npz", path=archive, stream=stream, drift=drift), ["a", "b"]).shard("a", round=2)
         batches = [*shard.train.in_order(5), *shard.test.in_order(5)]
         found.append((torch.cat([b.inputs for b in batches]), torch.cat([b.targets for b in batches])))
         assert shard.proportions.tolist() == pytest.approx(shard.train.labels.bincount().div(len(shard.train)).tolist())

@@ -32,7 +32,7 @@ def test_class_names_fix_the_numbering(tmp_path: Path) -> None:
     path.write_text("a,label\n1,7\n2,9\n3,7\n")
     dataset = load("csv", path=path, class_names=["9", "8", "7"])
     assert dataset.classes == 3
-    assert sorted(np.r_[dataset.train_targets, dataset.test_targets]) == [0, 2, 2]
+    assert sorted(np.r_[dataset.train_targets, dataset.parts["test"].targets]) == [0, 2, 2]
     with pytest.raises(InputError, match="column 'label' holds 9 in line 3, which is not in class_names"):
         load("csv", path=path, class_names=["7", "8"])
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from loading import load, source
 
 from peer.errors import InputError
-from peer.learning.data.dataset import Dataset, set_aside
+from peer.learning.data.dataset import Labelled, join_parts, set_aside
 from peer.learning.data.samples import InMemory, Samples
-from peer.learning.data.shard import common_shard, own_shard
+from peer.learning.data.shard import CommonData, own_shard
+from peer.learning.tasks import Classification
 
 IDS = ("peer0", "peer1", "peer2")
 
@@ -34,7 +35,7 @@ def archive(folder: Path, classes: int = 3, width: int = 4, test: int = 30) -> P
 
 def test_without_a_share_nothing_changes() -> None:
     plain, zero = load("digits"), load("digits", validation=0)
-    assert zero.validation is None
+    assert "validation" not in zero.parts
     assert zero.validation_samples() is None
     assert torch.equal(zero.test().x, plain.test().x)
     assert source("digits") == source("digits", validation=0)
@@ -57,7 +58,8 @@ def test_the_test_set_is_divided_and_the_training_set_is_not(share: float) -> No
 def test_every_test_sample_is_on_one_side(count: int, share: float, seed: int) -> None:
     x = np.arange(count, dtype=np.float32)[:, None]
     labels = np.zeros(count, dtype=np.int64)
-    whole = Dataset(x, labels, x, labels, classes=1)
+    samples = Labelled(x, labels, Classification())
+    whole = join_parts(samples, samples, "x", 1)
     try:
         divided = set_aside(whole, share, seed, "x")
     except InputError:
@@ -81,14 +83,15 @@ def test_the_draw_is_one_of_its_own_by_the_datas_seed() -> None:
 
 def set_aside_rows(seed: int) -> list[int]:
     x, labels = np.arange(100, dtype=np.float32)[:, None], np.zeros(100, dtype=np.int64)
-    validation = set_aside(Dataset(x, labels, x, labels, classes=1), 0.2, seed, "x").validation_samples()
+    samples = Labelled(x, labels, Classification())
+    validation = set_aside(join_parts(samples, samples, "x", 1), 0.2, seed, "x").validation_samples()
     assert validation is not None
     return [int(value) for value in validation.x.flatten()]
 
 
 def test_all_peers_have_the_same_and_none_is_tested_on_them() -> None:
     settings = source("digits", limit=300, validation=0.3)
-    shards = [common_shard(settings, IDS, peer) for peer in IDS]
+    shards = [CommonData(settings, IDS).shard(peer) for peer in IDS]
     first = shards[0].validation
     assert first is not None
     public = set(rows(first))
@@ -100,7 +103,7 @@ def test_all_peers_have_the_same_and_none_is_tested_on_them() -> None:
         assert not public & set(rows(shard.test))
     papers = [shard.paper for shard in shards]
     assert sorted(np.concatenate([part for part in papers if part is not None])) == list(range(252))
-    plain = common_shard(source("digits", limit=300), IDS, "peer1")
+    plain = CommonData(source("digits", limit=300), IDS).shard("peer1")
     assert plain.validation is None
     assert torch.equal(plain.train.x, shards[1].train.x)
 
@@ -113,7 +116,7 @@ def test_a_peer_with_its_own_data_has_the_federations(tmp_path: Path) -> None:
         own_shard(own, federation)
     (tmp_path / "b").mkdir()
     common = source("npz", path=archive(tmp_path / "b", test=20), validation=0.5)
-    shard, theirs = own_shard(own, common), common_shard(common, IDS, "peer1")
+    shard, theirs = own_shard(own, common), CommonData(common, IDS).shard("peer1")
     assert shard.validation is not None
     assert theirs.validation is not None
     assert torch.equal(shard.validation.x, theirs.validation.x)
@@ -166,7 +169,7 @@ def test_a_peer_with_its_own_data_needs_the_federations_only_for_validation(tmp_
     ],
 )
 def test_a_share_that_is_too_large_is_told(share: float, labels: list[int], sentence: str) -> None:
-    x, y = np.zeros((len(labels), 2), np.float32), np.array(labels)
+    samples = Labelled(np.zeros((len(labels), 2), np.float32), np.array(labels), Classification())
     with pytest.raises(InputError, match=re.escape(sentence)) as caught:
-        set_aside(Dataset(x, y, x, y, classes=4), share, 1, "x")
+        set_aside(join_parts(samples, samples, "x", 4), share, 1, "x")
     assert "\n" not in str(caught.value)

@@ -9,8 +9,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from peer.errors import InputError
 from peer.learning.data.batch_reader import BatchReader, Collate
-from peer.learning.data.dataset import Dataset, SelectedRows, as_streamed, is_read_one_by_one, set_aside
-from peer.learning.data.drift import Drift, Stage, stages
+from peer.learning.data.dataset import Dataset, as_streamed, is_read_one_by_one, set_aside
+from peer.learning.data.drift import Drift, Stage
 from peer.learning.data.partition import AnyPartition, Iid
 from peer.learning.data.samples import Rule, check_columns
 from peer.learning.data.transforms import Steps, transforms_by_use
@@ -76,7 +76,12 @@ class Source(Settings):
     @property
     def stages(self) -> list[Stage]:
         """The stages between drifts, that of round 1 first."""
-        return stages(self.partition, self.drift)
+        found = [Stage(1, self.partition)]
+        for change in self.drift:
+            given = {key: getattr(change, key) for key in ("partition", "rotate", "labels")}
+            changed = {key: value for key, value in given.items() if value is not None}
+            found.append(replace(found[-1], since=change.round, **changed))
+        return found
 
     def relative_to(self, base: Path) -> Self:
         """A copy whose relative paths are taken from the folder `base`; `~` is the home folder."""
@@ -142,12 +147,7 @@ class Source(Settings):
         if self.limit is None or self.limit >= len(dataset.train_targets):
             return dataset
         kept, _ = draw(len(dataset.train_targets), self.limit, self.seed)
-        return replace(
-            dataset,
-            train_inputs=SelectedRows(dataset.train_inputs, kept),
-            train_targets=dataset.train_targets[kept],
-            groups=None if dataset.groups is None else dataset.groups[kept],
-        )
+        return replace(dataset, parts={**dataset.parts, "train": dataset.parts["train"].at(kept)})
 
     @abstractmethod
     def _read(self, task: Task) -> Dataset:

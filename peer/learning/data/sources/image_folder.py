@@ -1,6 +1,5 @@
 """A folder of image files, one subfolder a class; an image is decoded when a peer takes it."""
 
-import importlib
 import struct
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from peer.errors import InputError
+from peer.errors import InputError, optional
 from peer.files import open_plain
 from peer.learning.data.dataset import Dataset, Labelled, hold_out, join_parts
 from peer.learning.data.samples import Array, Indices, Names
@@ -80,7 +79,7 @@ class ImageFiles:
 
     def __getitem__(self, indices: Indices, /) -> Array:
         pixels = np.empty((len(indices), *self.shape[1:]), np.uint8)
-        pillow = _pillow()
+        pillow = optional("PIL.Image", "reading image files", "Pillow", "vision")
         for row, index in enumerate(indices):
             pixels[row] = self._decode(pillow, self.paths[index])
         return pixels
@@ -110,12 +109,3 @@ def _images(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
-
-
-def _pillow() -> Any:
-    try:
-        return importlib.import_module("PIL.Image")
-    except ImportError as error:
-        raise InputError(
-            "reading image files needs Pillow; install it with: pip install -c constraints.txt 'dfl[vision]'"
-        ) from error

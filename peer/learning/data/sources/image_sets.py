@@ -14,11 +14,11 @@ import math
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -112,41 +112,42 @@ def download_lock(root: Path) -> Iterator[None]:
         os.close(folder)
 
 
+class IdxLayout(NamedTuple):
+    """How a set lies in its files."""
+
+    parts: tuple[str, str] = ("train", "t10k")
+    """How the names of the files for training and of those for tests begin."""
+    options: Mapping[str, str] = {}
+    """Further arguments of torchvision's data set."""
+    classes: int = 10
+    first_label: int = 0
+
+
 class IdxSet(Downloadable, OnDisk):
     """Images (1, 28, 28) with pixels scaled to [0, 1], in the files' order, with their own test set."""
 
     _folder: ClassVar[str]
 
     def _read(self, task: Task) -> Dataset:
-        raw = self.root / self._folder / "raw"
-        files = [raw / f"{part}-{kind}-ubyte" for part in self._parts() for kind in ("images-idx3", "labels-idx1")]
+        raw, layout = self.root / self._folder / "raw", self._layout
+        files = [raw / f"{part}-{kind}-ubyte" for part in layout.parts for kind in ("images-idx3", "labels-idx1")]
         if self.download:
             with download_lock(self.root):
                 if not all(path.exists() for path in files):
-                    self._torchvision_set(self._folder, download=True, **self._options())
+                    self._torchvision_set(self._folder, download=True, **layout.options)
         if absent := [path for path in files if not path.exists()]:
             raise self._missing(absent[0])
         images, labels, test_images, test_labels = files
         train, test = self._part(images, labels, task), self._part(test_images, test_labels, task)
-        return join_parts(train, test, str(raw), self._classes())
+        return join_parts(train, test, str(raw), layout.classes)
 
     def _part(self, images: Path, labels: Path, task: Task) -> Labelled:
         x, y = read_idx(images, dimensions=3), read_idx(labels, dimensions=1)
-        return labelled(x, y - self._first_label(), str(images.parent), task, images.name, labels.name)
+        return labelled(x, y - self._layout.first_label, str(images.parent), task, images.name, labels.name)
 
-    def _parts(self) -> tuple[str, str]:
-        """How the names of the files for training and of those for tests begin."""
-        return "train", "t10k"
-
-    def _options(self) -> dict[str, str]:
-        """Further arguments of torchvision's data set."""
-        return {}
-
-    def _classes(self) -> int:
-        return 10
-
-    def _first_label(self) -> int:
-        return 0
+    @property
+    def _layout(self) -> IdxLayout:
+        return IdxLayout()
 
 
 class Mnist(IdxSet):
@@ -174,18 +175,11 @@ class Emnist(IdxSet):
     """EMNIST's own sets: byclass has 62 classes, bymerge and balanced 47, letters 26, digits and mnist 10."""
     _folder: ClassVar[str] = "EMNIST"
 
-    def _parts(self) -> tuple[str, str]:
-        return f"emnist-{self.split}-train", f"emnist-{self.split}-test"
-
-    def _options(self) -> dict[str, str]:
-        return {"split": self.split}
-
-    def _classes(self) -> int:
-        return {"byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26}.get(self.split, 10)
-
-    def _first_label(self) -> int:
-        # The letters' files count from 1.
-        return 1 if self.split == "letters" else 0
+    @property
+    def _layout(self) -> IdxLayout:
+        parts = f"emnist-{self.split}-train", f"emnist-{self.split}-test"
+        classes = {"byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26}.get(self.split, 10)
+        return IdxLayout(parts, {"split": self.split}, classes, first_label=int(self.split == "letters"))
 
 
 def read_idx(path: Path, dimensions: int) -> Array:

@@ -1,6 +1,5 @@
 """Data from a function of the user's."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from peer.learning.data.dataset import Dataset, Groups, Labelled, hold_out, join
 from peer.learning.data.samples import Names
 from peer.learning.data.sources.base import Source
 from peer.learning.tasks import Task
-from peer.plugins import check_options, load_object, user_input_errors
+from peer.plugins import check_options, load_function, user_input_errors
 
 NAME = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
 
@@ -86,17 +85,15 @@ class UserSource(Source):
         parts = [Labelled(one, targets, task) for one, targets in zip(given, known, strict=True)]
         if (groups := getattr(given[0].dataset, "groups", None)) is not None:
             parts[0] = replace(parts[0], groups=_groups(groups, len(parts[0].targets), self.name))
-        train, *between, test = parts if parts[1:] else hold_out(parts[0], self.holdout, self.seed, self.name)
-        held = (between[0].inputs, between[0].targets) if between else None
+        train, *held, test = parts if parts[1:] else hold_out(parts[0], self.holdout, self.seed, self.name)
         count = task.outputs(found, self._count(self.classes), self.name)
-        tested = (test.inputs, test.targets)
-        return Dataset(train.inputs, train.targets, *tested, count, task=task, held=held, groups=train.groups)
+        return Dataset({"train": train, "test": test, **({"held": held[0]} if held else {})}, count, task)
 
     def _collate(self) -> Collate | None:
-        return _function(self.collate) if self.collate else None
+        return load_function(self.collate) if self.collate else None
 
     def _call(self) -> Any:
-        function = _function(self.name)
+        function = load_function(self.name)
         arguments: dict[str, Any] = {**self.options} if self.root is None else {"root": self.root, **self.options}
         check_options(function, self.name, arguments)
         with user_input_errors(f"{self.name} failed"):
@@ -119,10 +116,3 @@ def _torch_data_sets(returned: Any) -> tuple[Any, ...]:
     """The one to three of them that a function returned; none if it returned something else."""
     given = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
     return given if len(given) in (1, 2, 3) and all(isinstance(one, torch.utils.data.Dataset) for one in given) else ()
-
-
-def _function(name: str) -> Callable[..., Any]:
-    function = load_object(name)
-    if not callable(function):
-        raise InputError(f"`{name}` is not a function, so it cannot be called")
-    return function  # type: ignore[no-any-return]
