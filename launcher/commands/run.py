@@ -142,7 +142,7 @@ async def launch(
 def finish(ended: Supervised, run: Run, directory: RunDirectory, output: Output) -> RunOutcome:
     if ended.refused:
         directory.withdraw()  # what is wrong only a peer could find
-        return RunOutcome(WRONG_INPUT, why=ended.why)
+        return RunOutcome(WRONG_INPUT, why=ended.peers.why)
     ended.spent.write(run.files.totals)
     if ended.stop.asked.is_set():
         hint = "Stopped; the same command resumes the run."
@@ -150,9 +150,9 @@ def finish(ended: Supervised, run: Run, directory: RunDirectory, output: Output)
             hint = f"The peers keep running; reattach with `dfl-launch attach {run.files.path}`."
         output.say(hint)
         return RunOutcome(ended.stop.code, why=hint)
-    if ended.failed and not ended.finished:
+    if ended.peers.failed and not ended.peers.finished:
         write_report(run, None, output)
-        return RunOutcome(1, why=ended.why)
+        return RunOutcome(1, why=ended.peers.why)
     return RunOutcome(0, conclude(run, summarise(run.spec, run.files.path, ended.spent), output))
 
 

@@ -17,14 +17,14 @@ from launcher.output import Output
 from launcher.page.document import csv_text
 from launcher.recorded_spec import RecordedSpec
 from launcher.run_files import RunFiles
-from launcher.table import HEAD
+from launcher.table import listing
 from peer.errors import InputError
 from peer.files import write_atomically
 from peer.learning.export import read_header
 from peer.plugins import reference
 from peer.spec.document import Document
 from peer.telemetry.results import MODEL, read_result
-from peer.text import number, plural, printable
+from peer.text import number, plural
 
 COLUMNS = ("site", "samples", "class", "column", "missing", "mean", "deviation", "histogram")
 BARS = " ▁▂▃▄▅▆▇█"
@@ -75,18 +75,15 @@ def show(run: Path, output: Output) -> int:
 
 
 def table(rows: Sequence[dict[str, Any]], kind: str) -> Table:
-    shown = Table(box=HEAD, pad_edge=False)
     headings = (kind, "site", "samples") if kind == "class" else (kind, "site", "mean", "deviation", "missing", "")
-    for heading in headings:
-        shown.add_column(heading, justify="left" if heading in (kind, "site", "") else "right")
-    for one in rows:
-        cells = [one[kind], one["site"]]
-        if kind == "class":
-            cells.append(whole(one["samples"]))
-        else:
-            cells += [number(one["mean"]), number(one["deviation"]), whole(one["missing"]), bars(one["histogram"])]
-        shown.add_row(*map(printable, cells))
-    return shown
+    return listing(headings, (cells(one, kind) for one in rows), ("samples", "mean", "deviation", "missing"))
+
+
+def cells(one: dict[str, Any], kind: str) -> list[str]:
+    named = [one[kind], one["site"]]
+    if kind == "class":
+        return [*named, whole(one["samples"])]
+    return [*named, number(one["mean"]), number(one["deviation"]), whole(one["missing"]), bars(one["histogram"])]
 
 
 def whole(count: int | None) -> str:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from rich.console import Console
 
@@ -316,20 +316,19 @@ SAVE_SECONDS = 2.0
 """Seconds of a launch that are forgotten at most when it is killed."""
 
 
-@dataclass(frozen=True)
-class Supervised:
-    """How the supervision of a run ended. why: of the peers that failed, in one sentence."""
+class Supervised(NamedTuple):
+    """How the supervision of a run ended."""
 
+    peers: Supervisor
     stop: Stop
-    finished: bool
-    """Whether all members of the last round have finished."""
-    failed: bool
-    """Whether a peer ended with anything but success or a stop."""
-    refused: bool
-    """Whether a peer found wrong input before anything else had happened: nothing is to be left of the run."""
-    why: str
     spent: TimeSpent
     """The time spent, earlier launches included; the caller saves it, unless nothing is to be left."""
+
+    @property
+    def refused(self) -> bool:
+        """Whether a peer found wrong input before anything else had happened: nothing is to be left of the run."""
+        stopped, codes = self.stop.asked.is_set(), self.peers.codes.values()
+        return not stopped and not self.peers.restarts and any(code in REFUSED for code in codes)
 
 
 async def supervise(engine: Engine[Any], run: Run, federation: Federation, console: Console) -> Supervised:
@@ -355,13 +354,10 @@ async def supervise(engine: Engine[Any], run: Run, federation: Federation, conso
                 tasks.create_task(watch(federation, screen))
                 tasks.create_task(keep(spent, saved))
                 await supervisor.until_end(spec.ids, stop)
-            stopped = stop.asked.is_set()
             if not stop.detach:
                 await deployment.collect()
         show(federation, screen)
-    begun_by_none = any(code in REFUSED for code in supervisor.codes.values()) and not supervisor.restarts
-    refused = begun_by_none and not stopped
-    return Supervised(stop, supervisor.finished, supervisor.failed, refused, supervisor.why, spent())
+    return Supervised(supervisor, stop, spent())
 
 
 def introduce(spec: Spec, screen: Display) -> None:
