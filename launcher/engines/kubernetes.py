@@ -52,22 +52,14 @@ class KubernetesEngine(Engine[KubernetesSettings]):
     def clear(self, run: Run) -> None:
         if known_identity(run):
             with as_input_error("what an earlier launch has left in the cluster cannot be removed: {}"):
-                asyncio.run(self._clear(run))
-
-    async def _clear(self, run: Run) -> None:
-        await (await self._cluster(run)).clear(claim=True)
-
-    async def _cluster(self, run: Run) -> Cluster:
-        whose = await cluster_identity(run, self.settings)
-        return Cluster(whose.kubectl(self.settings), layout_of(run, whose).name)
+                asyncio.run(self._remove(run, running=True))
 
     def discard(self, run: Run) -> str:
-        return asyncio.run(self._discard(run)) if known_identity(run) else ""
+        return asyncio.run(self._remove(run)) if known_identity(run) else ""
 
-    async def _discard(self, run: Run) -> str:
-        cluster = await self._cluster(run)
-        state = await cluster.look()
-        if state.running or state.job:
+    async def _remove(self, run: Run, running: bool = False) -> str:
+        _, _, cluster = await cluster_of(run, self.settings)
+        if not running and ((state := await cluster.look()).running or state.job):
             raise InputError(
                 "peers still run in the cluster, or what they wrote is not here yet: fetch it with `dfl-launch attach "
                 f"{run.files.path}`, where Ctrl-C ends them"
@@ -77,10 +69,9 @@ class KubernetesEngine(Engine[KubernetesSettings]):
     @asynccontextmanager
     async def deploy(self, run: Run) -> AsyncIterator[Deployment]:
         new = known_identity(run) is None
-        whose = await cluster_identity(run, self.settings)
+        whose, order, cluster = await cluster_of(run, self.settings)
         run.write_place(asdict(whose))
-        order = RunObjects(run, layout_of(run, whose), self.settings)
-        deployment = KubernetesDeployment(run, Cluster(whose.kubectl(self.settings), order.name), order, new)
+        deployment = KubernetesDeployment(run, cluster, order, new)
         await deployment.prepare()
         try:
             async with background() as tasks:
@@ -99,9 +90,6 @@ class ClusterIdentity:
     namespace: str
     mark: str
     """Part of the names of this run's objects, unlike those of another run."""
-
-    def kubectl(self, settings: KubernetesSettings) -> Kubectl:
-        return Kubectl(settings.kubectl, self.context, self.namespace)
 
 
 def known_identity(run: Run) -> ClusterIdentity | None:
@@ -140,8 +128,12 @@ async def _chosen_namespace(settings: KubernetesSettings) -> tuple[str, str]:
     return context.get("name", ""), settings.namespace or namespace
 
 
-def layout_of(run: Run, identity: ClusterIdentity) -> ClusterLayout:
-    return ClusterLayout(run.spec, certificates=run.certs is not None, mark=identity.mark, device=run.device)
+async def cluster_of(run: Run, settings: KubernetesSettings) -> tuple[ClusterIdentity, RunObjects, Cluster]:
+    """Return where the run is, or is to be, and what it has there."""
+    whose = await cluster_identity(run, settings)
+    layout = ClusterLayout(run.spec, certificates=run.certs is not None, mark=whose.mark, device=run.device)
+    kubectl = Kubectl(settings.kubectl, whose.context, whose.namespace)
+    return whose, RunObjects(run, layout, settings), Cluster(kubectl, layout.name)
 
 
 OLDEST_VERSION = (1, 29)
@@ -151,15 +143,11 @@ REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 async def check_cluster(run: Run, settings: KubernetesSettings) -> None:
     """Ask the cluster itself whether it would accept the objects."""
-    whose = await cluster_identity(run, settings)
-    order = RunObjects(run, layout_of(run, whose), settings)
-    kubectl = whose.kubectl(settings)
-    await check_version(kubectl)
-    await check_right(kubectl)
-    made = [*order.beside(), order.collector()]
-    await Cluster(kubectl, order.name).apply(
-        [*made, order.job] if known_identity(run) is None else made, "--dry-run=server"
-    )
+    _, order, cluster = await cluster_of(run, settings)
+    await check_version(cluster.kubectl)
+    await check_right(cluster.kubectl)
+    job = [order.job] if known_identity(run) is None else []
+    await cluster.apply([*order.beside(), order.collector(), *job], "--dry-run=server")
 
 
 async def check_version(kubectl: Kubectl) -> None:
@@ -519,9 +507,8 @@ class KubernetesDeployment(Deployment):
 
     def __init__(self, run: Run, cluster: Cluster, order: RunObjects, new: bool) -> None:
         self._run, self._cluster, self._order, self._new = run, cluster, order, new
-        directories = {
-            id: str(RUNS / str(index) / id) for index, id in enumerate(run.spec.ids)
-        }  # as the collector sees them
+        # As the collector sees them.
+        directories = {id: str(RUNS / str(index) / id) for index, id in enumerate(run.spec.ids)}
         self._files = VolumeFiles(cluster.kubectl, f"{order.name}-collect", run, directories)
         self.loop = ControlLoop(run, cluster, order, self._files)
         self._collected = self._over = False
