@@ -6,7 +6,6 @@ What is looked at before anything is written or computed, the files of the resul
 import argparse
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -118,26 +117,24 @@ def study_command(arguments: argparse.Namespace, output: Output) -> int:
     check_directory(directory, settings.name)
     missing_cells = [cell for cell in made if not cell.finished]
     check_data(missing_cells)
-    with backend(arguments, missing_cells, output) as where, sole_use_of(directory):
+    with backend(arguments, missing_cells, output) as (where, computed), sole_use_of(directory):
         write_atomically(directory / STUDY_FILE, arguments.file.read_bytes())
-        return run_cells(made, missing_cells, where, output)
+        kept = len(made) - len(missing_cells)
+        output.say(f"{plural(len(made), 'cell')}, {kept} of them finished already, {where}, in {directory}")
+        return run_cells(made, kept, computed, output)
 
 
-@dataclass(frozen=True)
-class Backend:
-    """A back end for cells: its place in words, and what computes them."""
-
-    words: str
-    computed: Callable[[StopSignal], Generator[CellOutcome, None, None]]
+Computed = Callable[[StopSignal], Generator[CellOutcome, None, None]]
 
 
 @contextmanager
-def backend(arguments: argparse.Namespace, cells: Sequence[Cell], output: Output) -> Iterator[Backend]:
+def backend(arguments: argparse.Namespace, cells: Sequence[Cell], output: Output) -> Iterator[tuple[str, Computed]]:
+    """Where cells are computed, in words, and what computes them."""
     port = FIRST_PORT if arguments.port is None else arguments.port
     check_port(cells, port)
     if not arguments.dask or not cells:
         at_once = arguments.at_once or max_parallel_cells(cells)
-        yield Backend(f"{at_once} at once", partial(compute_cells, cells, at_once, port))
+        yield f"{at_once} at once", partial(compute_cells, cells, at_once, port)
         return
     from launcher.study.dask_pool import DaskPool, DaskScheduler
 
@@ -145,18 +142,16 @@ def backend(arguments: argparse.Namespace, cells: Sequence[Cell], output: Output
         handed_out = DaskPool(cluster, port, output.say)
         at_once = arguments.at_once or sum(cluster.look().values())
         words = f"{at_once} at once by the Dask scheduler at {arguments.dask}"
-        yield Backend(words, partial(handed_out.computed, cells, arguments.at_once))
+        yield words, partial(handed_out.computed, cells, arguments.at_once)
 
 
-def run_cells(made: Sequence[Cell], missing: Sequence[Cell], where: Backend, output: Output) -> int:
-    kept, failures = len(made) - len(missing), dict[str, str]()
-    directory = made[0].directory
-    output.say(f"{plural(len(made), 'cell')}, {kept} of them finished already, {where.words}, in {directory}")
+def run_cells(made: Sequence[Cell], kept: int, computed: Computed, output: Output) -> int:
+    failures, directory = dict[str, str](), made[0].directory
     with StopSignal.listening() as stopping:
         columns = TextColumn("cells"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left:")
         bar = Progress(*columns, TimeRemainingColumn(), console=output.console, redirect_stdout=False)
         task, on_screen = bar.add_task("cells", total=len(made), completed=kept), output.console.is_terminal
-        with bar if on_screen else nullcontext(), closing(where.computed(stopping)) as computing:
+        with bar if on_screen else nullcontext(), closing(computed(stopping)) as computing:
             for done, ended in enumerate(computing, kept + 1):
                 bar.advance(task)
                 if ended.failure:

@@ -15,7 +15,7 @@ from typing import Any, Self
 from uuid import uuid4
 
 from launcher.engines.base import shipped
-from launcher.study.dask_worker import RESULT_FILES, CellAnswer, CellTask, code, compute, differing, who
+from launcher.study.dask_worker import RESULT_FILES, CellAnswer, code, compute, differing, who
 from launcher.study.grid import Cell
 from launcher.study.pool import CellOutcome, StopSignal, failure_reason
 from peer.errors import FailedError, InputError
@@ -184,16 +184,11 @@ class DaskPool:
 
     def _submit(self, cell: Cell, workers: list[str]) -> None:
         cell.prepare()
-        task: CellTask = {
-            "spec": shipped(cell.spec).dump(),
-            "network": cell.network,
-            "port": self.port,
-            "code": self.cluster.code,
-        }
+        task = shipped(cell.spec).dump(), cell.network, self.port, self.cluster.code
         # A key of its own: what an earlier launcher asked for may just be being given up.
         # Named only where others must not have it: a task for named workers waits on when they are gone.
         named = {"workers": workers, "allow_other_workers": True} if any(self.cluster.refused.values()) else {}
-        future = self.cluster.client.submit(compute, task, key=f"cell-{uuid4()}", pure=False, **named)
+        future = self.cluster.client.submit(compute, *task, key=f"cell-{uuid4()}", pure=False, **named)
         self._running[future] = cell
         future.add_done_callback(self._ended.put)
 

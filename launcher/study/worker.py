@@ -65,16 +65,16 @@ LOCK_TIMEOUT_S = 60.0
 """Seconds for a cell's process to end after its launcher was killed."""
 
 
-def work(place: Path, network: Network, port: int) -> None:
-    """Compute the cell in `place`, as a process that the launcher has made; on the network `grpc` its peers take free
-    ports from `port` on. Exits with 1 where it fails; the last line of log.txt says why."""
-    launcher = parent_process()
-    assert launcher is not None
-    work_until(launcher.sentinel, place, network, port)
+def work(place: Path, network: Network, port: int, gone: int | None = None) -> None:
+    """Compute the cell in `place`; on the network `grpc` its peers take free ports from `port` on. Exits with 1 where
+    it fails; the last line of log.txt says why.
 
-
-def work_until(gone: int, place: Path, network: Network, port: int) -> None:
-    """Do the work of `work`. gone: a descriptor that becomes readable when the cell is no longer wanted."""
+    gone: a descriptor that becomes readable when the cell is no longer wanted; None: when the parent process ends.
+    """
+    if gone is None:
+        launcher = parent_process()
+        assert launcher is not None
+        gone = launcher.sentinel
     os.setsid()  # Ctrl-C is for the launcher to hear
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     threading.Thread(target=end_with_launcher, args=(gone,), daemon=True).start()
@@ -110,11 +110,10 @@ def compute(files: CellFiles, network: Network, port: int) -> None:
         with free_ports(port, len(spec.ids)) as found:
             summary = as_real_peers(with_ports(spec, found), files)
     data = RunData.read(spec, {id: files.run / id for id in spec.ids}, summary)
-    rows = [*round_rows(data)]
     kept = {
         "commit": commit(),
         "weight_divergence": weight_divergence(files.run, spec.ids),
-        "rounds": rows,
+        "rounds": [*round_rows(data)],
         "ring": ring_before_and_after(data),
     }
     write_atomically(files.rounds, json.dumps(kept).encode())
@@ -151,4 +150,4 @@ def end_with_launcher(gone: int) -> None:
 
 
 if __name__ == "__main__":  # as a Dask worker starts it; its stdin ends with that one
-    work_until(sys.stdin.fileno(), Path(sys.argv[1]), "grpc" if sys.argv[2] == "grpc" else "memory", int(sys.argv[3]))
+    work(Path(sys.argv[1]), "grpc" if sys.argv[2] == "grpc" else "memory", int(sys.argv[3]), sys.stdin.fileno())
