@@ -112,7 +112,7 @@ def prepare(directory: RunDirectory, run: Run, options: RunOptions) -> Summary |
     options.engine.check(run)
     directory.claim()
     if options.fresh:
-        options.engine.clear(run)
+        options.engine.discard(run, running=True)
         directory.discard()
     directory.write(spec, {id: options.engine.config(run, id) for id in spec.ids})
     LaunchRecord.write(options.engine, run)

@@ -190,14 +190,11 @@ class Engine(ABC, Generic[S]):
             config["tls"] = {name: str(path) for name, path in certificate_files(run.certs, id).items()}
         return config
 
-    def clear(self, run: Run) -> None:
-        """End peers that an earlier launch has left running, before the files of their run are discarded."""
-        return
-
-    def discard(self, run: Run) -> str:
+    def discard(self, run: Run, running: bool = False) -> str:
         """Remove all that the run's peers have left outside its directory here; return what, or "" if there is nothing.
 
-        Removes nothing and raises InputError where peers run, FailedError where a place cannot be reached.
+        running: whether peers that run are ended; else InputError is raised, and nothing is removed. Raises FailedError
+        where a place cannot be reached.
         """
         return ""
 

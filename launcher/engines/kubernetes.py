@@ -16,7 +16,7 @@ import re
 import secrets
 import signal
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -49,15 +49,14 @@ class KubernetesEngine(Engine[KubernetesSettings]):
         with as_input_error():
             asyncio.run(check_cluster(run, self.settings))
 
-    def clear(self, run: Run) -> None:
-        if known_identity(run):
-            with as_input_error("what an earlier launch has left in the cluster cannot be removed: {}"):
-                asyncio.run(self._remove(run, running=True))
+    def discard(self, run: Run, running: bool = False) -> str:
+        if not known_identity(run):
+            return ""
+        sentence = "what an earlier launch has left in the cluster cannot be removed: {}"
+        with as_input_error(sentence) if running else nullcontext():
+            return asyncio.run(self._remove(run, running))
 
-    def discard(self, run: Run) -> str:
-        return asyncio.run(self._remove(run)) if known_identity(run) else ""
-
-    async def _remove(self, run: Run, running: bool = False) -> str:
+    async def _remove(self, run: Run, running: bool) -> str:
         _, _, cluster = await cluster_of(run, self.settings)
         if not running and ((state := await cluster.look()).running or state.job):
             raise InputError(

@@ -73,12 +73,9 @@ class SshEngine(Engine[SshSettings]):
         config |= {"listen": place.listen} if place.address else {}
         return config | ({"tls": certificates_beside(id)} if run.certs else {})
 
-    def clear(self, run: Run) -> None:
-        asyncio.run(clear_hosts(run))
-
-    def discard(self, run: Run) -> str:
+    def discard(self, run: Run, running: bool = False) -> str:
         check_library()
-        return asyncio.run(discard_run(run))
+        return asyncio.run(discard_run(run, running))
 
     @asynccontextmanager
     async def deploy(self, run: Run) -> AsyncIterator[Deployment]:
@@ -499,6 +496,17 @@ async def left_there(run: Run) -> AsyncIterator[Left]:
         ]
 
 
+def obstacles(run: Run, names: Sequence[str], answers: Sequence[Answer]) -> Iterator[str]:
+    """Why what is on the hosts of these names may not be removed, by their answers."""
+    attach = f"`dfl-launch attach {run.files.path}`"
+    for name, answer in zip(names, answers, strict=True):
+        finished = [id for id, code in answer["codes"].items() if code == 0]
+        if answer["running"]:
+            yield f"{name}: {', '.join(answer['running'])} still running; {attach} and Ctrl-C end that"
+        elif finished and not run.files.summary.exists():
+            yield f"{name}: the results of {', '.join(finished)} are not here yet; {attach} fetches them"
+
+
 async def ask_all(left: Left, do: str) -> list[Any]:
     """Return each host's answer. FailedError names the one that rejects the order."""
 
@@ -511,29 +519,15 @@ async def ask_all(left: Left, do: str) -> list[Any]:
     return await asyncio.gather(*(ask(*pair) for pair in left))
 
 
-async def clear_hosts(run: Run) -> None:
-    """End the peers and remove their files. FailedError, before any of it, names hosts that cannot be reached."""
-    async with left_there(run) as left:
-        await ask_all(left, "discard")
+async def discard_run(run: Run, running: bool) -> str:
+    """Remove the files of the run's peers, with `running` also of those that run, which are ended; return which.
 
-
-async def discard_run(run: Run) -> str:
-    """Remove the files of peers that have ended; return which.
-
-    InputError, before any of it, names peers that run, and those that have finished and whose results are not here.
+    FailedError, before any of it, names hosts that cannot be reached; InputError, unless `running`, peers that run, and
+    those that have finished and whose results are not here.
     """
     async with left_there(run) as left:
-        answers = await ask_all(left, "survey")
         names = [one.host.host for one, _ in left]
-        attach = f"`dfl-launch attach {run.files.path}`"
-        problems = []
-        for name, answer in zip(names, answers, strict=True):
-            finished = [id for id, code in answer["codes"].items() if code == 0]
-            if answer["running"]:
-                problems.append(f"{name}: {', '.join(answer['running'])} still running; {attach} and Ctrl-C end that")
-            elif finished and not run.files.summary.exists():
-                problems.append(f"{name}: the results of {', '.join(finished)} are not here yet; {attach} fetches them")
-        if problems:
+        if not running and (problems := [*obstacles(run, names, await ask_all(left, "survey"))]):
             raise InputError(*problems)
         await ask_all(left, "discard")
     run.write_place(known_owner(run))
