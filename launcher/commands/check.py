@@ -29,14 +29,7 @@ from peer.errors import InputError
 from peer.learning.training.phase import PROTOCOL_DEFAULTS
 from peer.plugins import describe_error
 from peer.protocols.base import Protocol
-from peer.runtime.dry_run import (
-    FLOAT32_BYTES,
-    FLOAT64_BYTES,
-    KNOWN_RECORDS,
-    DryRun,
-    disk_needed,
-    dry_run_figures,
-)
+from peer.runtime.dry_run import FLOAT32_BYTES, FLOAT64_BYTES, KNOWN_RECORDS, DryRun, disk_needed, dry_run_figures
 from peer.spec.blocks import describe_behaviours
 from peer.spec.federation import IMPUTED, Spec
 from peer.spec.peer import PeerConfig, check_plaintext, peer_data
