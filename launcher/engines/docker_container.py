@@ -155,7 +155,8 @@ class ContainerEvents:
                 yield event
             raise FailedError("the Docker engine no longer answers; its peers may keep running without the launcher")
         finally:
-            self._close()
+            self._over = True
+            end_stream(self._stream)
 
     def _listen(self, put: Any) -> None:
         answered = time.monotonic()
@@ -171,16 +172,16 @@ class ContainerEvents:
             time.sleep(RETRY_INTERVAL_S)  # an engine that is back does not report it
         put(None)
 
-    def _close(self) -> None:
-        self._over = True
-        if self._stream is not None:
-            with suppress(OSError, AttributeError, ValueError):
-                self._stream.close()
-
 
 def _container_event(event: dict[str, Any]) -> ContainerEvent:
     attributes = event.get("Actor", {}).get("Attributes", {})
     return ContainerEvent(attributes.get(PEER, ""), event.get("Action", ""), int(attributes.get("exitCode", 0)))
+
+
+def end_stream(stream: Any) -> None:
+    """Let the thread go on that reads it."""
+    with suppress(OSError, AttributeError, ValueError):  # there may be none
+        stream.close()
 
 
 MAX_LOG_BYTES = 5 << 20
@@ -206,7 +207,7 @@ class ContainerLog:
         self._thread = threading.Thread(target=self._follow, name=f"log of {container.name}", daemon=True)
 
     def follow(self) -> None:
-        self._more.set()
+        self.more()
         self._thread.start()
 
     def catch_up(self) -> None:
@@ -228,9 +229,7 @@ class ContainerLog:
         """Stop following a container that keeps running."""
         self._over = True
         self._more.set()
-        if self._stream is not None:
-            with suppress(OSError, AttributeError, ValueError):
-                self._stream.close()
+        end_stream(self._stream)
 
     def _follow(self) -> None:
         over = False

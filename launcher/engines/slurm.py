@@ -254,7 +254,7 @@ class SlurmEngine(Engine[SlurmSettings]):
 
     def _submit(self, run: Run, how: str) -> str:
         """Return what `sbatch` says of the job. Raises FailedError with Slurm's reason if it is not accepted."""
-        numbers = [f"--{name}={getattr(self.settings, name)}" for name in ("port", "restarts", "requeues")]
+        numbers = map(str, (self.settings.port, self.settings.restarts, self.settings.requeues))
         command = [sys.executable, "-P", str(PROGRAM), str(run.files.path), *numbers, *run.spec.ids]
         script = f"#!/bin/sh\nexec {shlex.join(command)}\n"
         return _answer(["sbatch", how, *self.settings.arguments(run.spec, run.files)], script)
