@@ -14,7 +14,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
@@ -442,69 +442,57 @@ IGNORED = "# Keys stay out of the repository.\n*\n!.gitignore\n"
 
 def tree(spec: Spec, settings: KubernetesSettings) -> dict[str, str]:
     """Return every file by its path; all of it may be committed."""
-    files = _tree_files(ClusterLayout(spec), settings)
-    return {path: text if path.endswith(".gitignore") else ABOUT + text for path, text in files}
-
-
-def _tree_files(place: ClusterLayout, settings: KubernetesSettings) -> Iterator[tuple[str, str]]:
-    name, spec = place.name, place.spec
-    yield from _base(place, settings)
-    one_gpu = {"name": "peer", "resources": {"limits": {"nvidia.com/gpu": 1}}}
-    yield from _component("gpu", name, {"containers": [one_gpu]})
-    yield from _certificates(ClusterLayout(spec, certificates=True))
-    for overlay, components in OVERLAYS.items():
-        content = {"resources": ["../../base"], "components": [f"../../components/{one}" for one in components]}
-        yield f"overlays/{overlay}/kustomization.yaml", _kustomization(content)
-    yield "collect.yaml", dump_yaml(collector(name, settings))
-
-
-def _base(place: ClusterLayout, settings: KubernetesSettings) -> Iterator[tuple[str, str]]:
-    name = place.name
-    made = {
+    place = ClusterLayout(spec)
+    secured, name, ids = replace(place, certificates=True), place.name, spec.ids
+    base = {
         "service": service(name),
         "claim": claim(name, settings),
         "job": job(place, settings),
-        "disruption-budget": disruption_budget(name, len(place.spec.ids)),
+        "disruption-budget": disruption_budget(name, len(ids)),
     }
-    for file, content in made.items():
-        yield f"base/{file}.yaml", dump_yaml(content)
-    yield "base/network-policy.yaml", "---\n".join(map(dump_yaml, network_policies(place, settings.egress)))
-    yield from _config_files("base", place)
-    resources = [f"{file}.yaml" for file in (*made, "network-policy")]
-    content = {"resources": resources, "configMapGenerator": [_generator(name, place)]}
-    yield "base/kustomization.yaml", _kustomization(content)
-
-
-def _component(component: str, name: str, pod: Object, **more: Any) -> Iterator[tuple[str, str]]:
-    """What adds to the pods of the Job of that name. pod: what it adds."""
-    directory, spec = f"components/{component}", {"template": {"spec": pod}}
-    patch = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
-    yield f"{directory}/job.yaml", dump_yaml(patch)
-    content = {"apiVersion": COMPONENT, "kind": "Component", "patches": [{"path": "job.yaml"}], **more}
-    yield f"{directory}/kustomization.yaml", dump_yaml(content)
-
-
-def _certificates(place: ClusterLayout) -> Iterator[tuple[str, str]]:
-    name, ids = place.name, place.spec.ids
+    one_gpu = {"name": "peer", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    mount, volume = certificates_volume(name, ids)
+    peer = {"name": "peer", "volumeMounts": [mount]}
     names = ["ca.pem", *(f"{id}.{end}" for id in ids for end in ("pem", "key"))]
     secret = {"name": f"{name}-certificates", "files": [f"certs/{one}" for one in names]}
-    config = _generator(name, place) | {"behavior": "replace"}
-    generators = {"configMapGenerator": [config], "secretGenerator": [secret]}
-    mount, volume = certificates_volume(name, ids)
-    pod = {"containers": [{"name": "peer", "volumeMounts": [mount]}], "volumes": [volume]}
-    yield from _component("certificates", name, pod, **generators)
-    yield from _config_files("components/certificates", place)
-    yield f"{CERTIFICATES}/.gitignore", IGNORED
+    objects = {
+        **{f"base/{file}": [content] for file, content in base.items()},
+        "base/network-policy": [*network_policies(place, settings.egress)],
+        "base/kustomization": [
+            _kustomization(
+                resources=[f"{file}.yaml" for file in (*base, "network-policy")], configMapGenerator=[_settings(place)]
+            )
+        ],
+        **_component("gpu", name, {"containers": [one_gpu]}),
+        **_component(
+            "certificates",
+            name,
+            {"containers": [peer], "volumes": [volume]},
+            configMapGenerator=[_settings(secured) | {"behavior": "replace"}],
+            secretGenerator=[secret],
+        ),
+        "collect": [collector(name, settings)],
+    }
+    for overlay, components in OVERLAYS.items():
+        parts = [f"../../components/{one}" for one in components]
+        objects[f"overlays/{overlay}/kustomization"] = [_kustomization(resources=["../../base"], components=parts)]
+    files = {f"{path}.yaml": "---\n".join(map(dump_yaml, content)) for path, content in objects.items()}
+    files |= {f"base/config/{file}": text for file, text in place.files().items()}
+    files |= {f"components/certificates/config/{file}": text for file, text in secured.files().items()}
+    return {path: ABOUT + text for path, text in files.items()} | {f"{CERTIFICATES}/.gitignore": IGNORED}
 
 
-def _config_files(directory: str, place: ClusterLayout) -> Iterator[tuple[str, str]]:
-    for file, text in place.files().items():
-        yield f"{directory}/config/{file}", text
+def _component(component: str, name: str, pod: Object, **more: Any) -> dict[str, list[Object]]:
+    """What adds to the pods of the Job of that name. pod: what it adds."""
+    patch = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {"template": {"spec": pod}}}
+    made = {"apiVersion": COMPONENT, "kind": "Component", "patches": [{"path": "job.yaml"}], **more}
+    return {f"components/{component}/job": [patch], f"components/{component}/kustomization": [made]}
 
 
-def _generator(name: str, place: ClusterLayout) -> dict[str, Any]:
-    return {"name": name, "files": [f"config/{file}" for file in place.files()]}
+def _settings(place: ClusterLayout) -> Object:
+    """What makes the ConfigMap of the settings files."""
+    return {"name": place.name, "files": [f"config/{file}" for file in place.files()]}
 
 
-def _kustomization(content: Mapping[str, Any]) -> str:
-    return dump_yaml({"apiVersion": KUSTOMIZATION, "kind": "Kustomization", **content})
+def _kustomization(**content: Any) -> Object:
+    return {"apiVersion": KUSTOMIZATION, "kind": "Kustomization", **content}
