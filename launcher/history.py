@@ -199,7 +199,7 @@ class PeerHistory:
             case events.Started():
                 self.version = event.version
         self.certificate_expires = certificate_expiry(event) or self.certificate_expires
-        if kind := self._kind(event):
+        if (kind := KINDS.get(event.name)) and not (self.moves and isinstance(event, events.Resumed)):
             self._add(TimelineEvent(kind, event.time, str(event)))
 
     def _follow_process(self, event: events.Event) -> None:
@@ -226,10 +226,6 @@ class PeerHistory:
             self.failure = self.ended = None
             self._add(TimelineEvent("recovery", event.time, "started again"))
         self.runs.append(TimelineEvent("running", event.time, f"start {len(self.runs) + 1}", event.time))
-
-    def _kind(self, event: events.Event) -> EventKind | None:
-        """What an event is that stands on the timeline by itself; None of any other."""
-        return None if self.moves and isinstance(event, events.Resumed) else KINDS.get(event.name)
 
     def _wait(self, event: events.Waiting) -> None:
         """Take a wait, which peers report again every minute while it lasts."""

@@ -131,12 +131,8 @@ def compared(found: Mapping[str, RunData]) -> ReportDocument:
 
 def _beside(document: ReportDocument, out: Path, also: Collection[str]) -> Iterator[Path]:
     """What is written into the folder named like the page."""
-    folder = _folder(out)
-    contents = (
-        {f"{name}.csv": text.encode(errors="backslashreplace") for name, text in as_csv(document).items()}
-        if "csv" in also
-        else {}
-    )
+    folder, tables = _folder(out), as_csv(document) if "csv" in also else {}
+    contents = {f"{name}.csv": text.encode(errors="backslashreplace") for name, text in tables.items()}
     for kind in [kind for kind in PICTURES if kind in also]:
         for figure in figures(document):
             contents[f"{figure.name}.{kind}"] = picture(figure.filled(document), look("light"), kind)

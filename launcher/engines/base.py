@@ -238,6 +238,11 @@ def bytes_here(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
+def as_text(given: object) -> object:
+    """Return a whole number as text, as which it was meant: YAML cannot know."""
+    return str(given) if isinstance(given, int) and not isinstance(given, bool) else given
+
+
 _IMAGE_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _IMAGE_HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:.]+\])(?::[0-9]+)?"
 IMAGE_NAME = (

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from launcher.engines.base import IMAGE_WANTED, Deployment, Engine, Image, Run, certificates_beside, shipped
+from launcher.engines.base import IMAGE_WANTED, Deployment, Engine, Image, Run, as_text, certificates_beside, shipped
 from launcher.engines.docker_container import (
     ORDER,
     PEER,
@@ -58,12 +58,10 @@ from peer.text import plural
 
 def _texts(given: Any) -> Any:
     """YAML reads the numbers of GPUs as numbers, the engine wants text."""
-    return tuple(str(one) if type(one) is int else one for one in given) if isinstance(given, list) else given
+    return tuple(map(as_text, given)) if isinstance(given, list) else given
 
 
-Memory = Annotated[
-    str, Field(coerce_numbers_to_str=True), StringConstraints(pattern=r"^[1-9][0-9]*[bkmgBKMG]?$", to_lower=True)
-]
+Memory = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[bkmgBKMG]?$", to_lower=True), BeforeValidator(as_text)]
 """As the engine writes it; a number is bytes."""
 Gpus = Annotated[
     Annotated[int, Field(ge=1)] | Literal["all"] | Annotated[tuple[str, ...], Field(min_length=1)],

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, Field, StringConstraints, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, field_validator
 
-from launcher.engines.base import Deployment, Engine, FollowedProcess, Run
+from launcher.engines.base import Deployment, Engine, FollowedProcess, Run, as_text
 from launcher.engines.preflight import as_input_error, check_room, check_secrecy
 from launcher.run_files import RunFiles
 from peer.errors import FailedError, InputError
@@ -39,9 +39,8 @@ from peer.text import one_line, plural, printable
 UNITS = {"": 1, "M": 1, "G": 1024, "T": 1024**2}
 
 
-Text = Annotated[str, Field(coerce_numbers_to_str=True)]
-"""YAML reads some texts as numbers."""
-Memory = Annotated[Text, StringConstraints(pattern=r"^\d+[MGTmgt]?$", to_upper=True)]
+Text = Annotated[str, BeforeValidator(as_text)]
+Memory = Annotated[str, StringConstraints(pattern=r"^\d+[MGTmgt]?$", to_upper=True), BeforeValidator(as_text)]
 """As Slurm writes it; a number is MiB."""
 
 

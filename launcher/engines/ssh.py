@@ -243,38 +243,38 @@ async def unreachable_peers(
     """
     met = {id: agents[place.host.host] for id, place in places.items() if place.host.host in agents}
     tokens = {id: "" if id in running or not places[id].address else secrets.token_hex(8) for id in met}
-    refused = await asyncio.gather(*(_listen(met[id], places[id], tokens[id]) for id in met))
-    deaf = {id: why for id, why in zip(met, refused, strict=True) if why}
+    silent = [id for id in met if tokens[id]]
+    refused = await asyncio.gather(
+        *(_why_not(met[id], "listen", address=places[id].listen, token=tokens[id]) for id in silent)
+    )
+    deaf = {id: why for id, why in zip(silent, refused, strict=True) if why}
     pairs = [
         (id, other)
         for id in spec.ids
         for other in spec.partners(id)
         if id in met and other in met and other not in deaf and places[other].address
     ]
-    reasons = await asyncio.gather(*(_dial(met[id], places[other].address, tokens[other]) for id, other in pairs))
+    reasons = await asyncio.gather(*(_dial(met[id], places[other], tokens[other]) for id, other in pairs))
     problems = [
-        f"{id} cannot listen at {places[id].listen} of {places[id].host.host}: {why}" for id, why in deaf.items()
+        f"{id} cannot listen at {places[id].listen} of {places[id].host.host}: {why}; end what uses it, or give the "
+        "host another `port` or `listen`"
+        for id, why in deaf.items()
     ]
     return problems + [
         _cannot_reach(places[id], places[other], why) for (id, other), why in zip(pairs, reasons, strict=True) if why
     ]
 
 
-async def _listen(one: Agent, place: Placement, token: str) -> str:
-    try:
-        if token:
-            await one.ask("listen", address=place.listen, token=token)
-    except FailedError as error:
-        return f"{error}; end what uses it, or give the host another `port` or `listen`"
-    return ""
+async def _dial(one: Agent, called: Placement, token: str) -> str:
+    return await _why_not(one, "dial", address=called.address, token=token, seconds=DIAL_TIMEOUT_S)
 
 
-async def _dial(one: Agent, address: str | None, token: str) -> str:
+async def _why_not(one: Agent, do: str, **order: Any) -> str:
+    """Return why the host cannot listen, or dial; empty if it can."""
     try:
-        why: str = await one.ask("dial", address=address, token=token, seconds=DIAL_TIMEOUT_S)
+        return await one.ask(do, **order) or ""
     except FailedError as error:
         return str(error)
-    return why
 
 
 def _cannot_reach(caller: Placement, called: Placement, why: str) -> str:

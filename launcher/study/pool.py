@@ -99,9 +99,8 @@ def compute_cells(
                 cell = waiting.popleft()
                 cell.prepare()
                 process = context.Process(target=work, args=(cell.place, cell.network, port))
-                with signals_deferred(
-                    STOPS
-                ):  # Ctrl-C goes to all of a terminal, also to a process not yet in a session of its own
+                # Ctrl-C goes to all of a terminal, also to a process not yet in a session of its own.
+                with signals_deferred(STOPS):
                     process.start()
                 running[process] = cell
             wait([stopping.descriptor, *(process.sentinel for process in running)])

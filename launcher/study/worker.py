@@ -23,7 +23,6 @@ from launcher.page.ring import mixes, orders
 from launcher.page.run_data import RunData
 from launcher.reports import summary_json
 from launcher.reports.summary import TimeSpent, summarise, weight_divergence
-from launcher.reports.summary_json import Summary
 from launcher.study.dask_worker import commit
 from launcher.study.grid import CellFiles, Network
 from peer.errors import FailedError, InputError
@@ -108,7 +107,10 @@ def compute(files: CellFiles, network: Network, port: int) -> None:
         summary = summarise(spec, files.run, TimeSpent(time.monotonic() - begun, 0))
     else:
         with free_ports(port, len(spec.ids)) as found:
-            summary = as_real_peers(with_ports(spec, found), files)
+            ended = run(RunOptions(with_ports(spec, found), files.run, fresh=True, device="cpu"), Output(quiet=True))
+        if ended.summary is None:
+            raise FailedError(ended.why or f"its run ended with {ended.code}")
+        summary = ended.summary
     data = RunData.read(spec, {id: files.run / id for id in spec.ids}, summary)
     kept = {
         "commit": commit(),
@@ -128,13 +130,6 @@ def ring_before_and_after(data: RunData) -> dict[str, Any] | None:
         return None
     seen = [{"when": when, "order": order, "lines": sorted(pairs)} for when, order, pairs in orders(data)]
     return {"mixes": mixes(data), "orders": seen, "cost": data.ring_cost}
-
-
-def as_real_peers(spec: Spec, files: CellFiles) -> Summary:
-    ended = run(RunOptions(spec, files.run, fresh=True, device="cpu"), Output(quiet=True))
-    if ended.summary is None:
-        raise FailedError(ended.why or f"its run ended with {ended.code}")
-    return ended.summary
 
 
 def with_ports(spec: Spec, port: int) -> Spec:
