@@ -85,10 +85,8 @@ class Run:
 class Process(ABC):
     """One peer, from its start to its end."""
 
-    @property
-    def restarts(self) -> int:
-        """How often the engine itself has restarted it."""
-        return 0
+    restarts = 0
+    """How often the engine itself has restarted it."""
 
     @abstractmethod
     async def wait(self) -> int:
@@ -104,8 +102,6 @@ class FollowedProcess(Process):
 
     send: called with each signal, until then.
     """
-
-    restarts = 0
 
     def __init__(self, send: Callable[[int], None]) -> None:
         self._send = send

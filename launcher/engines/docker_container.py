@@ -167,15 +167,12 @@ class ContainerEvents:
                 self._stream = self._client.events(since=self._since, filters=self._filters, decode=True)
                 put(ContainerEvent("", "reconnect"))
                 for event in self._stream:
-                    put(_container_event(event))
+                    attributes = event.get("Actor", {}).get("Attributes", {})
+                    what, code = event.get("Action", ""), int(attributes.get("exitCode", 0))
+                    put(ContainerEvent(attributes.get(PEER, ""), what, code))
                     self._since = event.get("time", self._since)
             time.sleep(RETRY_INTERVAL_S)  # an engine that is back does not report it
         put(None)
-
-
-def _container_event(event: dict[str, Any]) -> ContainerEvent:
-    attributes = event.get("Actor", {}).get("Attributes", {})
-    return ContainerEvent(attributes.get(PEER, ""), event.get("Action", ""), int(attributes.get("exitCode", 0)))
 
 
 def end_stream(stream: Any) -> None:
@@ -316,14 +313,11 @@ class Container(Process):
         self._loop = asyncio.get_running_loop()
         self._log = ContainerLog(handle, out / "log.txt", self._wake)
         self._reported = False
-        self._earlier, self._count = 0, 0
+        self._earlier = 0
+        """Restarts before the container was last started from here, which the engine does not count."""
         self._verdict: int | None = None
         self._ending = False
         self._sending = set[asyncio.Future[None]]()
-
-    @property
-    def restarts(self) -> int:
-        return self._earlier + self._count
 
     def follow(self) -> None:
         self._log.follow()
@@ -372,7 +366,7 @@ class Container(Process):
         state, restarts = self._handle.attrs["State"], self._handle.attrs["RestartCount"]
         status, code = state["Status"], int(state["ExitCode"])
         if self._verdict is None:
-            self._count = restarts
+            self.restarts = self._earlier + restarts
         if status not in ("exited", "dead"):
             if self._verdict is not None or (self._ending and status == "restarting"):
                 await asyncio.to_thread(self._stop)
@@ -395,10 +389,9 @@ class Container(Process):
         return code != 0 and gave_up(self._out)
 
     def _look(self) -> None:
-        docker = docker_sdk()
         try:
             self._handle.reload()
-        except docker.errors.NotFound:
+        except docker_sdk().errors.NotFound:
             raise FailedError(f"the container {self._handle.name} was removed; the same command resumes it") from None
 
     def _stop(self) -> None:
@@ -407,6 +400,5 @@ class Container(Process):
         self._handle.stop(timeout=1)
 
     def _send(self, number: int) -> None:
-        docker = docker_sdk()
-        with suppress(docker.errors.APIError):  # it has ended, or an event is about to say so
+        with suppress(docker_sdk().errors.APIError):  # it has ended, or an event is about to say so
             self._handle.kill(signal=int(number))

@@ -174,11 +174,6 @@ def default_limit(partition: str | None) -> str:
     return ""
 
 
-def cancel_job(*arguments: str) -> None:
-    """Raise FailedError if Slurm does not answer, but not if the job has ended already."""
-    _answer(["scancel", "--quiet", *arguments])
-
-
 def final_state(id: str) -> str:
     """Return how the job ended, such as TIMEOUT, as long as Slurm remembers it."""
     try:
@@ -433,9 +428,10 @@ class SlurmDeployment(Deployment):
         """Return why the job cannot be notified: it is then cancelled as a whole, as it would restart ended peers."""
         assert self._job
         unknown = self._outcome.ask_to_stop()
-        cancel_job("--state=PENDING", self._job)
+        cancel = ["scancel", "--quiet"]  # which is no error if the job has ended already
+        _answer([*cancel, "--state=PENDING", self._job])
         try:
-            cancel_job(*(["--signal=TERM"] if level == 1 and not unknown else []), self._job)
+            _answer([*cancel, *(["--signal=TERM"] if level == 1 and not unknown else []), self._job])
         except FailedError:
             job = find_job(self._run.files.path, self._job)
             if job and job.state != "COMPLETING":  # Slurm sends no signal to a job that has gone
