@@ -13,10 +13,11 @@ event, live or from the peer's events.jsonl, and never looks at anything else. I
 
 from collections.abc import Iterator
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from peer.files import lines, open_plain
 from peer.telemetry import events
@@ -128,15 +129,8 @@ class PeerHistory:
 
     def copy(self) -> "PeerHistory":
         """A copy for a thread that reads it while this one grows."""
-        return replace(
-            self,
-            rounds=dict(self.rounds),
-            orders=[*self.orders],
-            views=dict(self.views),
-            runs=[*self.runs],
-            _closed=[*self._closed],
-            _open=dict(self._open),
-        )
+        grows: dict[str, Any] = {name: copy(one) for name, one in vars(self).items() if isinstance(one, dict | list)}
+        return replace(self, **grows)
 
     @property
     def completed(self) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +80,8 @@ async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
         dry_run = DryRun(id, spec.protocol, made.dry_run_input(id))
         try:
             setup = await dry_run.set_up(spec.init) + settling(made)
-            found[id] = [
-                setup,
-                *[await dry_run.count(number) + more for number, more in zip(rounds, figures, strict=True)],
-            ]
+            counts = [await dry_run.count(number) for number in rounds]
+            found[id] = [setup, *map(add, counts, figures)]
         except InputError:
             raise
         except (Exception, SystemExit) as error:

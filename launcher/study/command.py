@@ -152,13 +152,13 @@ def run_cells(made: Sequence[Cell], kept: int, computed: Computed, output: Outpu
         bar = Progress(*columns, TimeRemainingColumn(), console=output.console, redirect_stdout=False)
         task, on_screen = bar.add_task("cells", total=len(made), completed=kept), output.console.is_terminal
         with bar if on_screen else nullcontext(), closing(computed(stopping)) as computing:
-            for done, ended in enumerate(computing, kept + 1):
+            for done, (cell, failure) in enumerate(computing, kept + 1):
                 bar.advance(task)
-                if ended.failure:
-                    failures[ended.cell.key] = ended.failure
-                    output.say(printable(f"failed: {ended.cell.name}: {ended.failure}"))
+                if failure:
+                    failures[cell.key] = failure
+                    output.say(printable(f"failed: {cell.name}: {failure}"))
                 elif not on_screen:
-                    output.say(printable(f"{done} of {len(made)}: {ended.cell.name}"))
+                    output.say(printable(f"{done} of {len(made)}: {cell.name}"))
         if stopping.code:
             output.say("Stopped; the same command goes on. The finished cells are kept.")
             return stopping.code

@@ -210,7 +210,7 @@ class DaskPool:
     def _told(self, cell: Cell, future: Any) -> CellOutcome | None:
         """The outcome of a cell; None from a worker with other code, which has come later or was changed."""
         if future.status == "error":
-            return CellOutcome(cell, _error_reason(future.exception(timeout=FETCH_TIMEOUT_S)))
+            return cell, _error_reason(future.exception(timeout=FETCH_TIMEOUT_S))
         if future.status == "cancelled":
             raise self.cluster.gone()
         answer: CellAnswer = future.result(timeout=FETCH_TIMEOUT_S)
@@ -222,7 +222,7 @@ class DaskPool:
         for name in RESULT_FILES:
             if name in answer["files"]:
                 write_atomically(cell.place / name, answer["files"][name].encode())
-        return CellOutcome(cell, "" if cell.finished else failure_reason(cell, answer["code"]))
+        return cell, "" if cell.finished else failure_reason(cell, answer["code"])
 
 
 def _error_reason(error: BaseException) -> str:
