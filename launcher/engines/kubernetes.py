@@ -375,7 +375,9 @@ class ControlLoop:
     def _begin(self) -> None:
         self.begun = True
         self.idle.clear()
-        self._run.say(f"job {self._order.name} in the namespace {self._cluster.namespace} of the cluster")
+        self._run.say(
+            f"job {self._order.name} in the namespace {self._cluster.kubectl.namespace or 'default'} of the cluster"
+        )
 
     @property
     def codes(self) -> Collection[int | None]:

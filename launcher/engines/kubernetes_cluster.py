@@ -275,10 +275,6 @@ class Cluster:
         self.mine = f"--selector={RUN_LABEL}={name}"
         self._peers = f"{self.mine},app.kubernetes.io/name=dfl"
 
-    @property
-    def namespace(self) -> str:
-        return self.kubectl.namespace or "default"
-
     async def apply(self, made: Sequence[Mapping[str, Any]], *more: str) -> None:
         """Create the objects, or change them to these."""
         listed = {"apiVersion": "v1", "kind": "List", "items": [*made]}

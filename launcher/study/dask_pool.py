@@ -77,18 +77,15 @@ class DaskScheduler:
         return {worker: count for worker, count in threads.items() if self.refused.get(worker) == ""}
 
     def _hear(self, answers: Mapping[str, Any]) -> None:
-        heard = {worker: told for worker, told in answers.items() if not isinstance(told, OSError)}
-        self.refused.update({worker: self._why_not(worker, told) for worker, told in heard.items()})
+        for worker, told in answers.items():
+            if not isinstance(told, Exception):
+                self.judge(worker, differing(self.code, told))
+            elif not isinstance(told, OSError):
+                self.refused[worker] = _cannot_load(f"the worker {worker}", told)
 
-    def _why_not(self, worker: str, told: Any) -> str:
-        if isinstance(told, Exception):
-            return _cannot_load(f"the worker {worker}", told)
-        other = differing(self.code, told)
-        return other and _other_code(worker, other)
-
-    def refuse(self, worker: str, other: str) -> None:
-        """Refuse a worker that has said that it has other code, instead of computing a cell."""
-        self.refused[worker] = _other_code(worker, other)
+    def judge(self, worker: str, other: str) -> None:
+        """Refuse a worker with other code, which says what that is."""
+        self.refused[worker] = other and f"the worker {worker} has {other}"
 
     @property
     def hint(self) -> str:
@@ -127,10 +124,6 @@ async def _scheduler_version(address: str) -> str:
     ):
         told: str = (await scheduler.versions())["packages"]["distributed"]
         return told
-
-
-def _other_code(worker: str, other: str) -> str:
-    return f"the worker {worker} has {other}"
 
 
 def _cannot_load(what: str, error: Exception) -> str:
@@ -215,7 +208,7 @@ class DaskPool:
             raise self.cluster.gone()
         answer: CellAnswer = future.result(timeout=FETCH_TIMEOUT_S)
         if answer["refused"]:
-            self.cluster.refuse(answer["worker"], answer["refused"])
+            self.cluster.judge(answer["worker"], answer["refused"])
             return None
         shutil.rmtree(cell.files.run, ignore_errors=True)  # of an attempt on this machine, as is the log
         cell.files.said.unlink(missing_ok=True)

@@ -89,14 +89,9 @@ def tables(rows: Sequence[Row], axes: Sequence[str]) -> list[MeasureTable]:
         for figure in dict.fromkeys(row["figure"] for row in rows) if measure.better == "figure" else [None]:
             judged = [row for row in rows if figure in (None, row["figure"])]
             if any(row.get(measure.column) is not None for row in judged):
-                made.append(_measure_table(judged, of, others, _directed(measure, judged[0])))
+                of_figure = {"better": judged[0]["better"], "name": f"{measure.name}, {figure}"} if figure else {}
+                made.append(_measure_table(judged, of, others, replace(measure, **of_figure)))
     return made
-
-
-def _directed(measure: Measure, row: Row) -> Measure:
-    if measure.better != "figure":
-        return measure
-    return replace(measure, better=row["better"], name=f"{measure.name}, {row['figure']}")
 
 
 def _measure_table(rows: Sequence[Row], of: str, others: Sequence[str], measure: Measure) -> MeasureTable:
