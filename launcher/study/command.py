@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from launcher.output import Output
 from launcher.page.charts import PICTURES, look, picture
+from launcher.page.document import csv_text
 from launcher.plan import plan
 from launcher.study import results
 from launcher.study.figures import axis_figures, cell_figures, main_figures
@@ -78,12 +79,11 @@ def write_results(made: Sequence[Cell], failures: Mapping[str, str]) -> None:
     """All of them, the tidy tables first: whatever becomes of the figures, those are there."""
     directory, name, axes = made[0].directory, made[0].spec.name, [*made[0].labels]
     rows, by_round = results.rows(made, failures), [*results.round_rows(made)]
-    write_atomically(directory / "results.csv", results.as_csv(rows).encode())
-    write_atomically(directory / "results.parquet", results.as_parquet(rows))
     write_atomically(directory / "rounds.parquet", results.as_parquet(by_round))
-    if by_peer := [*results.peer_rows(made)]:
-        write_atomically(directory / "peers.csv", results.as_csv(by_peer).encode())
-        write_atomically(directory / "peers.parquet", results.as_parquet(by_peer))
+    for file, table in (("results", rows), ("peers", [*results.peer_rows(made)])):
+        if table:
+            write_atomically(directory / f"{file}.csv", csv_text([*table[0]], table).encode())
+            write_atomically(directory / f"{file}.parquet", results.as_parquet(table))
     found = tables(rows, axes)
     write_atomically(directory / "tables.md", markdown(found, name).encode())
     write_atomically(directory / "tables.tex", latex(found, name).encode())

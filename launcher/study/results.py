@@ -8,7 +8,7 @@ from typing import Any
 
 from launcher.commands.compare import COMPARED
 from launcher.headline import Headline
-from launcher.page.document import Row, csv_text
+from launcher.page.document import Row
 from launcher.page.learning_curves import spread
 from launcher.reports import summary_json
 from launcher.reports.summary_json import Summary
@@ -157,10 +157,6 @@ def peer_rows(cells: Sequence[Cell]) -> Iterator[Row]:
                     "high": high,
                 }
                 yield {**of, **told, **of}
-
-
-def as_csv(made: Sequence[Row]) -> str:
-    return csv_text([*made[0]], made)
 
 
 def as_parquet(made: Sequence[Row]) -> bytes:

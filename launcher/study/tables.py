@@ -29,10 +29,7 @@ class Measure:
     shown: Callable[[float], str]
 
 
-def four(value: float) -> str:
-    return f"{value:.4f}"
-
-
+four = "{:.4f}".format
 MEASURES = (
     Measure("mean", "Mean", "figure", four),
     Measure("worst", "Worst peer", "figure", four),
