@@ -79,7 +79,6 @@ class Views:
 
 
 def view_of_event(event: ViewDecided) -> View:
-    """The view in an event."""
     return View(event.number, event.members, event.first, event.planned, event.entrants, event.reason, event.expelled)
 
 

@@ -75,7 +75,6 @@ def write(out: Path, texts: Mapping[str, str]) -> list[Path]:
 
 
 def filled(kind: str, template: str, name: str, class_name: str) -> str:
-    """What is written."""
     text = files("launcher").joinpath("templates", kind, f"{template}.template").read_text(encoding="utf-8")
     return Template(text).substitute(name=name, Name=class_name, peers=PEERS)
 

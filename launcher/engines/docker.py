@@ -162,7 +162,6 @@ def user_of(client: Any) -> str:
 
 
 def check_engine(client: Any, image: str, network: str | None) -> None:
-    """Check that the engine has image and network."""
     try:
         client.images.get(image)
     except docker_sdk().errors.ImageNotFound:

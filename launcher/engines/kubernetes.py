@@ -405,7 +405,6 @@ class ControlLoop:
             await asyncio.sleep(BURST_S)
 
     async def follow(self) -> None:
-        """Copy the peers' events."""
         while True:
             await self.readable.wait()
             try:

@@ -164,7 +164,6 @@ def read(path: Path) -> Summary | None:
 
 
 def dump(summary: Summary) -> str:
-    """The text of the file."""
     unused = {
         name
         for name in ("replicated", "missing", "stopped_early", "certificates", "rare", "worth")

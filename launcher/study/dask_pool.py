@@ -207,15 +207,16 @@ class DaskPool:
         if future.status == "cancelled":
             raise self.cluster.gone()
         answer: CellAnswer = future.result(timeout=FETCH_TIMEOUT_S)
-        if answer["refused"]:
-            self.cluster.judge(answer["worker"], answer["refused"])
+        worker, other, ended, files = answer
+        if other:
+            self.cluster.judge(worker, other)
             return None
         shutil.rmtree(cell.files.run, ignore_errors=True)  # of an attempt on this machine, as is the log
         cell.files.said.unlink(missing_ok=True)
         for name in RESULT_FILES:
-            if name in answer["files"]:
-                write_atomically(cell.place / name, answer["files"][name].encode())
-        return cell, "" if cell.finished else failure_reason(cell, answer["code"])
+            if name in files:
+                write_atomically(cell.place / name, files[name].encode())
+        return cell, "" if cell.finished else failure_reason(cell, ended)
 
 
 def _error_reason(error: BaseException) -> str:

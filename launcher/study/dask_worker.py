@@ -17,7 +17,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypedDict
+from typing import Any
 
 HERE = Path(__file__).parent
 GIT_TIMEOUT_S = 10.0
@@ -94,14 +94,9 @@ POLL_INTERVAL_S, END_TIMEOUT_S = 1.0, 20.0
 """Seconds between two looks at whether the cell is still wanted; and for its process to end when it is told to."""
 
 
-class CellAnswer(TypedDict):
-    """worker: its address. refused: why it computes none, or nothing. code: with which the cell's process has ended.
-    files: their texts by name."""
-
-    worker: str
-    refused: str
-    code: int
-    files: dict[str, str]
+CellAnswer = tuple[str, str, int, dict[str, str]]
+"""The worker's address; why it computes none, or nothing; the code with which the cell's process has ended; the texts
+of its files by name."""
 
 
 @cache
@@ -119,7 +114,7 @@ def compute(spec: str, network: str, port: int, wanted: Mapping[str, str]) -> Ce
 
     worker = get_worker()
     if other := differing(wanted, code()):
-        return {"worker": worker.address, "refused": other, "code": 1, "files": {}}
+        return worker.address, other, 1, {}
     # What a worker that is killed leaves in that directory the next one removes.
     with TemporaryDirectory(prefix="dfl-cell-", dir=worker.local_directory) as made:
         place = Path(made).resolve()
@@ -128,7 +123,7 @@ def compute(spec: str, network: str, port: int, wanted: Mapping[str, str]) -> Ce
         files = {name: (place / name).read_text("utf-8", "replace") for name in RESULT_FILES if (place / name).exists()}
         if LOG in files:
             files[LOG] = files[LOG][-MAX_LOG:]
-        return {"worker": worker.address, "refused": "", "code": ended, "files": files}
+        return worker.address, "", ended, files
 
 
 def _run_process(worker: Any, arguments: list[str]) -> int:

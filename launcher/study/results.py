@@ -80,7 +80,6 @@ def rows(cells: Sequence[Cell], failures: Mapping[str, str]) -> list[Row]:
 
 
 def cell_columns(cell: Cell) -> Row:
-    """What the cell is."""
     return {
         **cell.labels,
         "protocol": cell.labels.get("protocol", cell.spec.protocol.name),
