@@ -137,7 +137,10 @@ def _beside(document: ReportDocument, out: Path, also: Collection[str]) -> Itera
         for figure in figures(document):
             contents[f"{figure.name}.{kind}"] = picture(figure.filled(document), look("light"), kind)
     if contents:
-        _make(folder)
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise FailedError(f"cannot make {folder}: {error.strerror}; choose another page with --out") from None
     for name, content in contents.items():
         write_atomically(folder / name, content, permissions=PRIVATE)
         yield folder / name
@@ -155,13 +158,6 @@ def _check_beside(out: Path) -> None:
         raise InputError(
             f"--out {out}: tables and figures would go into {folder}, which holds other files; choose another"
         )
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise FailedError(f"cannot make {folder}: {error.strerror}; choose another page with --out") from None
 
 
 def show_so_far(collected: Collected, output: Output, as_json: bool) -> None:

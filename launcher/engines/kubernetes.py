@@ -1,9 +1,9 @@
 """Peers in the pods of a Kubernetes cluster.
 
 In reading order: the engine; which run the objects in a cluster belong to, and which cluster that is; what would make
-a cluster refuse the run; what is reported of pods; the peers' files on the run's volume and what pods have printed,
-copied here; a peer as the pods that the Job makes for it, one after the other; the control loop, which reconciles what
-a run has in its cluster with what it should have; and the deployment.
+a cluster refuse the run; what is reported of pods; the peers' files on the run's volume, copied here; a peer as the
+pods that the Job makes for it, one after the other; the control loop, which reconciles what a run has in its cluster
+with what it should have; and the deployment.
 
 The objects are in `kubernetes_objects.py`, requests to a cluster in `kubernetes_cluster.py`, and what runs in the pod
 that sees the volume in `programs/volume_agent.py`.
@@ -294,18 +294,6 @@ def _write(path: Path, notice: Mapping[str, Any]) -> None:
         raise FailedError(write_failure(path, error)) from None
 
 
-async def append_logs(cluster: Cluster, run: Run, pods: Sequence[Pod]) -> None:
-    """Append what these pods have printed to the logs. They are all of one peer, or all that there are."""
-    indexes = {pod.index for pod in pods}
-    printed = await cluster.log(indexes.pop() if len(indexes) == 1 else None)
-    for pod in pods:
-        if pod.index is None or pod.name not in printed:
-            continue
-        path, lines = run.files.log(run.spec.ids[pod.index]), [f"--- {pod.name}", *printed[pod.name]]
-        if not path.exists() or lines[0] not in path.read_text(errors="replace").splitlines():
-            write_at(path, bytes_here(path), "".join(f"{line}\n" for line in lines).encode())
-
-
 class PeerPods(FollowedProcess):
     """One peer: the pods that the Job makes for it, one after the other. index: its place in the ring."""
 
@@ -484,9 +472,17 @@ class ControlLoop:
                 self._reporter.failed(pod)
 
     async def log(self, pods: Sequence[Pod] = ()) -> None:
-        """Copy what these pods have printed, or all; what cannot be had is left out."""
+        """Append what these pods, or all, have printed to the peers' logs; what cannot be had is left out."""
+        pods = pods or self.state.pods
+        indexes, printed, run = {pod.index for pod in pods}, dict[str, list[str]](), self._run
         with suppress(FailedError):
-            await append_logs(self._cluster, self._run, pods or self.state.pods)
+            printed = await self._cluster.log(indexes.pop() if len(indexes) == 1 else None)
+        for pod in pods:
+            if pod.index is None or pod.name not in printed:
+                continue
+            path, lines = run.files.log(run.spec.ids[pod.index]), [f"--- {pod.name}", *printed[pod.name]]
+            if not path.exists() or lines[0] not in path.read_text(errors="replace").splitlines():
+                write_at(path, bytes_here(path), "".join(f"{line}\n" for line in lines).encode())
 
     def _fail(self, error: FailedError) -> None:
         """End all peers; waiting for one of them raises the error."""

@@ -185,21 +185,16 @@ def latex(tables: Sequence[MeasureTable], title: str) -> str:
 
 def written_lines(table: MeasureTable, safe: Callable[[str], str], bold: str) -> list[list[str]]:
     """The head of a table and its lines, in a language in which `safe` makes a text plain."""
-    lines = [[safe(name), *written_entries(table, entries, safe, bold)] for name, entries in table.lines.items()]
-    return [[*map(safe, (table.of, *table.columns))], *lines]
 
-
-def written_entries(
-    table: MeasureTable, entries: Sequence[TableEntry], safe: Callable[[str], str], bold: str
-) -> list[str]:
-    made = []
-    for entry in entries:
+    def written(entry: TableEntry) -> str:
         mean, deviation = map(safe, shown(entry, table.measure))
         text = bold.format(mean) if entry.mark == BEST else mean
         text += f" {safe('±')} {deviation}" if deviation else ""
         text += safe("†") if entry.mark == NOT_WORSE else ""
-        made.append(text + (f" ({entry.unknown} missing)" if entry.unknown and entry.values else ""))
-    return made
+        return text + (f" ({entry.unknown} missing)" if entry.unknown and entry.values else "")
+
+    lines = [[safe(name), *map(written, entries)] for name, entries in table.lines.items()]
+    return [[*map(safe, (table.of, *table.columns))], *lines]
 
 
 def markdown_text(text: str) -> str:
