@@ -63,7 +63,8 @@ def show(run: Path, output: Output) -> int:
     if output.as_json:
         output.document(found)
         return 0
-    write_atomically(run / "statistics.csv", csv_text(COLUMNS, [as_row(one) for one in found]).encode())
+    written = [one | {"histogram": " ".join(map(whole, one.get("histogram") or ()))} for one in found]
+    write_atomically(run / "statistics.csv", csv_text(COLUMNS, written).encode())
     for kind in ("class", "column"):
         rows = [one for one in found if kind in one]
         if rows:
@@ -94,11 +95,6 @@ def bars(histogram: Sequence[int | None] | None) -> str:
     """A histogram in a word: a bar for each bin, a dash where it is hidden."""
     top = max((one for one in histogram or () if one), default=0)
     return "".join("–" if one is None else BARS[-(-8 * one // top) if top else 0] for one in histogram or ())
-
-
-def as_row(one: dict[str, Any]) -> dict[str, Any]:
-    told = one.get("histogram")
-    return one | ({"histogram": " ".join(map(whole, told))} if told else {})
 
 
 def statistics(run: Path) -> Iterator[dict[str, Any]]:

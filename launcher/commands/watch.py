@@ -45,9 +45,8 @@ def status_command(arguments: argparse.Namespace, output: Output) -> int:
     else:
         output.console.print(status_table(spec, answers))
         said = {id: answer for id, answer in answers.items() if isinstance(answer, PeerStatus)}
-        output.say(*filter(None, (on_disk(said), releases(said), next_expiry(said))))
-        if not chain and (hint := encrypted(answers)):
-            output.say(hint)
+        hint = "" if chain else encrypted(answers)
+        output.say(*filter(None, (on_disk(said), releases(said), next_expiry(said), hint)))
     return int(any(isinstance(answers[member.id], str) for member in spec.ring if member.address))
 
 
@@ -56,11 +55,11 @@ async def ask(spec: Spec, chain: AskingBundle) -> dict[str, StatusAnswer]:
         return await peers.ask_all()
 
 
-def encrypted(answers: Mapping[str, StatusAnswer]) -> str | None:
-    """What may be the matter when peers hang up on a caller without certificates."""
+def encrypted(answers: Mapping[str, StatusAnswer]) -> str:
+    """What may be the matter when peers hang up on a caller without certificates; empty if none does."""
     if any(answer in (CLOSED_AT_ONCE, "connection closed", "connection reset") for answer in answers.values()):
         return "Peers that have certificates answer only to certificates: give theirs with --certs or --tls."
-    return None
+    return ""
 
 
 def status_document(spec: Spec, answers: Mapping[str, StatusAnswer]) -> dict[str, Any]:

@@ -178,8 +178,8 @@ class Supervisor:
                 keepers = {tasks.create_task(self._keep(id), name=id) for id in ids}
                 while keepers and not self._over() and not stopping.done():
                     awaited = {*keepers, stopping}
-                    done, _ = await asyncio.wait(awaited, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-                    keepers = {keeper for keeper in keepers if keeper not in done}
+                    _, left = await asyncio.wait(awaited, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                    keepers &= left
                     self._take_refusals()
         finally:
             if not stop.detach:
@@ -260,8 +260,12 @@ class Supervisor:
             self._failures.append(f"{ended}: {last}" if last else f"{id} {exit_words(code)}")
 
     def _tell_end(self, id: str, code: int, then: str) -> None:
-        self.run.say(f"{self._exit_message(id, code)}\n{then}")
-        self.federation.recent.extend((f"{id} {exit_words(code)}", then))
+        ended, log = f"{id} {exit_words(code)}", self.run.files.log(id)
+        last = "".join(f"\n    {line}" for line in last_lines(log, LOG_LINES))
+        refused = code in REFUSED and not self.restarts  # then nothing is left of a run that has just begun
+        where = "last log lines" if refused else f"last lines of {log}"
+        self.run.say(f"{ended}; {where}:{last or ' (empty)'}\n{then}")
+        self.federation.recent.extend((ended, then))
 
     def _take_refusals(self) -> None:
         """Count peers whose data differ from a neighbour's as ones that have ended with wrong input."""
@@ -276,12 +280,6 @@ class Supervisor:
             self.codes[id] = WRONG_INPUT
             self.run.say(f"{why}; stopping the run")
             self._failures.append(why)
-
-    def _exit_message(self, id: str, code: int) -> str:
-        last = "".join(f"\n    {line}" for line in last_lines(self.run.files.log(id), LOG_LINES))
-        refused = code in REFUSED and not self.restarts  # then nothing is left of a run that has just begun
-        where = "last log lines" if refused else f"last lines of {self.run.files.log(id)}"
-        return f"{id} {exit_words(code)}; {where}:{last or ' (empty)'}"
 
     async def _end(self, forced: asyncio.Event) -> None:
         """End all that still run: ask them to, and send SIGKILL after the grace, or at once if forced."""
