@@ -164,11 +164,8 @@ def read(path: Path) -> Summary | None:
 
 
 def dump(summary: Summary) -> str:
-    unused = {
-        name
-        for name in ("replicated", "missing", "stopped_early", "certificates", "rare", "worth")
-        if not getattr(summary, name)
-    }
+    optional = ("replicated", "missing", "stopped_early", "certificates", "rare", "worth")
+    unused = {name for name in optional if not getattr(summary, name)}
     unused |= set() if summary.behaviour else {"behaviour", "honest_accuracy"}
     unused |= set() if summary.views else {"views", "exact", "absences"}
     content = SUMMARIES.dump_python(summary, warnings=False, exclude=unused)
