@@ -358,12 +358,12 @@ def settings(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str
     from launcher.page.build import flat
     from peer.protocols.registry import PROTOCOLS
     from peer.spec.document import Document
-    from peer.spec.loading import resolve
+    from peer.spec.loading import load_spec
 
     try:
         document = Document.read(parsed_args.federation)
         peers = None if document.content.get("ring") else parsed_args.peers or 2
-        known = flat(resolve(document, peers=peers).model_dump(mode="json", exclude={"format", "name", "ring"}))
+        known = flat(load_spec(document, peers=peers).model_dump(mode="json", exclude={"format", "name", "ring"}))
     except InputError:
         return []
     values: dict[str, Any] = {key: [value] for key, value in known.items()} | {"protocol": PROTOCOLS}

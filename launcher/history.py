@@ -13,10 +13,11 @@ event, live or from the peer's events.jsonl, and never looks at anything else. I
 
 from collections.abc import Iterator
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from peer.files import lines, open_plain
 from peer.telemetry import events
@@ -128,15 +129,8 @@ class PeerHistory:
 
     def copy(self) -> "PeerHistory":
         """A copy for a thread that reads it while this one grows."""
-        return replace(
-            self,
-            rounds=dict(self.rounds),
-            orders=[*self.orders],
-            views=dict(self.views),
-            runs=[*self.runs],
-            _closed=[*self._closed],
-            _open=dict(self._open),
-        )
+        grows: dict[str, Any] = {name: copy(one) for name, one in vars(self).items() if isinstance(one, dict | list)}
+        return replace(self, **grows)
 
     @property
     def completed(self) -> int:
@@ -199,7 +193,7 @@ class PeerHistory:
             case events.Started():
                 self.version = event.version
         self.certificate_expires = certificate_expiry(event) or self.certificate_expires
-        if kind := self._kind(event):
+        if (kind := KINDS.get(event.name)) and not (self.moves and isinstance(event, events.Resumed)):
             self._add(TimelineEvent(kind, event.time, str(event)))
 
     def _follow_process(self, event: events.Event) -> None:
@@ -226,10 +220,6 @@ class PeerHistory:
             self.failure = self.ended = None
             self._add(TimelineEvent("recovery", event.time, "started again"))
         self.runs.append(TimelineEvent("running", event.time, f"start {len(self.runs) + 1}", event.time))
-
-    def _kind(self, event: events.Event) -> EventKind | None:
-        """What an event is that stands on the timeline by itself; None of any other."""
-        return None if self.moves and isinstance(event, events.Resumed) else KINDS.get(event.name)
 
     def _wait(self, event: events.Waiting) -> None:
         """Take a wait, which peers report again every minute while it lasts."""

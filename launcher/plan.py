@@ -27,7 +27,6 @@ from peer.learning.model.model import Model
 from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
 from peer.learning.training.checks import check_length, try_training
-from peer.learning.training.phase import Training
 from peer.learning.training.trainer import check_batches
 from peer.runtime.dry_run import DRY_RUN_SAMPLES, DryRunInput
 from peer.spec.checks import check_mix, check_model
@@ -127,16 +126,13 @@ def plan(spec: Spec, ids: Sequence[str] = ()) -> Plan:
             check_batches(model, spec.phases, size, id)
     longest = max(size for site in sites.values() for size in site.sizes)
     check_length(model, spec.protocol.local(), longest, spec.training, spec.rounds)
-    try_training(model, few, spec.phases, as_here(spec.training), spec.rounds)
+    # Where peers may train on a GPU, what it can do is for them to say: here all is tried on the CPU.
+    here = {"precision": "float32"} if torch.cuda.is_available() else {}
+    try_training(model, few, spec.phases, spec.training.model_copy(update=here), spec.rounds)
     for id, site in sites.items():
         check_mix(spec, site.mix, id)
     rehearsed = dataset.train(deal.shards(last, dataset)[0][:DRY_RUN_SAMPLES])
     return Plan(spec, model, sites, rehearsed, deal.public)
-
-
-def as_here(training: Training) -> Training:
-    """Where peers may train on a GPU, what it can do is for them to say: here all is tried on the CPU."""
-    return training.model_copy(update={"precision": "float32"}) if torch.cuda.is_available() else training
 
 
 class Deal:

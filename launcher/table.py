@@ -2,7 +2,7 @@
 what is unknown is a dash.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rich import box
 from rich.console import Console, ConsoleOptions, JustifyMethod
@@ -57,6 +57,16 @@ class Head(box.Box):
 
 HEAD = Head(str(box.SIMPLE_HEAD))
 PLAIN_HEAD = box.Box(str(box.SIMPLE_HEAD).replace("─", "-"), ascii=True)
+
+
+def listing(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = ()) -> Table:
+    """A table as wide as it comes, of texts; the columns of `numbers` end at the right."""
+    made = Table(box=HEAD, pad_edge=False)
+    for heading in headings:
+        made.add_column(heading, justify="right" if heading in numbers else "left")
+    for row in rows:
+        made.add_row(*map(_shown, row))
+    return made
 
 
 def fitting(rows: Sequence[Row], expendable: Sequence[str], console: Console, elastic: str | None = None) -> Table:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from peer.telemetry.events import ViewDecided
 from peer.views.view import View, ViewRounds, view_rounds
@@ -72,16 +73,12 @@ class Views:
 
     def changes(self) -> list[tuple[int, str]]:
         """The rounds from which on other members took part, and what changed."""
-        all_peers = View(0, self.ids, first=0)
-        befores = [all_peers, *(span.view for span in self.spans)]
-        told = [
-            (span.first, describe_change(before, span.view)) for before, span in zip(befores, self.spans, strict=False)
-        ]
-        return [(round, words) for round, words in told if words]
+        views = [View(0, self.ids, first=0), *(span.view for span in self.spans)]
+        words = [describe_change(before, after) for before, after in pairwise(views)]
+        return [(span.first, what) for span, what in zip(self.spans, words, strict=True) if what]
 
 
 def view_of_event(event: ViewDecided) -> View:
-    """The view in an event."""
     return View(event.number, event.members, event.first, event.planned, event.entrants, event.reason, event.expelled)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,7 @@ from peer.errors import InputError
 from peer.learning.training.phase import PROTOCOL_DEFAULTS
 from peer.plugins import describe_error
 from peer.protocols.base import Protocol
-from peer.runtime.dry_run import (
-    FLOAT32_BYTES,
-    FLOAT64_BYTES,
-    KNOWN_RECORDS,
-    DryRun,
-    disk_needed,
-    dry_run_figures,
-)
+from peer.runtime.dry_run import FLOAT32_BYTES, FLOAT64_BYTES, KNOWN_RECORDS, DryRun, disk_needed, dry_run_figures
 from peer.spec.blocks import describe_behaviours
 from peer.spec.federation import IMPUTED, Spec
 from peer.spec.peer import PeerConfig, check_plaintext, peer_data
@@ -86,10 +80,8 @@ async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
         dry_run = DryRun(id, spec.protocol, made.dry_run_input(id))
         try:
             setup = await dry_run.set_up(spec.init) + settling(made)
-            found[id] = [
-                setup,
-                *[await dry_run.count(number) + more for number, more in zip(rounds, figures, strict=True)],
-            ]
+            counts = [await dry_run.count(number) for number in rounds]
+            found[id] = [setup, *map(add, counts, figures)]
         except InputError:
             raise
         except (Exception, SystemExit) as error:

@@ -20,7 +20,7 @@ from launcher.command_spec import resolved
 from launcher.engines.base import IMAGE_WANTED, checked_settings, is_image, parsed_options
 from launcher.engines.docker import DockerSettings, check_ids, in_containers
 from launcher.engines.docker_compose import DOCKERFILE, Composition, key_owner
-from launcher.engines.kubernetes_objects import ABOUT, CERTIFICATES, CODE, IGNORED, tree
+from launcher.engines.kubernetes_objects import ABOUT, CERTIFICATES, CODE, IGNORED, KubernetesSettings, tree
 from launcher.engines.preflight import check_certificates
 from launcher.output import Output
 from launcher.run_files import certificate_files
@@ -112,7 +112,7 @@ def manifests_command(arguments: argparse.Namespace, output: Output) -> int:
     spec, out, certs = resolved(arguments), arguments.out, arguments.certs
     if not is_image(arguments.image):
         raise InputError(f"--image wants {IMAGE_WANTED} (given: {arguments.image})")
-    files = tree(spec, arguments.image, arguments.egress)
+    files = tree(spec, KubernetesSettings(image=arguments.image, egress=arguments.egress))
     if not certs:
         refuse_plaintext(spec, "peers in a cluster speak over its network", "--certs")
     check_certificates(spec, certs)

@@ -23,25 +23,23 @@ from peer.views.view import View
 
 def leave_command(arguments: argparse.Namespace, output: Output) -> int:
     """FailedError says why it stays."""
-    operator = Operator(resolved(arguments), Credentials(arguments.certs, arguments.tls))
-    check_ids(operator.spec, [arguments.peer], "leave")
-    own = operator.credentials.of(arguments.peer)
-    output.say(asyncio.run(_leave(operator, arguments.peer, own)))
+    spec, credentials = resolved(arguments), Credentials(arguments.certs, arguments.tls)
+    check_ids(spec, [arguments.peer], "leave")
+    output.say(asyncio.run(_leave(spec, arguments.peer, credentials.of(arguments.peer))))
     return 0
 
 
 def expel_command(arguments: argparse.Namespace, output: Output) -> int:
     """FailedError where it is not voted out: too few consent, or it cannot be."""
-    operator = Operator(resolved(arguments), Credentials(arguments.certs, arguments.tls))
+    spec, credentials = resolved(arguments), Credentials(arguments.certs, arguments.tls)
     id, by = arguments.peer, arguments.by
-    check_ids(operator.spec, [id, *by], "be voted out")
+    check_ids(spec, [id, *by], "be voted out")
     if id in by:
         raise InputError(f"{id} cannot consent that it is voted out itself; leave it out of --by, or use `leave`")
-    others = [other for other in operator.spec.ids if other != id]
-    if not (consenting := by or operator.credentials.holders(others)):
+    others = [other for other in spec.ids if other != id]
+    if not (consenting := by or credentials.holders(others)):
         raise InputError(f"{arguments.certs}: holds the certificate of nobody who could vote {id} out")
-    certificates = {other: operator.credentials.of(other) for other in consenting}
-    output.say(asyncio.run(_expel(operator, id, certificates)))
+    output.say(asyncio.run(_expel(spec, id, {other: credentials.of(other) for other in consenting})))
     return 0
 
 
@@ -56,38 +54,36 @@ def check_ids(spec: Spec, ids: Collection[str], what: str) -> None:
         raise InputError(f"`{strangers[0]}` is not in the ring; {suggest(strangers[0], spec.ids)}")
 
 
-class Operator:
-    """Connections to members, by their own certificates, and what others say about the view."""
+Certificates = CertificatePaths | None
 
-    def __init__(self, spec: Spec, credentials: Credentials) -> None:
-        self.spec, self.credentials = spec, credentials
 
-    async def connect(self, stack: AsyncExitStack, id: str, certificates: CertificatePaths | None) -> Ask:
-        """A function that asks a member until the stack is closed; it raises UnansweredError if there is no answer."""
-        agreement = self.spec.link_agreement
-        member = connect(id, self.spec.addresses, agreement.content, agreement.digests, certificates)
-        return await stack.enter_async_context(member)
+async def _member(stack: AsyncExitStack, spec: Spec, id: str, certificates: Certificates) -> Ask:
+    """A function that asks a member until the stack is closed; it raises UnansweredError if there is no answer."""
+    agreement = spec.link_agreement
+    member = connect(id, spec.addresses, agreement.content, agreement.digests, certificates)
+    return await stack.enter_async_context(member)
 
-    async def statuses(self, ids: Collection[str], certificates: CertificatePaths | None) -> list[PeerStatus]:
-        """The statuses of the peers that answer."""
-        chain = certificates.read() if certificates else None
-        async with aclosing(StatusClient(self.spec.name, self.spec.addresses, chain)) as peers:
-            return [one for one in (await peers.ask_all(ids)).values() if isinstance(one, PeerStatus)]
+
+async def _statuses(spec: Spec, ids: Collection[str], certificates: Certificates) -> list[PeerStatus]:
+    """The statuses of the peers that answer."""
+    chain = certificates.read() if certificates else None
+    async with aclosing(StatusClient(spec.name, spec.addresses, chain)) as peers:
+        return [one for one in (await peers.ask_all(ids)).values() if isinstance(one, PeerStatus)]
 
 
 LAST_LOOKS = 10
 """How often the others are asked, once a second, what was decided when the leaving member has ended."""
 
 
-async def _leave(operator: Operator, id: str, certificates: CertificatePaths | None) -> str:
+async def _leave(spec: Spec, id: str, certificates: Certificates) -> str:
     has_answered = False
     async with AsyncExitStack() as stack:
-        ask = await operator.connect(stack, id, certificates)
+        ask = await _member(stack, spec, id, certificates)
         while True:
             try:
                 reply = await ask(Leave(0))
             except UnansweredError as error:
-                if has_answered and (said := await _decided(operator, id, certificates)):
+                if has_answered and (said := await _decided(spec, id, certificates)):
                     return said
                 still = ", and is still a member" * has_answered
                 raise FailedError(f"{id} does not answer ({error}){still}") from None
@@ -105,11 +101,11 @@ def last_left(id: str, views: Sequence[View]) -> View:
     return views[stays + 1]
 
 
-async def _decided(operator: Operator, id: str, certificates: CertificatePaths | None) -> str | None:
+async def _decided(spec: Spec, id: str, certificates: Certificates) -> str | None:
     """What the others say once it has ended."""
-    others = [other for other in operator.spec.ids if other != id]
+    others = [other for other in spec.ids if other != id]
     for _ in range(LAST_LOOKS):
-        for one in await operator.statuses(others, certificates):
+        for one in await _statuses(spec, others, certificates):
             if id in one.outside:
                 return f"view {one.view} from round {one.first} on: without {id}"
         await asyncio.sleep(1)
@@ -122,10 +118,10 @@ SHORT_SECONDS = 4.0
 """Seconds to wait for a decision with too few consents here, as others may have consented before."""
 
 
-async def _expel(operator: Operator, id: str, consenting: Mapping[str, CertificatePaths | None]) -> str:
+async def _expel(spec: Spec, id: str, consenting: Mapping[str, Certificates]) -> str:
     clock = asyncio.get_running_loop().time
     async with AsyncExitStack() as stack:
-        asks = {one: await operator.connect(stack, one, certificate) for one, certificate in consenting.items()}
+        asks = {one: await _member(stack, spec, one, certificate) for one, certificate in consenting.items()}
         given, silent = set[str](), dict[str, str]()
         began, seconds = clock(), SHORT_SECONDS
         while clock() < began + seconds:
@@ -139,8 +135,8 @@ async def _expel(operator: Operator, id: str, consenting: Mapping[str, Certifica
                     silent[one] = reply
                 else:
                     given.add(one)
-            if given and await _is_quorum(operator, given, consenting):
-                seconds = operator.spec.absence + DECISION_SECONDS
+            if given and await _is_quorum(spec, given, consenting):
+                seconds = spec.absence + DECISION_SECONDS
             await asyncio.sleep(0.5)
     who = ", ".join(sorted(given)) or "nobody"
     said = f"{id} is not voted out: the consent of {who} is noted, and more than half of the members must consent"
@@ -156,11 +152,11 @@ async def _consent(ask: Ask, id: str) -> Reply | str:
         return str(error)
 
 
-async def _is_quorum(operator: Operator, given: set[str], consenting: Mapping[str, CertificatePaths | None]) -> bool:
+async def _is_quorum(spec: Spec, given: set[str], consenting: Mapping[str, Certificates]) -> bool:
     """Whether these are enough of the present members, by what these themselves report."""
     any_certificate = next((found for found in consenting.values() if found), None)
-    answers = await operator.statuses(given, any_certificate)
+    answers = await _statuses(spec, given, any_certificate)
     newest = max(answers, key=lambda one: one.view, default=None)
     outside = newest.outside if newest else ()
-    members = tuple(id for id in operator.spec.ids if id not in outside)
-    return View(0, members, 0).is_quorum(given, operator.spec.tolerated(any_certificate is not None))
+    members = tuple(id for id in spec.ids if id not in outside)
+    return View(0, members, 0).is_quorum(given, spec.tolerated(any_certificate is not None))

@@ -75,7 +75,6 @@ def write(out: Path, texts: Mapping[str, str]) -> list[Path]:
 
 
 def filled(kind: str, template: str, name: str, class_name: str) -> str:
-    """What is written."""
     text = files("launcher").joinpath("templates", kind, f"{template}.template").read_text(encoding="utf-8")
     return Template(text).substitute(name=name, Name=class_name, peers=PEERS)
 
@@ -124,11 +123,8 @@ def new_federation(arguments: argparse.Namespace, output: Output) -> int:
     if not 2 <= arguments.peers <= MAX_PEERS:
         raise InputError(f"--peers {arguments.peers}: a federation has 2 peers or more, and at most {MAX_PEERS}")
     kind = "parquet" if table.suffix == ".parquet" else "csv"
-    given = arguments.label or ""
-    if kind == "parquet":
-        frame = Parquet.model_construct(name="parquet", path=table, label=given).frame()
-    else:
-        frame = Csv.model_construct(name="csv", path=table, label=given).frame()
+    source: Any = {"parquet": Parquet, "csv": Csv}[kind]
+    frame = source.model_construct(name=kind, path=table, label=arguments.label or "").frame()
     label = chosen_label(frame, arguments.label)
     sites = [f"site{number}" for number in range(arguments.peers)]
     ring = [{"id": id, "address": f"127.0.0.1:{FIRST_PORT + number}"} for number, id in enumerate(sites)]

@@ -7,17 +7,14 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from rich.table import Table
-
 from launcher.output import Output
-from launcher.table import HEAD
+from launcher.table import listing
 from peer.errors import InputError
 from peer.learning.tasks import TASKS
 from peer.plugins import installed, load_object
 from peer.protocols.base import Protocol
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.settings import field_docs
-from peer.text import printable
 
 NOTHING = "nothing"
 
@@ -27,7 +24,9 @@ def protocols_command(_arguments: argparse.Namespace, output: Output) -> int:
     if output.as_json:
         output.document(entries)
     else:
-        output.console.print(table(entries))
+        headings = ("name", "paper", "edges", "leaves the peer", "min. peers")
+        rows = ([one["name"], one["paper"], one["edges"], leaving(one), str(one["min_peers"])] for one in entries)
+        output.console.print(listing(headings, rows))
         output.say("Which to take:", *(f"  {purpose}: {', '.join(names)}" for purpose, names in PURPOSES.items()))
         output.say("`run --beside solo` says whether taking part is worth it.")
     return 0
@@ -52,12 +51,7 @@ def tasks_command(_arguments: argparse.Namespace, output: Output) -> int:
     if output.as_json:
         output.document(entries)
     else:
-        shown = Table(box=HEAD, pad_edge=False)
-        for heading in ("name", "kind", "from", "about"):
-            shown.add_column(heading)
-        for entry in entries:
-            shown.add_row(*map(printable, (entry["name"], entry["kind"], entry["from"], entry["about"])))
-        output.console.print(shown)
+        output.console.print(listing(("name", "kind", "from", "about"), ([*entry.values()] for entry in entries)))
     return 0
 
 
@@ -130,15 +124,6 @@ def kind(field: dict[str, Any]) -> str:
     if "anyOf" in field:
         return " or ".join(kind(option) for option in field["anyOf"])
     return str(field.get("type", "object"))
-
-
-def table(entries: list[dict[str, Any]]) -> Table:
-    shown = Table(box=HEAD, pad_edge=False)
-    for heading in ("name", "paper", "edges", "leaves the peer", "min. peers"):
-        shown.add_column(heading)
-    for entry in entries:
-        shown.add_row(entry["name"], entry["paper"], entry["edges"], leaving(entry), str(entry["min_peers"]))
-    return shown
 
 
 def leaving(entry: dict[str, Any]) -> str:

@@ -137,19 +137,18 @@ def compared(found: Mapping[str, RunData]) -> ReportDocument:
 
 def _beside(document: ReportDocument, out: Path, also: Collection[str]) -> Iterator[Path]:
     """What is written into the folder named like the page."""
-    folder = _folder(out)
-    contents = (
-        {f"{name}.csv": text.encode(errors="backslashreplace") for name, text in as_csv(document).items()}
-        if "csv" in also
-        else {}
-    )
+    folder, tables = _folder(out), as_csv(document) if "csv" in also else {}
+    contents = {f"{name}.csv": text.encode(errors="backslashreplace") for name, text in tables.items()}
     if "perfetto" in also:
         contents["trace.json"] = as_trace(document).encode()
     for kind in [kind for kind in PICTURES if kind in also]:
         for figure in figures(document):
             contents[f"{figure.name}.{kind}"] = picture(figure.filled(document), look("light"), kind)
     if contents:
-        _make(folder)
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise FailedError(f"cannot make {folder}: {error.strerror}; choose another page with --out") from None
     for name, content in contents.items():
         write_atomically(folder / name, content, permissions=PRIVATE)
         yield folder / name
@@ -167,13 +166,6 @@ def _check_beside(out: Path) -> None:
         raise InputError(
             f"--out {out}: tables and figures would go into {folder}, which holds other files; choose another"
         )
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise FailedError(f"cannot make {folder}: {error.strerror}; choose another page with --out") from None
 
 
 def show_so_far(collected: Collected, output: Output, as_json: bool) -> None:

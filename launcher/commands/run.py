@@ -113,7 +113,7 @@ def prepare(directory: RunDirectory, run: Run, options: RunOptions) -> Summary |
     options.engine.check(run)
     directory.claim()
     if options.fresh:
-        options.engine.clear(run)
+        options.engine.discard(run, running=True)
         directory.discard()
     directory.write(spec, {id: options.engine.config(run, id) for id in spec.ids})
     LaunchRecord.write(options.engine, run)
@@ -144,7 +144,7 @@ async def launch(
 def finish(ended: Supervised, run: Run, directory: RunDirectory, output: Output) -> RunOutcome:
     if ended.refused:
         directory.withdraw()  # what is wrong only a peer could find
-        return RunOutcome(WRONG_INPUT, why=ended.why)
+        return RunOutcome(WRONG_INPUT, why=ended.peers.why)
     ended.spent.write(run.files.totals)
     if ended.stop.asked.is_set():
         hint = "Stopped; the same command resumes the run."
@@ -152,9 +152,9 @@ def finish(ended: Supervised, run: Run, directory: RunDirectory, output: Output)
             hint = f"The peers keep running; reattach with `dfl-launch attach {run.files.path}`."
         output.say(hint)
         return RunOutcome(ended.stop.code, why=hint)
-    if ended.failed and not ended.finished:
+    if ended.peers.failed and not ended.peers.finished:
         write_report(run, None, output)
-        return RunOutcome(1, why=ended.why)
+        return RunOutcome(1, why=ended.peers.why)
     return RunOutcome(0, conclude(run, summarise(run.spec, run.files.path, ended.spent), output))
 
 

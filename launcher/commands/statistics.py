@@ -17,14 +17,14 @@ from launcher.output import Output
 from launcher.page.document import csv_text
 from launcher.recorded_spec import RecordedSpec
 from launcher.run_files import RunFiles
-from launcher.table import HEAD
+from launcher.table import listing
 from peer.errors import InputError
 from peer.files import write_atomically
 from peer.learning.export import read_header
 from peer.plugins import reference
 from peer.spec.document import Document
 from peer.telemetry.results import MODEL, read_result
-from peer.text import number, plural, printable
+from peer.text import number, plural
 
 COLUMNS = ("site", "samples", "class", "column", "missing", "mean", "deviation", "histogram")
 BARS = " ▁▂▃▄▅▆▇█"
@@ -63,7 +63,8 @@ def show(run: Path, output: Output) -> int:
     if output.as_json:
         output.document(found)
         return 0
-    write_atomically(run / "statistics.csv", csv_text(COLUMNS, [as_row(one) for one in found]).encode())
+    written = [one | {"histogram": " ".join(map(whole, one.get("histogram") or ()))} for one in found]
+    write_atomically(run / "statistics.csv", csv_text(COLUMNS, written).encode())
     for kind in ("class", "column"):
         rows = [one for one in found if kind in one]
         if rows:
@@ -75,18 +76,15 @@ def show(run: Path, output: Output) -> int:
 
 
 def table(rows: Sequence[dict[str, Any]], kind: str) -> Table:
-    shown = Table(box=HEAD, pad_edge=False)
     headings = (kind, "site", "samples") if kind == "class" else (kind, "site", "mean", "deviation", "missing", "")
-    for heading in headings:
-        shown.add_column(heading, justify="left" if heading in (kind, "site", "") else "right")
-    for one in rows:
-        cells = [one[kind], one["site"]]
-        if kind == "class":
-            cells.append(whole(one["samples"]))
-        else:
-            cells += [number(one["mean"]), number(one["deviation"]), whole(one["missing"]), bars(one["histogram"])]
-        shown.add_row(*map(printable, cells))
-    return shown
+    return listing(headings, (cells(one, kind) for one in rows), ("samples", "mean", "deviation", "missing"))
+
+
+def cells(one: dict[str, Any], kind: str) -> list[str]:
+    named = [one[kind], one["site"]]
+    if kind == "class":
+        return [*named, whole(one["samples"])]
+    return [*named, number(one["mean"]), number(one["deviation"]), whole(one["missing"]), bars(one["histogram"])]
 
 
 def whole(count: int | None) -> str:
@@ -97,11 +95,6 @@ def bars(histogram: Sequence[int | None] | None) -> str:
     """A histogram in a word: a bar for each bin, a dash where it is hidden."""
     top = max((one for one in histogram or () if one), default=0)
     return "".join("–" if one is None else BARS[-(-8 * one // top) if top else 0] for one in histogram or ())
-
-
-def as_row(one: dict[str, Any]) -> dict[str, Any]:
-    told = one.get("histogram")
-    return one | ({"histogram": " ".join(map(whole, told))} if told else {})
 
 
 def statistics(run: Path) -> Iterator[dict[str, Any]]:

@@ -44,10 +44,9 @@ def status_command(arguments: argparse.Namespace, output: Output) -> int:
         output.document(status_document(spec, answers))
     else:
         output.console.print(status_table(spec, answers))
-        for line in filter(None, (on_disk(answers), releases(answers), next_expiry(answers))):
-            output.say(line)
-        if not chain and (hint := encrypted(answers)):
-            output.say(hint)
+        said = {id: answer for id, answer in answers.items() if isinstance(answer, PeerStatus)}
+        hint = "" if chain else encrypted(answers)
+        output.say(*filter(None, (on_disk(said), releases(said), next_expiry(said), hint)))
     return int(any(isinstance(answers[member.id], str) for member in spec.ring if member.address))
 
 
@@ -56,11 +55,11 @@ async def ask(spec: Spec, chain: AskingBundle) -> dict[str, StatusAnswer]:
         return await peers.ask_all()
 
 
-def encrypted(answers: Mapping[str, StatusAnswer]) -> str | None:
-    """What may be the matter when peers hang up on a caller without certificates."""
+def encrypted(answers: Mapping[str, StatusAnswer]) -> str:
+    """What may be the matter when peers hang up on a caller without certificates; empty if none does."""
     if any(answer in (CLOSED_AT_ONCE, "connection closed", "connection reset") for answer in answers.values()):
         return "Peers that have certificates answer only to certificates: give theirs with --certs or --tls."
-    return None
+    return ""
 
 
 def status_document(spec: Spec, answers: Mapping[str, StatusAnswer]) -> dict[str, Any]:
@@ -97,19 +96,19 @@ def status_cells(address: str | None, id: str, answer: StatusAnswer) -> list[str
     return [id, answer.state, *figures, ", ".join(filter(None, [alone, trouble, too_few(answer), expiry]))]
 
 
-def on_disk(answers: Mapping[str, StatusAnswer]) -> str:
+def on_disk(said: Mapping[str, PeerStatus]) -> str:
     """Say which round all that answer have on disk; empty if none says so."""
-    known = [one.durable for one in answers.values() if isinstance(one, PeerStatus) and one.durable is not None]
+    known = [one.durable for one in said.values() if one.durable is not None]
     if not known:
         return ""
     return f"On disk at each peer that answers: {f'round {min(known)}' if min(known) >= 0 else 'nothing yet'}."
 
 
-def releases(answers: Mapping[str, StatusAnswer]) -> str:
+def releases(said: Mapping[str, PeerStatus]) -> str:
     """Say which releases the peers run, each with its peers if there are several; empty if none says so."""
     found: dict[str, list[str]] = {}
-    for id, one in answers.items():
-        if isinstance(one, PeerStatus) and one.release:
+    for id, one in said.items():
+        if one.release:
             found.setdefault(printable(one.release), []).append(id)
     if len(found) < 2:
         return "".join(f"All run dfl {name}." for name in found)
@@ -117,13 +116,9 @@ def releases(answers: Mapping[str, StatusAnswer]) -> str:
     return f"Different releases: {'; '.join(each)}."
 
 
-def next_expiry(answers: Mapping[str, StatusAnswer]) -> str:
+def next_expiry(said: Mapping[str, PeerStatus]) -> str:
     """Say when the first of the peers' certificates expires; empty without certificates."""
-    found = [
-        (one.certificate_expires, id)
-        for id, one in answers.items()
-        if isinstance(one, PeerStatus) and one.certificate_expires
-    ]
+    found = [(one.certificate_expires, id) for id, one in said.items() if one.certificate_expires]
     if not found:
         return ""
     at, id = min(found)

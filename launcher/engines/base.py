@@ -85,10 +85,8 @@ class Run:
 class Process(ABC):
     """One peer, from its start to its end."""
 
-    @property
-    def restarts(self) -> int:
-        """How often the engine itself has restarted it."""
-        return 0
+    restarts = 0
+    """How often the engine itself has restarted it."""
 
     @abstractmethod
     async def wait(self) -> int:
@@ -104,8 +102,6 @@ class FollowedProcess(Process):
 
     send: called with each signal, until then.
     """
-
-    restarts = 0
 
     def __init__(self, send: Callable[[int], None]) -> None:
         self._send = send
@@ -190,14 +186,11 @@ class Engine(ABC, Generic[S]):
             config["tls"] = {name: str(path) for name, path in certificate_files(run.certs, id).items()}
         return config
 
-    def clear(self, run: Run) -> None:
-        """End peers that an earlier launch has left running, before the files of their run are discarded."""
-        return
-
-    def discard(self, run: Run) -> str:
+    def discard(self, run: Run, running: bool = False) -> str:
         """Remove all that the run's peers have left outside its directory here; return what, or "" if there is nothing.
 
-        Removes nothing and raises InputError where peers run, FailedError where a place cannot be reached.
+        running: whether peers that run are ended; else InputError is raised, and nothing is removed. Raises FailedError
+        where a place cannot be reached.
         """
         return ""
 
@@ -239,6 +232,11 @@ def write_at(path: Path, at: int, data: bytes, limit: int | None = None) -> None
 def bytes_here(path: Path) -> int:
     """Return where to go on following a file that grows elsewhere."""
     return path.stat().st_size if path.exists() else 0
+
+
+def as_text(given: object) -> object:
+    """Return a whole number as text, as which it was meant: YAML cannot know."""
+    return str(given) if isinstance(given, int) and not isinstance(given, bool) else given
 
 
 _IMAGE_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"

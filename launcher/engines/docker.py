@@ -21,9 +21,9 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, StringConstraints
 
-from launcher.engines.base import IMAGE_WANTED, Deployment, Engine, Image, Run, certificates_beside, shipped
+from launcher.engines.base import IMAGE_WANTED, Deployment, Engine, Image, Run, as_text, certificates_beside, shipped
 from launcher.engines.docker_container import (
     ORDER,
     PEER,
@@ -56,18 +56,13 @@ from peer.telemetry.results import EVENTS
 from peer.text import plural
 
 
-def _size(given: Any) -> Any:
-    """Return it as the engine writes it; a number is bytes."""
-    number = isinstance(given, int) and not isinstance(given, bool)
-    return str(given).lower() if number or isinstance(given, str) else given
-
-
 def _texts(given: Any) -> Any:
     """YAML reads the numbers of GPUs as numbers, the engine wants text."""
-    return tuple(str(one) if type(one) is int else one for one in given) if isinstance(given, list) else given
+    return tuple(map(as_text, given)) if isinstance(given, list) else given
 
 
-Memory = Annotated[str, Field(pattern=r"^[1-9][0-9]*[bkmg]?$"), BeforeValidator(_size)]
+Memory = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[bkmgBKMG]?$", to_lower=True), BeforeValidator(as_text)]
+"""As the engine writes it; a number is bytes."""
 Gpus = Annotated[
     Annotated[int, Field(ge=1)] | Literal["all"] | Annotated[tuple[str, ...], Field(min_length=1)],
     BeforeValidator(_texts),
@@ -127,18 +122,15 @@ class DockerEngine(Engine[DockerSettings]):
         config = {**super().config(run, id), "listen": f"0.0.0.0:{FIRST_PORT}", "health": HEALTH}
         return config | ({"tls": certificates_beside(id)} if run.certs else {})
 
-    def clear(self, run: Run) -> None:
-        with refusals(), closing(connect()) as client:
-            remove_containers(client, run, running=True)
-
-    def discard(self, run: Run) -> str:
+    def discard(self, run: Run, running: bool = False) -> str:
         with refusals(), closing(connect()) as client:
             left = client.containers.list(all=True, filters=run_filter(run), ignore_removed=True)
-            if running := [container.name for container in left if container.status in RUNNING]:
+            alive = [container.name for container in left if container.status in RUNNING]
+            if alive and not running:
                 raise InputError(
-                    f"{', '.join(running)} still run; end them with `dfl-launch attach {run.files.path}` and Ctrl-C"
+                    f"{', '.join(alive)} still run; end them with `dfl-launch attach {run.files.path}` and Ctrl-C"
                 )
-            remove_containers(client, run)
+            remove_containers(client, run, running)
             return plural(len(left), "container") if left else ""
 
     @asynccontextmanager
@@ -170,7 +162,6 @@ def user_of(client: Any) -> str:
 
 
 def check_engine(client: Any, image: str, network: str | None) -> None:
-    """Check that the engine has image and network."""
     try:
         client.images.get(image)
     except docker_sdk().errors.ImageNotFound:

@@ -155,7 +155,8 @@ class ContainerEvents:
                 yield event
             raise FailedError("the Docker engine no longer answers; its peers may keep running without the launcher")
         finally:
-            self._close()
+            self._over = True
+            end_stream(self._stream)
 
     def _listen(self, put: Any) -> None:
         answered = time.monotonic()
@@ -166,21 +167,18 @@ class ContainerEvents:
                 self._stream = self._client.events(since=self._since, filters=self._filters, decode=True)
                 put(ContainerEvent("", "reconnect"))
                 for event in self._stream:
-                    put(_container_event(event))
+                    attributes = event.get("Actor", {}).get("Attributes", {})
+                    what, code = event.get("Action", ""), int(attributes.get("exitCode", 0))
+                    put(ContainerEvent(attributes.get(PEER, ""), what, code))
                     self._since = event.get("time", self._since)
             time.sleep(RETRY_INTERVAL_S)  # an engine that is back does not report it
         put(None)
 
-    def _close(self) -> None:
-        self._over = True
-        if self._stream is not None:
-            with suppress(OSError, AttributeError, ValueError):
-                self._stream.close()
 
-
-def _container_event(event: dict[str, Any]) -> ContainerEvent:
-    attributes = event.get("Actor", {}).get("Attributes", {})
-    return ContainerEvent(attributes.get(PEER, ""), event.get("Action", ""), int(attributes.get("exitCode", 0)))
+def end_stream(stream: Any) -> None:
+    """Let the thread go on that reads it."""
+    with suppress(OSError, AttributeError, ValueError):  # there may be none
+        stream.close()
 
 
 MAX_LOG_BYTES = 5 << 20
@@ -206,7 +204,7 @@ class ContainerLog:
         self._thread = threading.Thread(target=self._follow, name=f"log of {container.name}", daemon=True)
 
     def follow(self) -> None:
-        self._more.set()
+        self.more()
         self._thread.start()
 
     def catch_up(self) -> None:
@@ -228,9 +226,7 @@ class ContainerLog:
         """Stop following a container that keeps running."""
         self._over = True
         self._more.set()
-        if self._stream is not None:
-            with suppress(OSError, AttributeError, ValueError):
-                self._stream.close()
+        end_stream(self._stream)
 
     def _follow(self) -> None:
         over = False
@@ -317,14 +313,11 @@ class Container(Process):
         self._loop = asyncio.get_running_loop()
         self._log = ContainerLog(handle, out / "log.txt", self._wake)
         self._reported = False
-        self._earlier, self._count = 0, 0
+        self._earlier = 0
+        """Restarts before the container was last started from here, which the engine does not count."""
         self._verdict: int | None = None
         self._ending = False
         self._sending = set[asyncio.Future[None]]()
-
-    @property
-    def restarts(self) -> int:
-        return self._earlier + self._count
 
     def follow(self) -> None:
         self._log.follow()
@@ -373,7 +366,7 @@ class Container(Process):
         state, restarts = self._handle.attrs["State"], self._handle.attrs["RestartCount"]
         status, code = state["Status"], int(state["ExitCode"])
         if self._verdict is None:
-            self._count = restarts
+            self.restarts = self._earlier + restarts
         if status not in ("exited", "dead"):
             if self._verdict is not None or (self._ending and status == "restarting"):
                 await asyncio.to_thread(self._stop)
@@ -396,10 +389,9 @@ class Container(Process):
         return code != 0 and gave_up(self._out)
 
     def _look(self) -> None:
-        docker = docker_sdk()
         try:
             self._handle.reload()
-        except docker.errors.NotFound:
+        except docker_sdk().errors.NotFound:
             raise FailedError(f"the container {self._handle.name} was removed; the same command resumes it") from None
 
     def _stop(self) -> None:
@@ -408,6 +400,5 @@ class Container(Process):
         self._handle.stop(timeout=1)
 
     def _send(self, number: int) -> None:
-        docker = docker_sdk()
-        with suppress(docker.errors.APIError):  # it has ended, or an event is about to say so
+        with suppress(docker_sdk().errors.APIError):  # it has ended, or an event is about to say so
             self._handle.kill(signal=int(number))

@@ -1,9 +1,9 @@
 """Peers in the pods of a Kubernetes cluster.
 
 In reading order: the engine; which run the objects in a cluster belong to, and which cluster that is; what would make
-a cluster refuse the run; what is reported of pods; the peers' files on the run's volume and what pods have printed,
-copied here; a peer as the pods that the Job makes for it, one after the other; the control loop, which reconciles what
-a run has in its cluster with what it should have; and the deployment.
+a cluster refuse the run; what is reported of pods; the peers' files on the run's volume, copied here; a peer as the
+pods that the Job makes for it, one after the other; the control loop, which reconciles what a run has in its cluster
+with what it should have; and the deployment.
 
 The objects are in `kubernetes_objects.py`, requests to a cluster in `kubernetes_cluster.py`, and what runs in the pod
 that sees the volume in `programs/volume_agent.py`.
@@ -16,7 +16,7 @@ import re
 import secrets
 import signal
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -49,25 +49,16 @@ class KubernetesEngine(Engine[KubernetesSettings]):
         with as_input_error():
             asyncio.run(check_cluster(run, self.settings))
 
-    def clear(self, run: Run) -> None:
-        if known_identity(run):
-            with as_input_error("what an earlier launch has left in the cluster cannot be removed: {}"):
-                asyncio.run(self._clear(run))
+    def discard(self, run: Run, running: bool = False) -> str:
+        if not known_identity(run):
+            return ""
+        sentence = "what an earlier launch has left in the cluster cannot be removed: {}"
+        with as_input_error(sentence) if running else nullcontext():
+            return asyncio.run(self._remove(run, running))
 
-    async def _clear(self, run: Run) -> None:
-        await (await self._cluster(run)).clear(claim=True)
-
-    async def _cluster(self, run: Run) -> Cluster:
-        whose = await cluster_identity(run, self.settings)
-        return Cluster(whose.kubectl(self.settings), layout_of(run, whose).name)
-
-    def discard(self, run: Run) -> str:
-        return asyncio.run(self._discard(run)) if known_identity(run) else ""
-
-    async def _discard(self, run: Run) -> str:
-        cluster = await self._cluster(run)
-        state = await cluster.look()
-        if state.running or state.job:
+    async def _remove(self, run: Run, running: bool) -> str:
+        _, _, cluster = await cluster_of(run, self.settings)
+        if not running and ((state := await cluster.look()).running or state.job):
             raise InputError(
                 "peers still run in the cluster, or what they wrote is not here yet: fetch it with `dfl-launch attach "
                 f"{run.files.path}`, where Ctrl-C ends them"
@@ -77,10 +68,9 @@ class KubernetesEngine(Engine[KubernetesSettings]):
     @asynccontextmanager
     async def deploy(self, run: Run) -> AsyncIterator[Deployment]:
         new = known_identity(run) is None
-        whose = await cluster_identity(run, self.settings)
+        whose, order, cluster = await cluster_of(run, self.settings)
         run.write_place(asdict(whose))
-        order = RunObjects(run, layout_of(run, whose), self.settings)
-        deployment = KubernetesDeployment(run, Cluster(whose.kubectl(self.settings), order.name), order, new)
+        deployment = KubernetesDeployment(run, cluster, order, new)
         await deployment.prepare()
         try:
             async with background() as tasks:
@@ -99,9 +89,6 @@ class ClusterIdentity:
     namespace: str
     mark: str
     """Part of the names of this run's objects, unlike those of another run."""
-
-    def kubectl(self, settings: KubernetesSettings) -> Kubectl:
-        return Kubectl(settings.kubectl, self.context, self.namespace)
 
 
 def known_identity(run: Run) -> ClusterIdentity | None:
@@ -140,8 +127,12 @@ async def _chosen_namespace(settings: KubernetesSettings) -> tuple[str, str]:
     return context.get("name", ""), settings.namespace or namespace
 
 
-def layout_of(run: Run, identity: ClusterIdentity) -> ClusterLayout:
-    return ClusterLayout(run.spec, certificates=run.certs is not None, mark=identity.mark, device=run.device)
+async def cluster_of(run: Run, settings: KubernetesSettings) -> tuple[ClusterIdentity, RunObjects, Cluster]:
+    """Return where the run is, or is to be, and what it has there."""
+    whose = await cluster_identity(run, settings)
+    layout = ClusterLayout(run.spec, certificates=run.certs is not None, mark=whose.mark, device=run.device)
+    kubectl = Kubectl(settings.kubectl, whose.context, whose.namespace)
+    return whose, RunObjects(run, layout, settings), Cluster(kubectl, layout.name)
 
 
 OLDEST_VERSION = (1, 29)
@@ -151,15 +142,11 @@ REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 async def check_cluster(run: Run, settings: KubernetesSettings) -> None:
     """Ask the cluster itself whether it would accept the objects."""
-    whose = await cluster_identity(run, settings)
-    order = RunObjects(run, layout_of(run, whose), settings)
-    kubectl = whose.kubectl(settings)
-    await check_version(kubectl)
-    await check_right(kubectl)
-    made = [*order.beside(), order.collector()]
-    await Cluster(kubectl, order.name).apply(
-        [*made, order.job] if known_identity(run) is None else made, "--dry-run=server"
-    )
+    _, order, cluster = await cluster_of(run, settings)
+    await check_version(cluster.kubectl)
+    await check_right(cluster.kubectl)
+    job = [order.job] if known_identity(run) is None else []
+    await cluster.apply([*order.beside(), order.collector(), *job], "--dry-run=server")
 
 
 async def check_version(kubectl: Kubectl) -> None:
@@ -307,18 +294,6 @@ def _write(path: Path, notice: Mapping[str, Any]) -> None:
         raise FailedError(write_failure(path, error)) from None
 
 
-async def append_logs(cluster: Cluster, run: Run, pods: Sequence[Pod]) -> None:
-    """Append what these pods have printed to the logs. They are all of one peer, or all that there are."""
-    indexes = {pod.index for pod in pods}
-    printed = await cluster.log(indexes.pop() if len(indexes) == 1 else None)
-    for pod in pods:
-        if pod.index is None or pod.name not in printed:
-            continue
-        path, lines = run.files.log(run.spec.ids[pod.index]), [f"--- {pod.name}", *printed[pod.name]]
-        if not path.exists() or lines[0] not in path.read_text(errors="replace").splitlines():
-            write_at(path, bytes_here(path), "".join(f"{line}\n" for line in lines).encode())
-
-
 class PeerPods(FollowedProcess):
     """One peer: the pods that the Job makes for it, one after the other. index: its place in the ring."""
 
@@ -388,7 +363,9 @@ class ControlLoop:
     def _begin(self) -> None:
         self.begun = True
         self.idle.clear()
-        self._run.say(f"job {self._order.name} in the namespace {self._cluster.namespace} of the cluster")
+        self._run.say(
+            f"job {self._order.name} in the namespace {self._cluster.kubectl.namespace or 'default'} of the cluster"
+        )
 
     @property
     def codes(self) -> Collection[int | None]:
@@ -416,7 +393,6 @@ class ControlLoop:
             await asyncio.sleep(BURST_S)
 
     async def follow(self) -> None:
-        """Copy the peers' events."""
         while True:
             await self.readable.wait()
             try:
@@ -496,9 +472,17 @@ class ControlLoop:
                 self._reporter.failed(pod)
 
     async def log(self, pods: Sequence[Pod] = ()) -> None:
-        """Copy what these pods have printed, or all; what cannot be had is left out."""
+        """Append what these pods, or all, have printed to the peers' logs; what cannot be had is left out."""
+        pods = pods or self.state.pods
+        indexes, printed, run = {pod.index for pod in pods}, dict[str, list[str]](), self._run
         with suppress(FailedError):
-            await append_logs(self._cluster, self._run, pods or self.state.pods)
+            printed = await self._cluster.log(indexes.pop() if len(indexes) == 1 else None)
+        for pod in pods:
+            if pod.index is None or pod.name not in printed:
+                continue
+            path, lines = run.files.log(run.spec.ids[pod.index]), [f"--- {pod.name}", *printed[pod.name]]
+            if not path.exists() or lines[0] not in path.read_text(errors="replace").splitlines():
+                write_at(path, bytes_here(path), "".join(f"{line}\n" for line in lines).encode())
 
     def _fail(self, error: FailedError) -> None:
         """End all peers; waiting for one of them raises the error."""
@@ -519,9 +503,8 @@ class KubernetesDeployment(Deployment):
 
     def __init__(self, run: Run, cluster: Cluster, order: RunObjects, new: bool) -> None:
         self._run, self._cluster, self._order, self._new = run, cluster, order, new
-        directories = {
-            id: str(RUNS / str(index) / id) for index, id in enumerate(run.spec.ids)
-        }  # as the collector sees them
+        # As the collector sees them.
+        directories = {id: str(RUNS / str(index) / id) for index, id in enumerate(run.spec.ids)}
         self._files = VolumeFiles(cluster.kubectl, f"{order.name}-collect", run, directories)
         self.loop = ControlLoop(run, cluster, order, self._files)
         self._collected = self._over = False

@@ -272,14 +272,8 @@ class Cluster:
 
     def __init__(self, kubectl: Kubectl, name: str) -> None:
         self.kubectl, self.name = kubectl, name
-        self.mine, self._peers = (
-            f"--selector={RUN_LABEL}={name}",
-            f"--selector=app.kubernetes.io/name=dfl,{RUN_LABEL}={name}",
-        )
-
-    @property
-    def namespace(self) -> str:
-        return self.kubectl.namespace or "default"
+        self.mine = f"--selector={RUN_LABEL}={name}"
+        self._peers = f"{self.mine},app.kubernetes.io/name=dfl"
 
     async def apply(self, made: Sequence[Mapping[str, Any]], *more: str) -> None:
         """Create the objects, or change them to these."""

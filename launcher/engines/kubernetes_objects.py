@@ -14,7 +14,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
@@ -158,12 +158,8 @@ def _object(kind: str, api: str, name: str, run: str = "", **content: Any) -> Ob
     return {"apiVersion": api, "kind": kind, "metadata": {"name": name, "labels": labels(run or name)}, **content}
 
 
-@dataclass(frozen=True)
-class MountedVolume:
-    """A volume of a pod, and where the peer's container sees it."""
-
-    mount: Object
-    volume: Object
+MountedVolume = tuple[Object, Object]
+"""Where the peer's container sees a volume of its pod, and the volume."""
 
 
 def certificates_volume(name: str, ids: Sequence[str]) -> MountedVolume:
@@ -174,43 +170,42 @@ def certificates_volume(name: str, ids: Sequence[str]) -> MountedVolume:
         files = {"ca.pem": "ca.pem", f"{id}.pem": "cert.pem", f"{id}.key": "key.pem"}
         items += [{"key": key, "path": f"{index}/{file}"} for key, file in files.items()]
     secret = {"secretName": f"{name}-certificates", "defaultMode": 0o440, "items": items}
-    return MountedVolume(mount, {"name": "tls", "secret": secret})
+    return mount, {"name": "tls", "secret": secret}
 
 
 def data_volume(claim: str) -> MountedVolume:
     mount = {"name": "data", "mountPath": str(DATA), "readOnly": True}
-    return MountedVolume(mount, {"name": "data", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
+    return mount, {"name": "data", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
 
 
 EPHEMERAL_STORAGE = "128Mi"
 """Of the node's disk: /tmp, and what the peer prints."""
 
 
-def resources(cpus: str = "1", memory: str | None = None, gpus: int = 0) -> Object:
-    limits: Object = {"memory": memory or "2Gi"} | ({"nvidia.com/gpu": gpus} if gpus else {})
-    requests = {"cpu": cpus, "memory": memory or "1Gi", "ephemeral-storage": EPHEMERAL_STORAGE}
-    return {"requests": requests, "limits": limits}
+def resources(settings: KubernetesSettings) -> Object:
+    gpus = {"nvidia.com/gpu": settings.gpus} if settings.gpus else {}
+    memory = settings.memory
+    requests = {"cpu": f"{settings.cpus:g}", "memory": memory or "1Gi", "ephemeral-storage": EPHEMERAL_STORAGE}
+    return {"requests": requests, "limits": {"memory": memory or "2Gi", **gpus}}
 
 
 def job(
     place: ClusterLayout,
-    image: str,
+    settings: KubernetesSettings,
     arguments: Sequence[str] = (),
-    needs: Object | None = None,
     volumes: Sequence[MountedVolume] = (),
 ) -> Object:
-    """arguments: more of `dfl-peer`. needs: a peer's resources."""
+    """arguments: more of `dfl-peer`."""
     peers = len(place.spec.ids)
-    pod = _pod(place.name, image)
+    pod = _pod(place.name, settings)
     (container,) = pod["containers"]
     container["args"] += arguments
-    container["resources"] = needs or container["resources"]
-    container["volumeMounts"] += [one.mount for one in volumes]
+    container["volumeMounts"] += [mount for mount, _ in volumes]
     about: Object = {"labels": labels(place.name)}
     if place.spec.metrics:
         container["ports"].append({"name": "metrics", "containerPort": METRICS_PORT})
         about["annotations"] = {"prometheus.io/scrape": "true", "prometheus.io/port": str(METRICS_PORT)}
-    pod["volumes"] += [one.volume for one in volumes]
+    pod["volumes"] += [volume for _, volume in volumes]
     pod["topologySpreadConstraints"] = [_apart(place.name)]
     spec = {
         "completions": peers,
@@ -245,7 +240,7 @@ def _failures() -> list[Object]:
     ]
 
 
-def _pod(name: str, image: str) -> Object:
+def _pod(name: str, settings: KubernetesSettings) -> Object:
     return {
         "subdomain": name,
         "restartPolicy": "Never",
@@ -260,7 +255,7 @@ def _pod(name: str, image: str) -> Object:
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_container(image)],
+        "containers": [_container(settings)],
         "volumes": [
             {"name": "config", "configMap": {"name": name}},
             {"name": "runs", "persistentVolumeClaim": {"claimName": name}},
@@ -269,11 +264,11 @@ def _pod(name: str, image: str) -> Object:
     }
 
 
-def _container(image: str) -> Object:
+def _container(settings: KubernetesSettings) -> Object:
     index = {"fieldRef": {"fieldPath": f"metadata.annotations['{POD_INDEX}']"}}
     return {
         "name": "peer",
-        "image": image,
+        "image": settings.image,
         "imagePullPolicy": "IfNotPresent",
         "args": [f"{CONFIG}/$(DFL_INDEX).yaml"],
         "env": [{"name": "DFL_INDEX", "valueFrom": index}],
@@ -281,7 +276,7 @@ def _container(image: str) -> Object:
         "startupProbe": _probe(periodSeconds=5, failureThreshold=120),
         "livenessProbe": _probe(periodSeconds=30, failureThreshold=4),
         "readinessProbe": _probe(periodSeconds=10),
-        "resources": resources(),
+        "resources": resources(settings),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -306,10 +301,10 @@ def service(name: str) -> Object:
     return _object("Service", "v1", name, spec=spec)
 
 
-def claim(name: str, storage: str = "10Gi", access: str = "ReadWriteMany", storage_class: str | None = None) -> Object:
+def claim(name: str, settings: KubernetesSettings) -> Object:
     """A claim on a volume, by default for several nodes at once, as the pods are on several."""
-    spec = {"accessModes": [access], "resources": {"requests": {"storage": storage}}}
-    spec |= {"storageClassName": storage_class} if storage_class else {}
+    spec: Object = {"accessModes": [settings.access], "resources": {"requests": {"storage": settings.storage}}}
+    spec |= {"storageClassName": settings.storage_class} if settings.storage_class else {}
     return _object("PersistentVolumeClaim", "v1", name, spec=spec)
 
 
@@ -327,12 +322,9 @@ PROMETHEUS = {"app.kubernetes.io/name": "prometheus"}
 """The label of the pods that may read figures, in any namespace."""
 
 
-def network_policies(place: ClusterLayout, outside: bool) -> Iterator[Object]:
-    """Each peer speaks to its neighbours only, or to all peers where those may change; and asks for names.
-
-    outside: whether the peers may also connect to anything else.
-    """
-    spec = place.spec
+def network_policies(place: ClusterLayout, egress: Egress | None) -> Iterator[Object]:
+    """Each peer speaks to its neighbours only, or to all peers where those may change; and asks for names."""
+    spec, outside = place.spec, connects_outside(place.spec, egress)
     number = {id: str(index) for index, id in enumerate(spec.ids)}
     partners = {id: [number[other] for other in spec.partners(id)] for id in spec.ids}
     if all(len(others) == len(spec.ids) - 1 for others in partners.values()):
@@ -369,12 +361,13 @@ def connects_outside(spec: Spec, egress: Egress | None) -> bool:
     return spec.tracker is not None or any(getattr(source, "download", False) for source in sources)
 
 
-def collector(name: str, image: str, **metadata: Any) -> Object:
+def collector(name: str, settings: KubernetesSettings, **metadata: Any) -> Object:
     """A pod that does nothing, through which the peers' files can be copied when they are done.
 
     It has not the peers' labels: it is none of them, and need not be reached.
     """
-    pod, container = _pod(name, image), _container(image)
+    pod = _pod(name, settings)
+    (container,) = pod["containers"]
     idle = {key: container[key] for key in ("name", "image", "imagePullPolicy", "securityContext")} | {
         "command": ["sleep", "infinity"],
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}},
@@ -405,18 +398,18 @@ class RunObjects:
 
     def beside(self) -> list[Object]:
         """All that the Job needs."""
-        name, ids, settings = self.name, self.place.spec.ids, self.settings
+        name, ids = self.name, self.place.spec.ids
         made = [
             service(name),
             disruption_budget(name, len(ids)),
-            *network_policies(self.place, connects_outside(self.place.spec, self.settings.egress)),
-            claim(name, settings.storage, settings.access, settings.storage_class),
+            *network_policies(self.place, self.settings.egress),
+            claim(name, self.settings),
             _object("ConfigMap", "v1", name, data=self.place.files()),
         ]
         if self.run.certs:
-            made.append(
-                _object("Secret", "v1", f"{name}-certificates", run=name, data=secret_data(self.run.certs, ids))
-            )
+            paths = [path for id in ids for path in certificate_files(self.run.certs, id).values()]
+            data = {path.name: b64encode(path.read_bytes()).decode() for path in paths}
+            made.append(_object("Secret", "v1", f"{name}-certificates", run=name, data=data))
         return made
 
     @cached_property
@@ -424,8 +417,7 @@ class RunObjects:
         settings = self.settings
         volumes = [certificates_volume(self.name, self.place.spec.ids)] if self.run.certs else []
         volumes += [data_volume(settings.data)] if settings.data else []
-        needs = resources(f"{settings.cpus:g}", settings.memory, settings.gpus)
-        made = job(self.place, settings.image, ("--quiet",), needs, volumes)
+        made = job(self.place, settings, ("--quiet",), volumes)
         asked = json.dumps([made, self.place.files(), self.run.spec.agreement.digest], sort_keys=True)
         made["metadata"]["annotations"] = {DIGEST_ANNOTATION: hashlib.sha256(asked.encode()).hexdigest()}
         return made
@@ -436,15 +428,8 @@ class RunObjects:
         return str(self.job["metadata"]["annotations"][DIGEST_ANNOTATION])
 
     def collector(self) -> Object:
-        return collector(
-            self.name, self.settings.image, labels={"app.kubernetes.io/name": "dfl-collect", RUN_LABEL: self.name}
-        )
-
-
-def secret_data(directory: Path, ids: Sequence[str]) -> dict[str, str]:
-    """Return the content of a Secret: the files of all peers by name, in base64."""
-    paths = [path for id in ids for path in certificate_files(directory, id).values()]
-    return {path.name: b64encode(path.read_bytes()).decode() for path in paths}
+        labels = {"app.kubernetes.io/name": "dfl-collect", RUN_LABEL: self.name}
+        return collector(self.name, self.settings, labels=labels)
 
 
 KUSTOMIZATION, COMPONENT = "kustomize.config.k8s.io/v1beta1", "kustomize.config.k8s.io/v1alpha1"
@@ -455,74 +440,59 @@ ABOUT = "# Made by `dfl-launch manifests`: change the federation and make it aga
 IGNORED = "# Keys stay out of the repository.\n*\n!.gitignore\n"
 
 
-def tree(spec: Spec, image: str, egress: Egress | None) -> dict[str, str]:
+def tree(spec: Spec, settings: KubernetesSettings) -> dict[str, str]:
     """Return every file by its path; all of it may be committed."""
-    files = _tree_files(spec, image, egress)
-    return {path: text if path.endswith(".gitignore") else ABOUT + text for path, text in files}
-
-
-def _tree_files(spec: Spec, image: str, egress: Egress | None) -> Iterator[tuple[str, str]]:
     place = ClusterLayout(spec)
-    name = place.name
-    yield from _base(place, image, egress)
-    yield from _component(
-        "gpu", name, {"containers": [{"name": "peer", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}
-    )
-    yield from _certificates(ClusterLayout(spec, certificates=True))
-    for overlay, components in OVERLAYS.items():
-        content = {"resources": ["../../base"], "components": [f"../../components/{one}" for one in components]}
-        yield f"overlays/{overlay}/kustomization.yaml", _kustomization(content)
-    yield "collect.yaml", dump_yaml(collector(name, image))
-
-
-def _base(place: ClusterLayout, image: str, egress: Egress | None) -> Iterator[tuple[str, str]]:
-    name = place.name
-    made = {
+    secured, name, ids = replace(place, certificates=True), place.name, spec.ids
+    base = {
         "service": service(name),
-        "claim": claim(name),
-        "job": job(place, image),
-        "disruption-budget": disruption_budget(name, len(place.spec.ids)),
+        "claim": claim(name, settings),
+        "job": job(place, settings),
+        "disruption-budget": disruption_budget(name, len(ids)),
     }
-    for file, content in made.items():
-        yield f"base/{file}.yaml", dump_yaml(content)
-    policies = network_policies(place, connects_outside(place.spec, egress))
-    yield "base/network-policy.yaml", "---\n".join(map(dump_yaml, policies))
-    yield from _config_files("base", place)
-    generator = _generator(name, place)
-    content = {"resources": [f"{file}.yaml" for file in (*made, "network-policy")], "configMapGenerator": [generator]}
-    yield "base/kustomization.yaml", _kustomization(content)
-
-
-def _component(component: str, name: str, pod: Object, **more: Any) -> Iterator[tuple[str, str]]:
-    """What adds to the pods of the Job of that name. pod: what it adds."""
-    directory, spec = f"components/{component}", {"template": {"spec": pod}}
-    patch = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
-    yield f"{directory}/job.yaml", dump_yaml(patch)
-    content = {"apiVersion": COMPONENT, "kind": "Component", "patches": [{"path": "job.yaml"}], **more}
-    yield f"{directory}/kustomization.yaml", dump_yaml(content)
-
-
-def _certificates(place: ClusterLayout) -> Iterator[tuple[str, str]]:
-    name, ids = place.name, place.spec.ids
+    one_gpu = {"name": "peer", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    mount, volume = certificates_volume(name, ids)
+    peer = {"name": "peer", "volumeMounts": [mount]}
     names = ["ca.pem", *(f"{id}.{end}" for id in ids for end in ("pem", "key"))]
     secret = {"name": f"{name}-certificates", "files": [f"certs/{one}" for one in names]}
-    config = _generator(name, place) | {"behavior": "replace"}
-    generators = {"configMapGenerator": [config], "secretGenerator": [secret]}
-    made = certificates_volume(name, ids)
-    pod = {"containers": [{"name": "peer", "volumeMounts": [made.mount]}], "volumes": [made.volume]}
-    yield from _component("certificates", name, pod, **generators)
-    yield from _config_files("components/certificates", place)
-    yield f"{CERTIFICATES}/.gitignore", IGNORED
+    objects = {
+        **{f"base/{file}": [content] for file, content in base.items()},
+        "base/network-policy": [*network_policies(place, settings.egress)],
+        "base/kustomization": [
+            _kustomization(
+                resources=[f"{file}.yaml" for file in (*base, "network-policy")], configMapGenerator=[_settings(place)]
+            )
+        ],
+        **_component("gpu", name, {"containers": [one_gpu]}),
+        **_component(
+            "certificates",
+            name,
+            {"containers": [peer], "volumes": [volume]},
+            configMapGenerator=[_settings(secured) | {"behavior": "replace"}],
+            secretGenerator=[secret],
+        ),
+        "collect": [collector(name, settings)],
+    }
+    for overlay, components in OVERLAYS.items():
+        parts = [f"../../components/{one}" for one in components]
+        objects[f"overlays/{overlay}/kustomization"] = [_kustomization(resources=["../../base"], components=parts)]
+    files = {f"{path}.yaml": "---\n".join(map(dump_yaml, content)) for path, content in objects.items()}
+    files |= {f"base/config/{file}": text for file, text in place.files().items()}
+    files |= {f"components/certificates/config/{file}": text for file, text in secured.files().items()}
+    return {path: ABOUT + text for path, text in files.items()} | {f"{CERTIFICATES}/.gitignore": IGNORED}
 
 
-def _config_files(directory: str, place: ClusterLayout) -> Iterator[tuple[str, str]]:
-    for file, text in place.files().items():
-        yield f"{directory}/config/{file}", text
+def _component(component: str, name: str, pod: Object, **more: Any) -> dict[str, list[Object]]:
+    """What adds to the pods of the Job of that name. pod: what it adds."""
+    patch = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {"template": {"spec": pod}}}
+    made = {"apiVersion": COMPONENT, "kind": "Component", "patches": [{"path": "job.yaml"}], **more}
+    return {f"components/{component}/job": [patch], f"components/{component}/kustomization": [made]}
 
 
-def _generator(name: str, place: ClusterLayout) -> dict[str, Any]:
-    return {"name": name, "files": [f"config/{file}" for file in place.files()]}
+def _settings(place: ClusterLayout) -> Object:
+    """What makes the ConfigMap of the settings files."""
+    return {"name": place.name, "files": [f"config/{file}" for file in place.files()]}
 
 
-def _kustomization(content: Mapping[str, Any]) -> str:
-    return dump_yaml({"apiVersion": KUSTOMIZATION, "kind": "Kustomization", **content})
+def _kustomization(**content: Any) -> Object:
+    return {"apiVersion": KUSTOMIZATION, "kind": "Kustomization", **content}

@@ -79,35 +79,22 @@ class ServerProcess:
     @classmethod
     def spawned(cls, entry: str = ENTRY, preload: Sequence[str] = PRELOAD, grace: float = GRACE) -> "ServerProcess":
         """A new process, which shares no memory with this one."""
-        raise_open_files()  # inherited by it and its children
-        (ours, theirs), (end, lifeline) = socket.socketpair(), os.pipe()
-        command = [sys.executable, "-P", "-m", program.__name__, "--control", str(theirs.fileno())]
-        command += ["--lifeline", str(end), "--grace", str(grace), "--entry", entry, "--preload", ",".join(preload)]
-        try:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(), end), start_new_session=True
-            )
-        finally:
-            theirs.close()
-            os.close(end)
+        with _channels() as (ours, theirs, end, lifeline):
+            kept = theirs.fileno(), end
+            command = [sys.executable, "-P", "-m", program.__name__, *map(str, kept), entry, str(grace), *preload]
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=kept, start_new_session=True)
         return cls(process.pid, ours, lifeline, process.wait)
 
     @classmethod
     def forked(cls, entry: str = ENTRY, preload: Sequence[str] = PRELOAD, grace: float = GRACE) -> "ServerProcess":
         """A fork of this process, which has neither used torch nor started a thread."""
-        raise_open_files()
-        (ours, theirs), (end, lifeline) = socket.socketpair(), os.pipe()
         gc.freeze()  # the next collection here would copy the pages that both share
         sys.stdout.flush()
         sys.stderr.flush()
-        with signals_deferred(program.SIGNALS):
+        with _channels() as (ours, theirs, end, lifeline), signals_deferred(program.SIGNALS):
             pid = os.fork()
             if pid == 0:
-                ours.close()
-                os.close(lifeline)
                 program.serve_as_fork(theirs, end, entry, preload, grace)
-        theirs.close()
-        os.close(end)
         return cls(pid, ours, lifeline, partial(os.waitpid, pid, 0))
 
     def kill(self) -> None:
@@ -116,6 +103,19 @@ class ServerProcess:
         self.wait()
         self.control.close()
         os.close(self.lifeline)
+
+
+@contextmanager
+def _channels() -> Iterator[tuple[socket.socket, socket.socket, int, int]]:
+    """Both ends of the socket and of the pipe, this process's on the outside; the fork server's are closed here after
+    the block."""
+    raise_open_files()  # inherited by it and its children
+    (ours, theirs), (end, lifeline) = socket.socketpair(), os.pipe()
+    with theirs:
+        try:
+            yield ours, theirs, end, lifeline
+        finally:
+            os.close(end)
 
 
 class ForkServer:

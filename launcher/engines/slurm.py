@@ -22,11 +22,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, field_validator
 
-from launcher.engines.base import Deployment, Engine, FollowedProcess, Run
+from launcher.engines.base import Deployment, Engine, FollowedProcess, Run, as_text
 from launcher.engines.preflight import as_input_error, check_room, check_secrecy
 from launcher.run_files import RunFiles
 from peer.errors import FailedError, InputError
@@ -39,21 +39,17 @@ from peer.text import one_line, plural, printable
 UNITS = {"": 1, "M": 1, "G": 1024, "T": 1024**2}
 
 
-def _size(given: Any) -> Any:
-    """Return it as Slurm writes it; a number is MiB."""
-    number = isinstance(given, int) and not isinstance(given, bool)
-    return str(given).upper() if number or isinstance(given, str) else given
-
-
-Memory = Annotated[str, Field(pattern=r"^\d+[MGT]?$"), BeforeValidator(_size)]
+Text = Annotated[str, BeforeValidator(as_text)]
+Memory = Annotated[str, StringConstraints(pattern=r"^\d+[MGTmgt]?$", to_upper=True), BeforeValidator(as_text)]
+"""As Slurm writes it; a number is MiB."""
 
 
 class SlurmSettings(Settings):
     """One job with a task for every peer; what is not given is as the cluster has it."""
 
     partition: Annotated[str | None, Wanted("the name of a partition, as `sinfo` has it")] = None
-    account: Annotated[str | None, Wanted("the name of an account of yours")] = None
-    time: Annotated[str | None, Wanted("minutes or hours:minutes:seconds, such as 30 or 4:00:00")] = None
+    account: Annotated[Text | None, Wanted("the name of an account of yours")] = None
+    time: Annotated[Text | None, Wanted("minutes or hours:minutes:seconds, such as 30 or 4:00:00")] = None
     """The job's time limit as Slurm writes it, such as 30 (minutes) or 4:00:00; what is left goes on in a new job."""
     cpus: Annotated[int, Field(ge=1), Wanted("a whole number from 1 on, such as 4")] = 1
     """CPUs of every peer."""
@@ -73,11 +69,6 @@ class SlurmSettings(Settings):
     """Seconds between two questions to Slurm."""
     sbatch: Annotated[str, Wanted("arguments of `sbatch` as a shell takes them, such as --qos=high")] = ""
     """Further arguments of `sbatch`, such as "--qos=high --constraint=ib"."""
-
-    @field_validator("time", "account", mode="before")
-    @classmethod
-    def _as_text(cls, given: object) -> object:
-        return str(given) if isinstance(given, int) and not isinstance(given, bool) else given
 
     @field_validator("sbatch")
     @classmethod
@@ -131,12 +122,8 @@ def job_name(spec: Spec) -> str:
     return f"dfl-{spec.name}"
 
 
-def batch_script(python: str, arguments: Sequence[str]) -> str:
-    """Return the batch script, which runs the Python program."""
-    inside = Path(__file__).parent / "programs" / "slurm_job.py"
-    return f"#!/bin/sh\nexec {shlex.join([python, '-P', str(inside), *arguments])}\n"
-
-
+PROGRAM = Path(__file__).parent / "programs" / "slurm_job.py"
+"""What the batch script runs."""
 NO_ANSWER = (
     "--on slurm: Slurm does not answer ({}); see what `scontrol ping` says, or start peers in another way (--on)"
 )
@@ -187,22 +174,6 @@ def default_limit(partition: str | None) -> str:
     return ""
 
 
-def check_job(arguments: Sequence[str], script: str) -> None:
-    """Raise InputError with Slurm's reason if it would not accept the job."""
-    with as_input_error("Slurm would not take the job: {}; its settings are given by --option"):
-        _answer(["sbatch", "--test-only", *arguments], script)
-
-
-def submit_job(arguments: Sequence[str], script: str) -> str:
-    """Return the new job's id. Raises FailedError with Slurm's reason if it is not accepted."""
-    return _answer(["sbatch", "--parsable", *arguments], script).strip().partition(";")[0]
-
-
-def cancel_job(*arguments: str) -> None:
-    """Raise FailedError if Slurm does not answer, but not if the job has ended already."""
-    _answer(["scancel", "--quiet", *arguments])
-
-
 def final_state(id: str) -> str:
     """Return how the job ended, such as TIMEOUT, as long as Slurm remembers it."""
     try:
@@ -245,7 +216,8 @@ class SlurmEngine(Engine[SlurmSettings]):
                 f"{job}, and it runs this federation: `dfl-launch attach {run.files.path}` takes it up, "
                 f"`scancel {job.id}` ends it"
             )
-        check_job(*self._job(run))
+        with as_input_error("Slurm would not take the job: {}; its settings are given by --option"):
+            self._submit(run, "--test-only")
         check_room(run)
 
     @asynccontextmanager
@@ -266,7 +238,7 @@ class SlurmEngine(Engine[SlurmSettings]):
             return None, "All peers are done."
         outcome.forget()
         make_private(run.files.job)
-        id = submit_job(*self._job(run))
+        id = self._submit(run, "--parsable").strip().partition(";")[0]
         outcome.submitted(id)
         return id, f"Slurm job {id}, {plural(len(run.spec.ids), 'task')}; its output: {outcome.log}"
 
@@ -274,11 +246,12 @@ class SlurmEngine(Engine[SlurmSettings]):
         # By its id, or its name: a launcher may be killed between submitting the job and writing the id.
         return find_job(run.files.path, JobDirectory(run.files).job or job_name(run.spec))
 
-    def _job(self, run: Run) -> tuple[list[str], str]:
-        """Return the arguments of `sbatch`, and the batch script."""
-        limits = [f"--restarts={self.settings.restarts}", f"--requeues={self.settings.requeues}"]
-        inside = [str(run.files.path), f"--port={self.settings.port}", *limits]
-        return self.settings.arguments(run.spec, run.files), batch_script(sys.executable, [*inside, *run.spec.ids])
+    def _submit(self, run: Run, how: str) -> str:
+        """Return what `sbatch` says of the job. Raises FailedError with Slurm's reason if it is not accepted."""
+        numbers = map(str, (self.settings.port, self.settings.restarts, self.settings.requeues))
+        command = [sys.executable, "-P", str(PROGRAM), str(run.files.path), *numbers, *run.spec.ids]
+        script = f"#!/bin/sh\nexec {shlex.join(command)}\n"
+        return _answer(["sbatch", how, *self.settings.arguments(run.spec, run.files)], script)
 
 
 class ExitCodes(BaseModel):
@@ -455,9 +428,10 @@ class SlurmDeployment(Deployment):
         """Return why the job cannot be notified: it is then cancelled as a whole, as it would restart ended peers."""
         assert self._job
         unknown = self._outcome.ask_to_stop()
-        cancel_job("--state=PENDING", self._job)
+        cancel = ["scancel", "--quiet"]  # which is no error if the job has ended already
+        _answer([*cancel, "--state=PENDING", self._job])
         try:
-            cancel_job(*(["--signal=TERM"] if level == 1 and not unknown else []), self._job)
+            _answer([*cancel, *(["--signal=TERM"] if level == 1 and not unknown else []), self._job])
         except FailedError:
             job = find_job(self._run.files.path, self._job)
             if job and job.state != "COMPLETING":  # Slurm sends no signal to a job that has gone

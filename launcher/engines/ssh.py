@@ -73,12 +73,9 @@ class SshEngine(Engine[SshSettings]):
         config |= {"listen": place.listen} if place.address else {}
         return config | ({"tls": certificates_beside(id)} if run.certs else {})
 
-    def clear(self, run: Run) -> None:
-        asyncio.run(clear_hosts(run))
-
-    def discard(self, run: Run) -> str:
+    def discard(self, run: Run, running: bool = False) -> str:
         check_library()
-        return asyncio.run(discard_run(run))
+        return asyncio.run(discard_run(run, running))
 
     @asynccontextmanager
     async def deploy(self, run: Run) -> AsyncIterator[Deployment]:
@@ -246,38 +243,38 @@ async def unreachable_peers(
     """
     met = {id: agents[place.host.host] for id, place in places.items() if place.host.host in agents}
     tokens = {id: "" if id in running or not places[id].address else secrets.token_hex(8) for id in met}
-    refused = await asyncio.gather(*(_listen(met[id], places[id], tokens[id]) for id in met))
-    deaf = {id: why for id, why in zip(met, refused, strict=True) if why}
+    silent = [id for id in met if tokens[id]]
+    refused = await asyncio.gather(
+        *(_why_not(met[id], "listen", address=places[id].listen, token=tokens[id]) for id in silent)
+    )
+    deaf = {id: why for id, why in zip(silent, refused, strict=True) if why}
     pairs = [
         (id, other)
         for id in spec.ids
         for other in spec.partners(id)
         if id in met and other in met and other not in deaf and places[other].address
     ]
-    reasons = await asyncio.gather(*(_dial(met[id], places[other].address, tokens[other]) for id, other in pairs))
+    reasons = await asyncio.gather(*(_dial(met[id], places[other], tokens[other]) for id, other in pairs))
     problems = [
-        f"{id} cannot listen at {places[id].listen} of {places[id].host.host}: {why}" for id, why in deaf.items()
+        f"{id} cannot listen at {places[id].listen} of {places[id].host.host}: {why}; end what uses it, or give the "
+        "host another `port` or `listen`"
+        for id, why in deaf.items()
     ]
     return problems + [
         _cannot_reach(places[id], places[other], why) for (id, other), why in zip(pairs, reasons, strict=True) if why
     ]
 
 
-async def _listen(one: Agent, place: Placement, token: str) -> str:
-    try:
-        if token:
-            await one.ask("listen", address=place.listen, token=token)
-    except FailedError as error:
-        return f"{error}; end what uses it, or give the host another `port` or `listen`"
-    return ""
+async def _dial(one: Agent, called: Placement, token: str) -> str:
+    return await _why_not(one, "dial", address=called.address, token=token, seconds=DIAL_TIMEOUT_S)
 
 
-async def _dial(one: Agent, address: str | None, token: str) -> str:
+async def _why_not(one: Agent, do: str, **order: Any) -> str:
+    """Return why the host cannot listen, or dial; empty if it can."""
     try:
-        why: str = await one.ask("dial", address=address, token=token, seconds=DIAL_TIMEOUT_S)
+        return await one.ask(do, **order) or ""
     except FailedError as error:
         return str(error)
-    return why
 
 
 def _cannot_reach(caller: Placement, called: Placement, why: str) -> str:
@@ -499,6 +496,17 @@ async def left_there(run: Run) -> AsyncIterator[Left]:
         ]
 
 
+def obstacles(run: Run, names: Sequence[str], answers: Sequence[Answer]) -> Iterator[str]:
+    """Why what is on the hosts of these names may not be removed, by their answers."""
+    attach = f"`dfl-launch attach {run.files.path}`"
+    for name, answer in zip(names, answers, strict=True):
+        finished = [id for id, code in answer["codes"].items() if code == 0]
+        if answer["running"]:
+            yield f"{name}: {', '.join(answer['running'])} still running; {attach} and Ctrl-C end that"
+        elif finished and not run.files.summary.exists():
+            yield f"{name}: the results of {', '.join(finished)} are not here yet; {attach} fetches them"
+
+
 async def ask_all(left: Left, do: str) -> list[Any]:
     """Return each host's answer. FailedError names the one that rejects the order."""
 
@@ -511,29 +519,15 @@ async def ask_all(left: Left, do: str) -> list[Any]:
     return await asyncio.gather(*(ask(*pair) for pair in left))
 
 
-async def clear_hosts(run: Run) -> None:
-    """End the peers and remove their files. FailedError, before any of it, names hosts that cannot be reached."""
-    async with left_there(run) as left:
-        await ask_all(left, "discard")
+async def discard_run(run: Run, running: bool) -> str:
+    """Remove the files of the run's peers, with `running` also of those that run, which are ended; return which.
 
-
-async def discard_run(run: Run) -> str:
-    """Remove the files of peers that have ended; return which.
-
-    InputError, before any of it, names peers that run, and those that have finished and whose results are not here.
+    FailedError, before any of it, names hosts that cannot be reached; InputError, unless `running`, peers that run, and
+    those that have finished and whose results are not here.
     """
     async with left_there(run) as left:
-        answers = await ask_all(left, "survey")
         names = [one.host.host for one, _ in left]
-        attach = f"`dfl-launch attach {run.files.path}`"
-        problems = []
-        for name, answer in zip(names, answers, strict=True):
-            finished = [id for id, code in answer["codes"].items() if code == 0]
-            if answer["running"]:
-                problems.append(f"{name}: {', '.join(answer['running'])} still running; {attach} and Ctrl-C end that")
-            elif finished and not run.files.summary.exists():
-                problems.append(f"{name}: the results of {', '.join(finished)} are not here yet; {attach} fetches them")
-        if problems:
+        if not running and (problems := [*obstacles(run, names, await ask_all(left, "survey"))]):
             raise InputError(*problems)
         await ask_all(left, "discard")
     run.write_place(known_owner(run))

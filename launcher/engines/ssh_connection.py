@@ -380,10 +380,6 @@ class RemotePeer(FollowedProcess):
         self.undelivered = number
         self._wake()
 
-    def delivered(self, number: int) -> None:
-        if self.undelivered == number:
-            self.undelivered = None
-
     def end(self, code: int) -> None:
         super().end(code)
         self.undelivered = None
@@ -477,7 +473,7 @@ class HostConnection:
                     await one.ask("follow", directory=self.directory, id=peer.id, offsets=peer.offsets())
                 number = peer.undelivered
                 if number and await one.ask("send", directory=self.directory, id=peer.id, number=number):
-                    peer.delivered(number)
+                    peer.undelivered = None if peer.undelivered == number else peer.undelivered
             await self._woken.wait()
 
     def _on_notice(self, notice: Notice) -> None:

@@ -284,14 +284,11 @@ class FederationView:
         changes = self._take_views([event for _, event in news if isinstance(event, events.ViewDecided)])
         # All are applied before any line is chosen: that a peer has finished may come later.
         heard = [(id, event, line) for id, event in news if (line := self.peers[id].apply(event))]
-        # A refused caller chooses its own words.
-        told = [
-            printable(line) for id, event, line in heard if not (self._expected(id, event) or self._told_before(event))
-        ]
+        told = [line for id, event, line in heard if not (self._expected(id, event) or self._told_before(event))]
         for _, event in news:
             if isinstance(event, events.StoppedEarly) and event.round < self.rounds:
                 self.rounds, self._early_end = event.round, event
-        return changes + told + self._take_shortages(news)
+        return [*map(printable, changes + told + self._take_shortages(news))]  # a refused caller chooses its own words
 
     @property
     def histories(self) -> Mapping[str, PeerHistory]:
@@ -327,7 +324,7 @@ class FederationView:
             if event.number > self.view.number:
                 before = self.view
                 self._later.append(view_of_event(event))
-                lines.append(printable(change_in_words(before, self.view)))
+                lines.append(change_in_words(before, self.view))
         return lines
 
     @property
@@ -365,7 +362,7 @@ class FederationView:
                 if awaited - self._missed or short.seconds >= self._remind_at:
                     self._missed |= awaited
                     self._remind_at = 2 * max(short.seconds, REMIND_SECONDS / 2)
-                    lines.append(printable(f"{id}: {event}"))
+                    lines.append(f"{id}: {event}")
         if self._missed and not self.shortages:
             self._missed, self._remind_at = frozenset(), REMIND_SECONDS
             lines.append("no decision waits for members any more")

@@ -76,12 +76,11 @@ def progress(federation: FederationView) -> Table:
 
 def federation_line(federation: FederationView) -> str:
     """How many there are, how good, and what has happened to them."""
-    done = federation.round
     lost = sum(federation.status_of(id) in OUTSIDE for id in federation.peers)
     restarts = sum(peer.restarts for peer in federation.peers.values())
     words = [
         plural(len(federation.peers), "peer") + (f", {lost} lost" if lost else ""),
-        f"mean {federation.headline.words} {number(federation.mean_figure(done))}",
+        f"mean {federation.headline.words} {number(federation.mean_figure(federation.round))}",
     ]
     words += [plural(restarts, "restart")] if restarts else []
     words += [f"view {federation.view.number}"] if federation.view.number else []

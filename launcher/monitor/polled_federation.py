@@ -12,6 +12,7 @@ from launcher.monitor.federation import FederationView, PeerView
 from peer.network.operator_client import LinkStatus, PeerStatus, StatusAnswer
 from peer.telemetry.events import Awaited, Cause, Event, LinkChanged, RoundDone, StateChanged, ViewDecided, Waiting
 from peer.text import printable
+from peer.views.view import View
 
 ROUND_OVER = ("ready", "serving", "done")
 """States in which the round that a peer names is over."""
@@ -172,19 +173,9 @@ class PolledFederation(FederationView):
         told = events(status, PeerView(id), self.headline, now)
         members = tuple(id for id in self.peers if id not in status.outside)
         there = [one for one in told if not (isinstance(one, LinkChanged) and one.state == "joining")]
-        return [
-            ViewDecided(
-                number=status.view,
-                members=members,
-                first=status.first,
-                planned=False,
-                entrants=(),
-                reason="",
-                time=now,
-            ),
-            StateChanged(state="joining", round=status.round, time=now),
-            *there,
-        ]
+        decided = View(status.view, members, status.first)
+        joins = StateChanged(state="joining", round=status.round, time=now)
+        return [ViewDecided(**decided.as_json(), time=now), joins, *there]
 
     def _apply_durable(self, id: str) -> None:
         """Apply what the neighbours of a peer that cannot be asked tell of it."""

@@ -436,7 +436,7 @@ def missing_rounds(views: Views, audits: Audits) -> Iterator[Violation]:
             lacking.setdefault(id, []).extend(absent)
     for id in [id for id in views.ids if lacking.get(id)]:
         named = ", ".join(map(str, lacking[id][:10]))
-        yield violation((None, id), 0, f"{id}'s audit lacks rounds, so nothing is proven: {named}")
+        yield violation(id, 0, f"{id}'s audit lacks rounds, so nothing is proven: {named}")
 
 
 def without_the_last(absent: list[int], last: int, most: int) -> list[int]:
@@ -454,7 +454,7 @@ def disagreed(audits: Audits) -> Iterator[Violation]:
         first, orders = (id, record.orders) if record.interrupted else said.setdefault(record.at, (id, record.orders))
         if orders != record.orders:
             reason = f"{first} and {id} do not say alike into which order the ring was put in round {record.round}"
-            yield violation((None, id), 0, reason)
+            yield violation(id, 0, reason)
 
 
 def undeclared(views: Views, audits: Audits, private: Callable[[int], bool]) -> Iterator[Violation]:
@@ -498,28 +498,17 @@ def mismatches(audits: Audits, kind: SizeKind) -> Iterator[Violation]:
             yield violation(flow, sent[flow], reason)
 
 
-def violation(flow: Flow | tuple[None, str], size: int, reason: str) -> Violation:
-    if flow[0] is None:
-        return {"round": None, "from": flow[1], "to": None, "vector": None, "bytes": size, "reason": reason}
-    view, round, source, target, vector = flow
-    found: Violation = {
-        "round": round,
-        "from": source,
-        "to": target,
-        "vector": vector,
-        "bytes": size,
-        "reason": reason,
-    }
+def violation(what: Flow | str, size: int, reason: str) -> Violation:
+    """what: a flow, or a peer whose audit is at fault."""
+    view, round, source, target, vector = (0, None, what, None, None) if isinstance(what, str) else what
+    found: Violation = {"round": round, "from": source, "to": target, "vector": vector, "bytes": size, "reason": reason}
     return {**found, "view": view} if view else found
 
 
 def violation_line(one: Violation) -> str:
     """For a person."""
-    return (
-        one["reason"]
-        if one["round"] is None
-        else f"round {one['round']}, {one['from']} to {one['to']}: {one['reason']}"
-    )
+    where = "" if one["round"] is None else f"round {one['round']}, {one['from']} to {one['to']}: "
+    return where + one["reason"]
 
 
 DOUBLE_BYTES = 8
@@ -620,14 +609,13 @@ def privacy(views: Views, audits: Audits, declaration: PrivacyDeclaration, unfin
         *mismatches(audits, "bytes"),
         *mismatches(audits, "scalar_bytes"),
     ]
-    heads = Counter[str]()
+    heads, of_data = Counter[str](), Counter[str]()
     for _, _, entry in sent_entries(audits):
         heads[entry.vector] += entry.head_bytes
+        if entry.vector in (IMPUTED, MEANS, VARIANCES):  # sums over samples, made into means on their way
+            of_data[entry.vector] += entry.bytes
     place = {id: position for position, id in enumerate(views.ids)}
-    edges_used = sorted(
-        {one.edge for one in sent},
-        key=lambda edge: [(place.get(id, len(place)), id) for id in edge],
-    )
+    edges_used = sorted({one.edge for one in sent}, key=lambda edge: [(place.get(id, len(place)), id) for id in edge])
     found = {
         "3.1": no_head_left(+heads, sent, on_trust, declaration.whose_code),
         "3.2": no_server(whole if len(whole) == len(orders) else [*whole, *orders]),
@@ -638,10 +626,8 @@ def privacy(views: Views, audits: Audits, declaration: PrivacyDeclaration, unfin
     if unknown:
         found = {name: one.doubted(f"no whole audit of {', '.join(unknown)}") for name, one in found.items()}
     if gaps:
-        found = {
-            name: DefinitionFinding(False, f"{one.counted}; audits lack rounds, so nothing is proven")
-            for name, one in found.items()
-        }
+        why = "audits lack rounds, so nothing is proven"
+        found = {name: DefinitionFinding(False, f"{one.counted}; {why}") for name, one in found.items()}
     proof: Privacy = {
         "head_bytes_sent": heads.total(),
         "edges_used": [list(edge) for edge in edges_used],
@@ -650,15 +636,6 @@ def privacy(views: Views, audits: Audits, declaration: PrivacyDeclaration, unfin
         "definitions": {name: one.holds for name, one in found.items()},
         "counted": {name: one.counted for name, one in found.items()},
     }
-    if of_data := sent_of_data(audits):
-        proof["of_data"] = of_data
+    if of_data:
+        proof["of_data"] = dict(sorted(of_data.items()))
     return {**proof, "unknown": unknown} if unknown else proof
-
-
-def sent_of_data(audits: Audits) -> dict[str, int]:
-    """Bytes by vector of what peers found of their columns: sums over samples, made into means on their way."""
-    sent = Counter[str]()
-    for _, _, entry in sent_entries(audits):
-        if entry.vector in (IMPUTED, MEANS, VARIANCES):
-            sent[entry.vector] += entry.bytes
-    return dict(sorted(sent.items()))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import safetensors
@@ -18,7 +18,7 @@ from launcher.headline import Headline, mean
 from launcher.history import SOON_S, certificate_expiry, recorded_events
 from launcher.reports.peer_files import audits, decided_views
 from launcher.reports.privacy import privacy, privacy_declaration
-from launcher.reports.summary_json import AcrossPeers, DecidedView, PeerSummary, Summary
+from launcher.reports.summary_json import AcrossPeers, PeerSummary, Summary
 from launcher.views import Views
 from peer.errors import FailedError, InputError
 from peer.files import MAX_SETTINGS_BYTES, open_plain, read_plain, write_atomically
@@ -28,7 +28,6 @@ from peer.spec.blocks import describe_behaviours
 from peer.spec.federation import Spec
 from peer.telemetry.events import DataSummary, RoundDone
 from peer.telemetry.results import MODEL, Result, read_result
-from peer.views.view import View
 
 TESTS = ("matched", "global", "paper")
 
@@ -89,12 +88,6 @@ def summarise(spec: Spec, directory: Path, spent: TimeSpent) -> Summary:
     return summary_of(spec, found, spent)
 
 
-def view_as_json(view: View) -> DecidedView:
-    """A view as it is read back from JSON, with lists."""
-    lists = {"members": [*view.members], "entrants": [*view.entrants], "expelled": [*view.expelled]}
-    return cast(DecidedView, view.as_json() | lists)
-
-
 def summary_of(spec: Spec, there: PeerResults, spent: TimeSpent, missing: Mapping[str, str] = {}) -> Summary:
     """The summary of the peers that have a result, one at least; missing: why those without one have none."""
     places, found, views = there
@@ -125,7 +118,7 @@ def summary_of(spec: Spec, there: PeerResults, spent: TimeSpent, missing: Mappin
         behaviour=describe_behaviours(spec.behaviour),
         honest_accuracy=mean(map(headline.value, honest)) if spec.behaviour else None,
         missing=dict(missing),
-        views=tuple(map(view_as_json, views.later)),
+        views=views.later,
         exact=views.exact,
         absences=views.absences(),
         certificates=expiring_certificates(known),

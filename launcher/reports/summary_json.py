@@ -10,6 +10,7 @@ from typing_extensions import TypedDict  # pydantic takes no other before Python
 
 from peer.files import MAX_RECORDS_BYTES, read_plain, write_atomically
 from peer.telemetry.results import Figures, Result
+from peer.views.view import View
 
 Violation = TypedDict(
     "Violation",
@@ -24,19 +25,6 @@ Violation = TypedDict(
     },
 )
 """`view` is left out for the first."""
-
-
-class DecidedView(TypedDict):
-    """A view as the event of it tells."""
-
-    number: int
-    members: list[str]
-    first: int
-    planned: bool
-    entrants: list[tuple[str, int]]
-    reason: str
-    expelled: NotRequired[list[str]]
-    """Peers voted out, in it or before; not in summaries of earlier versions."""
 
 
 class UnverifiedBytes(TypedDict):
@@ -139,7 +127,7 @@ class Summary:
     """Whether all peers agreed to end after `rounds`, earlier than the spec has it; written if they did."""
     missing: dict[str, str] = field(default_factory=dict)
     """Why peers are in none of the figures, by id; written if any is missing."""
-    views: tuple[DecidedView, ...] = ()
+    views: tuple[View, ...] = ()
     """All after the first, which has all peers; written, like the next two, if there was any."""
     exact: bool = True
     """Whether the result is that of a run in which no peer was ever lost."""
@@ -176,12 +164,8 @@ def read(path: Path) -> Summary | None:
 
 
 def dump(summary: Summary) -> str:
-    """The text of the file."""
-    unused = {
-        name
-        for name in ("replicated", "missing", "stopped_early", "certificates", "rare", "worth")
-        if not getattr(summary, name)
-    }
+    optional = ("replicated", "missing", "stopped_early", "certificates", "rare", "worth")
+    unused = {name for name in optional if not getattr(summary, name)}
     unused |= set() if summary.behaviour else {"behaviour", "honest_accuracy"}
     unused |= set() if summary.views else {"views", "exact", "absences"}
     content = SUMMARIES.dump_python(summary, warnings=False, exclude=unused)

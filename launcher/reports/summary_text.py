@@ -21,16 +21,15 @@ from peer.learning.export import read_header
 from peer.spec.federation import Spec
 from peer.telemetry.results import MODEL
 from peer.text import duration, number, one_line, plural
-from peer.views.view import View
 
 
 def view_changes(summary: Summary, spec: Spec) -> list[str]:
     """A line each; none of a run whose members stayed the same."""
     if not summary.views:
         return []
-    views = Views(spec.ids, summary.rounds, tuple(View.from_json(dict(view)) for view in summary.views))
-    told = [exactness(views), *whose_data(summary), *means_by_view(summary, Headline.from_spec(spec), views)]
-    return [told[0], *(f"  {line}" for line in told[1:])]
+    views = Views(spec.ids, summary.rounds, summary.views)
+    told = [*whose_data(summary), *means_by_view(summary, Headline.from_spec(spec), views)]
+    return [exactness(views), *(f"  {line}" for line in told)]
 
 
 def exactness(views: Views) -> str:

@@ -56,12 +56,10 @@ def signed(value: float) -> str:
     return number(value) if value < 0 else f"+{number(value)}"
 
 
-FEDERATION_KEYS = frozenset(
-    {
-        *("wire", "stop_early", "machines", "recording", "on_loss", "on_stop", "absence"),
-        *("start_with", "faulty_members", "run", "views"),
-    }
-)
+FEDERATION_KEYS = {
+    *("wire", "stop_early", "machines", "recording", "on_loss", "on_stop", "absence"),
+    *("start_with", "faulty_members", "run", "views"),
+}
 """Keys of a spec that say nothing to a peer that trains alone, and that `solo` mostly refuses."""
 
 
@@ -117,8 +115,7 @@ def with_worth(summary: Summary, spec: Spec, directory: Path) -> Summary:
 def _is_of(files: RunFiles, spec: Spec) -> bool:
     """Whether the run there is of these peers alone, with these settings; it may be of any other run."""
     try:
-        return not RecordedSpec.read(files.federation).differing(
-            RecordedSpec.from_spec(solo_spec(spec), files.federation)
-        )
+        alone = RecordedSpec.from_spec(solo_spec(spec), files.federation)
+        return not RecordedSpec.read(files.federation).differing(alone)
     except InputError:
         return False

@@ -6,7 +6,6 @@ What is looked at before anything is written or computed, the files of the resul
 import argparse
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from launcher.output import Output
 from launcher.page.charts import PICTURES, look, picture
+from launcher.page.document import csv_text
 from launcher.plan import plan
 from launcher.study import results
 from launcher.study.figures import axis_figures, cell_figures, main_figures
@@ -79,12 +79,11 @@ def write_results(made: Sequence[Cell], failures: Mapping[str, str]) -> None:
     """All of them, the tidy tables first: whatever becomes of the figures, those are there."""
     directory, name, axes = made[0].directory, made[0].spec.name, [*made[0].labels]
     rows, by_round = results.rows(made, failures), [*results.round_rows(made)]
-    write_atomically(directory / "results.csv", results.as_csv(rows).encode())
-    write_atomically(directory / "results.parquet", results.as_parquet(rows))
     write_atomically(directory / "rounds.parquet", results.as_parquet(by_round))
-    if by_peer := [*results.peer_rows(made)]:
-        write_atomically(directory / "peers.csv", results.as_csv(by_peer).encode())
-        write_atomically(directory / "peers.parquet", results.as_parquet(by_peer))
+    for file, table in (("results", rows), ("peers", [*results.peer_rows(made)])):
+        if table:
+            write_atomically(directory / f"{file}.csv", csv_text([*table[0]], table).encode())
+            write_atomically(directory / f"{file}.parquet", results.as_parquet(table))
     found = tables(rows, axes)
     write_atomically(directory / "tables.md", markdown(found, name).encode())
     write_atomically(directory / "tables.tex", latex(found, name).encode())
@@ -118,26 +117,24 @@ def study_command(arguments: argparse.Namespace, output: Output) -> int:
     check_directory(directory, settings.name)
     missing_cells = [cell for cell in made if not cell.finished]
     check_data(missing_cells)
-    with backend(arguments, missing_cells, output) as where, sole_use_of(directory):
+    with backend(arguments, missing_cells, output) as (where, computed), sole_use_of(directory):
         write_atomically(directory / STUDY_FILE, arguments.file.read_bytes())
-        return run_cells(made, missing_cells, where, output)
+        kept = len(made) - len(missing_cells)
+        output.say(f"{plural(len(made), 'cell')}, {kept} of them finished already, {where}, in {directory}")
+        return run_cells(made, kept, computed, output)
 
 
-@dataclass(frozen=True)
-class Backend:
-    """A back end for cells: its place in words, and what computes them."""
-
-    words: str
-    computed: Callable[[StopSignal], Generator[CellOutcome, None, None]]
+Computed = Callable[[StopSignal], Generator[CellOutcome, None, None]]
 
 
 @contextmanager
-def backend(arguments: argparse.Namespace, cells: Sequence[Cell], output: Output) -> Iterator[Backend]:
+def backend(arguments: argparse.Namespace, cells: Sequence[Cell], output: Output) -> Iterator[tuple[str, Computed]]:
+    """Where cells are computed, in words, and what computes them."""
     port = FIRST_PORT if arguments.port is None else arguments.port
     check_port(cells, port)
     if not arguments.dask or not cells:
         at_once = arguments.at_once or max_parallel_cells(cells)
-        yield Backend(f"{at_once} at once", partial(compute_cells, cells, at_once, port))
+        yield f"{at_once} at once", partial(compute_cells, cells, at_once, port)
         return
     from launcher.study.dask_pool import DaskPool, DaskScheduler
 
@@ -145,25 +142,23 @@ def backend(arguments: argparse.Namespace, cells: Sequence[Cell], output: Output
         handed_out = DaskPool(cluster, port, output.say)
         at_once = arguments.at_once or sum(cluster.look().values())
         words = f"{at_once} at once by the Dask scheduler at {arguments.dask}"
-        yield Backend(words, partial(handed_out.computed, cells, arguments.at_once))
+        yield words, partial(handed_out.computed, cells, arguments.at_once)
 
 
-def run_cells(made: Sequence[Cell], missing: Sequence[Cell], where: Backend, output: Output) -> int:
-    kept, failures = len(made) - len(missing), dict[str, str]()
-    directory = made[0].directory
-    output.say(f"{plural(len(made), 'cell')}, {kept} of them finished already, {where.words}, in {directory}")
+def run_cells(made: Sequence[Cell], kept: int, computed: Computed, output: Output) -> int:
+    failures, directory = dict[str, str](), made[0].directory
     with StopSignal.listening() as stopping:
         columns = TextColumn("cells"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left:")
         bar = Progress(*columns, TimeRemainingColumn(), console=output.console, redirect_stdout=False)
         task, on_screen = bar.add_task("cells", total=len(made), completed=kept), output.console.is_terminal
-        with bar if on_screen else nullcontext(), closing(where.computed(stopping)) as computing:
-            for done, ended in enumerate(computing, kept + 1):
+        with bar if on_screen else nullcontext(), closing(computed(stopping)) as computing:
+            for done, (cell, failure) in enumerate(computing, kept + 1):
                 bar.advance(task)
-                if ended.failure:
-                    failures[ended.cell.key] = ended.failure
-                    output.say(printable(f"failed: {ended.cell.name}: {ended.failure}"))
+                if failure:
+                    failures[cell.key] = failure
+                    output.say(printable(f"failed: {cell.name}: {failure}"))
                 elif not on_screen:
-                    output.say(printable(f"{done} of {len(made)}: {ended.cell.name}"))
+                    output.say(printable(f"{done} of {len(made)}: {cell.name}"))
         if stopping.code:
             output.say("Stopped; the same command goes on. The finished cells are kept.")
             return stopping.code

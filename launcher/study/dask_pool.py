@@ -15,7 +15,7 @@ from typing import Any, Self
 from uuid import uuid4
 
 from launcher.engines.base import shipped
-from launcher.study.dask_worker import RESULT_FILES, CellAnswer, CellTask, code, compute, differing, who
+from launcher.study.dask_worker import RESULT_FILES, CellAnswer, code, compute, differing, who
 from launcher.study.grid import Cell
 from launcher.study.pool import CellOutcome, StopSignal, failure_reason
 from peer.errors import FailedError, InputError
@@ -77,18 +77,15 @@ class DaskScheduler:
         return {worker: count for worker, count in threads.items() if self.refused.get(worker) == ""}
 
     def _hear(self, answers: Mapping[str, Any]) -> None:
-        heard = {worker: told for worker, told in answers.items() if not isinstance(told, OSError)}
-        self.refused.update({worker: self._why_not(worker, told) for worker, told in heard.items()})
+        for worker, told in answers.items():
+            if not isinstance(told, Exception):
+                self.judge(worker, differing(self.code, told))
+            elif not isinstance(told, OSError):
+                self.refused[worker] = _cannot_load(f"the worker {worker}", told)
 
-    def _why_not(self, worker: str, told: Any) -> str:
-        if isinstance(told, Exception):
-            return _cannot_load(f"the worker {worker}", told)
-        other = differing(self.code, told)
-        return other and _other_code(worker, other)
-
-    def refuse(self, worker: str, other: str) -> None:
-        """Refuse a worker that has said that it has other code, instead of computing a cell."""
-        self.refused[worker] = _other_code(worker, other)
+    def judge(self, worker: str, other: str) -> None:
+        """Refuse a worker with other code, which says what that is."""
+        self.refused[worker] = other and f"the worker {worker} has {other}"
 
     @property
     def hint(self) -> str:
@@ -127,10 +124,6 @@ async def _scheduler_version(address: str) -> str:
     ):
         told: str = (await scheduler.versions())["packages"]["distributed"]
         return told
-
-
-def _other_code(worker: str, other: str) -> str:
-    return f"the worker {worker} has {other}"
 
 
 def _cannot_load(what: str, error: Exception) -> str:
@@ -184,16 +177,11 @@ class DaskPool:
 
     def _submit(self, cell: Cell, workers: list[str]) -> None:
         cell.prepare()
-        task: CellTask = {
-            "spec": shipped(cell.spec).dump(),
-            "network": cell.network,
-            "port": self.port,
-            "code": self.cluster.code,
-        }
+        task = shipped(cell.spec).dump(), cell.network, self.port, self.cluster.code
         # A key of its own: what an earlier launcher asked for may just be being given up.
         # Named only where others must not have it: a task for named workers waits on when they are gone.
         named = {"workers": workers, "allow_other_workers": True} if any(self.cluster.refused.values()) else {}
-        future = self.cluster.client.submit(compute, task, key=f"cell-{uuid4()}", pure=False, **named)
+        future = self.cluster.client.submit(compute, *task, key=f"cell-{uuid4()}", pure=False, **named)
         self._running[future] = cell
         future.add_done_callback(self._ended.put)
 
@@ -215,19 +203,20 @@ class DaskPool:
     def _told(self, cell: Cell, future: Any) -> CellOutcome | None:
         """The outcome of a cell; None from a worker with other code, which has come later or was changed."""
         if future.status == "error":
-            return CellOutcome(cell, _error_reason(future.exception(timeout=FETCH_TIMEOUT_S)))
+            return cell, _error_reason(future.exception(timeout=FETCH_TIMEOUT_S))
         if future.status == "cancelled":
             raise self.cluster.gone()
         answer: CellAnswer = future.result(timeout=FETCH_TIMEOUT_S)
-        if answer["refused"]:
-            self.cluster.refuse(answer["worker"], answer["refused"])
+        worker, other, ended, files = answer
+        if other:
+            self.cluster.judge(worker, other)
             return None
         shutil.rmtree(cell.files.run, ignore_errors=True)  # of an attempt on this machine, as is the log
         cell.files.said.unlink(missing_ok=True)
         for name in RESULT_FILES:
-            if name in answer["files"]:
-                write_atomically(cell.place / name, answer["files"][name].encode())
-        return CellOutcome(cell, "" if cell.finished else failure_reason(cell, answer["code"]))
+            if name in files:
+                write_atomically(cell.place / name, files[name].encode())
+        return cell, "" if cell.finished else failure_reason(cell, ended)
 
 
 def _error_reason(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypedDict
+from typing import Any
 
 HERE = Path(__file__).parent
 GIT_TIMEOUT_S = 10.0
@@ -94,23 +94,9 @@ POLL_INTERVAL_S, END_TIMEOUT_S = 1.0, 20.0
 """Seconds between two looks at whether the cell is still wanted; and for its process to end when it is told to."""
 
 
-class CellTask(TypedDict):
-    """spec: federation.yaml. port: the first that peers may take. code: of the machine that asks."""
-
-    spec: str
-    network: str
-    port: int
-    code: Mapping[str, str]
-
-
-class CellAnswer(TypedDict):
-    """worker: its address. refused: why it computes none, or nothing. code: with which the cell's process has ended.
-    files: their texts by name."""
-
-    worker: str
-    refused: str
-    code: int
-    files: dict[str, str]
+CellAnswer = tuple[str, str, int, dict[str, str]]
+"""The worker's address; why it computes none, or nothing; the code with which the cell's process has ended; the texts
+of its files by name."""
 
 
 @cache
@@ -119,32 +105,25 @@ def who() -> dict[str, str]:
     return code()
 
 
-def compute(task: CellTask) -> CellAnswer:
-    """A cell, on this worker; one that has other code computes none."""
+def compute(spec: str, network: str, port: int, wanted: Mapping[str, str]) -> CellAnswer:
+    """A cell, on this worker; one that has other code than is wanted computes none.
+
+    spec: federation.yaml. port: the first that peers may take.
+    """
     from distributed import get_worker
 
     worker = get_worker()
-    if other := differing(task["code"], code()):
-        return {"worker": worker.address, "refused": other, "code": 1, "files": {}}
+    if other := differing(wanted, code()):
+        return worker.address, other, 1, {}
     # What a worker that is killed leaves in that directory the next one removes.
     with TemporaryDirectory(prefix="dfl-cell-", dir=worker.local_directory) as made:
         place = Path(made).resolve()
-        (place / "federation.yaml").write_text(task["spec"], encoding="utf-8")
-        ended = _run_process(worker, [str(place), task["network"], str(task["port"])])
-        found = {name: _read_text(place / name) for name in RESULT_FILES}
-        return {
-            "worker": worker.address,
-            "refused": "",
-            "code": ended,
-            "files": {name: text for name, text in found.items() if text is not None},
-        }
-
-
-def _read_text(file: Path) -> str | None:
-    with suppress(FileNotFoundError):
-        text = file.read_text("utf-8", "replace")
-        return text[-MAX_LOG:] if file.name == LOG else text
-    return None
+        (place / "federation.yaml").write_text(spec, encoding="utf-8")
+        ended = _run_process(worker, [str(place), network, str(port)])
+        files = {name: (place / name).read_text("utf-8", "replace") for name in RESULT_FILES if (place / name).exists()}
+        if LOG in files:
+            files[LOG] = files[LOG][-MAX_LOG:]
+        return worker.address, "", ended, files
 
 
 def _run_process(worker: Any, arguments: list[str]) -> int:

@@ -29,29 +29,21 @@ def main_figures(rows: Sequence[Row], round_rows: Sequence[Row], axes: Sequence[
     """The study's main figures, title and chart by file name."""
     others = other_axes(rows, axes, "protocol")
     figure = headline_words(rows)
-    whole = [
-        {**{name: row[name] for name in POINT_COLUMNS}, "place": place_in_grid(row, others)}
-        for row in rows
-        if row.get("mean") is not None
-    ]
-    course = [
-        {**{name: row[name] for name in ("protocol", "seed", "round", "mean")}, "place": place_in_grid(row, others)}
-        for row in round_rows
-        if row["mean"] is not None
-    ]
+
+    def drawn(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
+        known = (row for row in rows if row.get("mean") is not None)
+        return [{**{name: row[name] for name in names}, "place": place_in_grid(row, others)} for row in known]
+
+    whole, course = drawn(rows, POINT_COLUMNS), drawn(round_rows, ("protocol", "seed", "round", "mean"))
     made: dict[str, tuple[str, Chart]] = {}
     if course:
         made["rounds"] = f"{titled(figure)} per round", faceted(course, _curves(figure))
     if any(row["gini"] is not None for row in whole):
-        made["fairness"] = (
-            f"{titled(figure)} against fairness",
-            faceted(whole, _points(figure, "gini", "Gini coefficient")),
-        )
+        points = _points(figure, "gini", "Gini coefficient")
+        made["fairness"] = f"{titled(figure)} against fairness", faceted(whole, points)
     if any(row["tensor_bytes_sent"] for row in whole):
-        made["bytes"] = (
-            f"{titled(figure)} against bytes",
-            faceted(whole, _points(figure, "tensor_bytes_sent", "bytes of tensors sent")),
-        )
+        points = _points(figure, "tensor_bytes_sent", "bytes of tensors sent")
+        made["bytes"] = f"{titled(figure)} against bytes", faceted(whole, points)
     return made
 
 
@@ -132,16 +124,11 @@ def axis_figures(rows: Sequence[Row], axes: Sequence[str]) -> dict[str, tuple[st
 def _axis_values(rows: Sequence[Row], axes: Sequence[str], axis: str, column: str) -> list[Row]:
     """A row a cell. Where nothing is sent, or no models differ, there is no point: zero is no size beside others."""
     others = other_axes(rows, [one for one in axes if one != axis], "protocol")
+    shown = (row for row in rows if row.get(column) is not None and (column == "mean" or row[column] > 0))
     return [
-        {
-            "protocol": row["protocol"],
-            "seed": row["seed"],
-            "x": row[axis],
-            "y": row[column],
-            "place": place_in_grid(row, others),
-        }
-        for row in rows
-        if row.get(column) is not None and (column == "mean" or row[column] > 0)
+        {name: row[name] for name in ("protocol", "seed")}
+        | {"x": row[axis], "y": row[column], "place": place_in_grid(row, others)}
+        for row in shown
     ]
 
 
@@ -164,9 +151,8 @@ def _axis_lines(values: Sequence[Row], axis: str, words: str, counted: bool) -> 
 
 def _scale(found: Sequence[float]) -> Chart:
     """Logarithmic where all are positive and far apart."""
-    return (
-        {"type": "log", "nice": False} if min(found) > 0 and max(found) >= LOG_RATIO * min(found) else {"zero": False}
-    )
+    apart = min(found) > 0 and max(found) >= LOG_RATIO * min(found)
+    return {"type": "log", "nice": False} if apart else {"zero": False}
 
 
 RING_WIDTH = 320

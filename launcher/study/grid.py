@@ -51,7 +51,6 @@ class StudySettings(Settings):
     """`memory`: a cell is one process. `grpc`: a process a peer, on this machine."""
 
 
-BLOCK = 1 << 20
 Sources = Mapping[str, Sequence[str]]
 """Sources by their names in the spec: the path, relative to the study's file, and the digest of each file."""
 
@@ -84,14 +83,11 @@ def digest(path: Path) -> str:
     """The SHA-256 (hex) of a plain file's content; empty for a directory."""
     if path.is_dir():
         return ""
-    found = hashlib.sha256()
     try:
         with open_plain(path) as file:
-            while block := file.read(BLOCK):
-                found.update(block)
+            return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
     except OSError:
         return "cannot be read"
-    return found.hexdigest()
 
 
 Label = int | float | str

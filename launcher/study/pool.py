@@ -10,7 +10,6 @@ import sys
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext, SpawnContext
@@ -56,12 +55,8 @@ END_TIMEOUT_S = 20.0
 """Seconds for a cell's process to end when it is told to."""
 
 
-@dataclass(frozen=True)
-class CellOutcome:
-    """A cell that is finished, or why it is not."""
-
-    cell: Cell
-    failure: str = ""
+CellOutcome = tuple[Cell, str]
+"""A cell, and why it is not finished; empty if it is."""
 
 
 def max_parallel_cells(cells: Sequence[Cell]) -> int:
@@ -99,9 +94,8 @@ def compute_cells(
                 cell = waiting.popleft()
                 cell.prepare()
                 process = context.Process(target=work, args=(cell.place, cell.network, port))
-                with signals_deferred(
-                    STOPS
-                ):  # Ctrl-C goes to all of a terminal, also to a process not yet in a session of its own
+                # Ctrl-C goes to all of a terminal, also to a process not yet in a session of its own.
+                with signals_deferred(STOPS):
                     process.start()
                 running[process] = cell
             wait([stopping.descriptor, *(process.sentinel for process in running)])
@@ -109,7 +103,7 @@ def compute_cells(
                 return
             for ended in [process for process in running if process.exitcode is not None]:
                 cell = running.pop(ended)
-                yield CellOutcome(cell, "" if cell.finished else failure_reason(cell, ended.exitcode))
+                yield cell, "" if cell.finished else failure_reason(cell, ended.exitcode)
     finally:
         end_processes([*running])
 

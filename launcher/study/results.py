@@ -8,7 +8,7 @@ from typing import Any
 
 from launcher.commands.compare import COMPARED
 from launcher.headline import Headline
-from launcher.page.document import Row, csv_text
+from launcher.page.document import Row
 from launcher.page.learning_curves import spread
 from launcher.reports import summary_json
 from launcher.reports.summary_json import Summary
@@ -80,7 +80,6 @@ def rows(cells: Sequence[Cell], failures: Mapping[str, str]) -> list[Row]:
 
 
 def cell_columns(cell: Cell) -> Row:
-    """What the cell is."""
     return {
         **cell.labels,
         "protocol": cell.labels.get("protocol", cell.spec.protocol.name),
@@ -157,10 +156,6 @@ def peer_rows(cells: Sequence[Cell]) -> Iterator[Row]:
                     "high": high,
                 }
                 yield {**of, **told, **of}
-
-
-def as_csv(made: Sequence[Row]) -> str:
-    return csv_text([*made[0]], made)
 
 
 def as_parquet(made: Sequence[Row]) -> bytes:

@@ -29,10 +29,7 @@ class Measure:
     shown: Callable[[float], str]
 
 
-def four(value: float) -> str:
-    return f"{value:.4f}"
-
-
+four = "{:.4f}".format
 MEASURES = (
     Measure("mean", "Mean", "figure", four),
     Measure("worst", "Worst peer", "figure", four),
@@ -89,14 +86,9 @@ def tables(rows: Sequence[Row], axes: Sequence[str]) -> list[MeasureTable]:
         for figure in dict.fromkeys(row["figure"] for row in rows) if measure.better == "figure" else [None]:
             judged = [row for row in rows if figure in (None, row["figure"])]
             if any(row.get(measure.column) is not None for row in judged):
-                made.append(_measure_table(judged, of, others, _directed(measure, judged[0])))
+                of_figure = {"better": judged[0]["better"], "name": f"{measure.name}, {figure}"} if figure else {}
+                made.append(_measure_table(judged, of, others, replace(measure, **of_figure)))
     return made
-
-
-def _directed(measure: Measure, row: Row) -> Measure:
-    if measure.better != "figure":
-        return measure
-    return replace(measure, better=row["better"], name=f"{measure.name}, {row['figure']}")
 
 
 def _measure_table(rows: Sequence[Row], of: str, others: Sequence[str], measure: Measure) -> MeasureTable:
@@ -193,21 +185,16 @@ def latex(tables: Sequence[MeasureTable], title: str) -> str:
 
 def written_lines(table: MeasureTable, safe: Callable[[str], str], bold: str) -> list[list[str]]:
     """The head of a table and its lines, in a language in which `safe` makes a text plain."""
-    lines = [[safe(name), *written_entries(table, entries, safe, bold)] for name, entries in table.lines.items()]
-    return [[*map(safe, (table.of, *table.columns))], *lines]
 
-
-def written_entries(
-    table: MeasureTable, entries: Sequence[TableEntry], safe: Callable[[str], str], bold: str
-) -> list[str]:
-    made = []
-    for entry in entries:
+    def written(entry: TableEntry) -> str:
         mean, deviation = map(safe, shown(entry, table.measure))
         text = bold.format(mean) if entry.mark == BEST else mean
         text += f" {safe('±')} {deviation}" if deviation else ""
         text += safe("†") if entry.mark == NOT_WORSE else ""
-        made.append(text + (f" ({entry.unknown} missing)" if entry.unknown and entry.values else ""))
-    return made
+        return text + (f" ({entry.unknown} missing)" if entry.unknown and entry.values else "")
+
+    lines = [[safe(name), *map(written, entries)] for name, entries in table.lines.items()]
+    return [[*map(safe, (table.of, *table.columns))], *lines]
 
 
 def markdown_text(text: str) -> str:

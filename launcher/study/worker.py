@@ -23,7 +23,6 @@ from launcher.page.ring import mixes, orders
 from launcher.page.run_data import RunData
 from launcher.reports import summary_json
 from launcher.reports.summary import TimeSpent, summarise, weight_divergence
-from launcher.reports.summary_json import Summary
 from launcher.study.dask_worker import commit
 from launcher.study.grid import CellFiles, Network
 from peer.errors import FailedError, InputError
@@ -65,16 +64,16 @@ LOCK_TIMEOUT_S = 60.0
 """Seconds for a cell's process to end after its launcher was killed."""
 
 
-def work(place: Path, network: Network, port: int) -> None:
-    """Compute the cell in `place`, as a process that the launcher has made; on the network `grpc` its peers take free
-    ports from `port` on. Exits with 1 where it fails; the last line of log.txt says why."""
-    launcher = parent_process()
-    assert launcher is not None
-    work_until(launcher.sentinel, place, network, port)
+def work(place: Path, network: Network, port: int, gone: int | None = None) -> None:
+    """Compute the cell in `place`; on the network `grpc` its peers take free ports from `port` on. Exits with 1 where
+    it fails; the last line of log.txt says why.
 
-
-def work_until(gone: int, place: Path, network: Network, port: int) -> None:
-    """Do the work of `work`. gone: a descriptor that becomes readable when the cell is no longer wanted."""
+    gone: a descriptor that becomes readable when the cell is no longer wanted; None: when the parent process ends.
+    """
+    if gone is None:
+        launcher = parent_process()
+        assert launcher is not None
+        gone = launcher.sentinel
     os.setsid()  # Ctrl-C is for the launcher to hear
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     threading.Thread(target=end_with_launcher, args=(gone,), daemon=True).start()
@@ -108,13 +107,15 @@ def compute(files: CellFiles, network: Network, port: int) -> None:
         summary = summarise(spec, files.run, TimeSpent(time.monotonic() - begun, 0))
     else:
         with free_ports(port, len(spec.ids)) as found:
-            summary = as_real_peers(with_ports(spec, found), files)
+            ended = run(RunOptions(with_ports(spec, found), files.run, fresh=True, device="cpu"), Output(quiet=True))
+        if ended.summary is None:
+            raise FailedError(ended.why or f"its run ended with {ended.code}")
+        summary = ended.summary
     data = RunData.read(spec, {id: files.run / id for id in spec.ids}, summary)
-    rows = [*round_rows(data)]
     kept = {
         "commit": commit(),
         "weight_divergence": weight_divergence(files.run, spec.ids),
-        "rounds": rows,
+        "rounds": [*round_rows(data)],
         "ring": ring_before_and_after(data),
     }
     write_atomically(files.rounds, json.dumps(kept).encode())
@@ -131,13 +132,6 @@ def ring_before_and_after(data: RunData) -> dict[str, Any] | None:
     return {"mixes": mixes(data), "orders": seen, "cost": data.ring_cost}
 
 
-def as_real_peers(spec: Spec, files: CellFiles) -> Summary:
-    ended = run(RunOptions(spec, files.run, fresh=True, device="cpu"), Output(quiet=True))
-    if ended.summary is None:
-        raise FailedError(ended.why or f"its run ended with {ended.code}")
-    return ended.summary
-
-
 def with_ports(spec: Spec, port: int) -> Spec:
     """The spec with separate ports for its peers, so that several cells can run at the same time."""
     ring = [one.model_copy(update={"address": f"127.0.0.1:{port + at}"}) for at, one in enumerate(spec.ring)]
@@ -151,4 +145,4 @@ def end_with_launcher(gone: int) -> None:
 
 
 if __name__ == "__main__":  # as a Dask worker starts it; its stdin ends with that one
-    work_until(sys.stdin.fileno(), Path(sys.argv[1]), "grpc" if sys.argv[2] == "grpc" else "memory", int(sys.argv[3]))
+    work(Path(sys.argv[1]), "grpc" if sys.argv[2] == "grpc" else "memory", int(sys.argv[3]), sys.stdin.fileno())

@@ -141,32 +141,26 @@ class RunDirectory:
         if self._lock >= 0:
             return
         try:
-            self._make()
+            missing = [place for place in (self.path, *self.path.parents) if not place.exists()]
+            for place in reversed(missing):
+                place.mkdir(exist_ok=True)
+                self._made.append(place)
             self._lock = self._open(".lock")
             self.peers_lock = self._open(".peers")
         except OSError as error:
             self._undo()
             raise self._unwritable(error) from None
-        self._lock_out()
-
-    def _open(self, name: str) -> int:
-        path = self.path / name
-        if not path.exists():
-            self._made.append(path)
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)  # to open it is to be able to lock it
-
-    def _lock_out(self) -> None:
         # A file that another launcher has removed meanwhile is found by no other: its lock excludes none.
         if not lock(self._lock) or os.fstat(self._lock).st_nlink == 0:
             raise InputError(f"another dfl-launch is at work in {self.path}; wait for it or choose another --out")
         if not lock(self.peers_lock, self.patience):
             raise InputError(f"peers of an earlier launch still run in {self.path}; end them first")
 
-    def _make(self) -> None:
-        missing = [place for place in (self.path, *self.path.parents) if not place.exists()]
-        for place in reversed(missing):
-            place.mkdir(exist_ok=True)
-            self._made.append(place)
+    def _open(self, name: str) -> int:
+        path = self.path / name
+        if not path.exists():
+            self._made.append(path)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)  # to open it is to be able to lock it
 
     def withdraw(self) -> None:
         """Leave nothing of a run that this launcher began and that was refused; an earlier run stays as it is."""

@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from rich.console import Console
 
@@ -178,8 +178,8 @@ class Supervisor:
                 keepers = {tasks.create_task(self._keep(id), name=id) for id in ids}
                 while keepers and not self._over() and not stopping.done():
                     awaited = {*keepers, stopping}
-                    done, _ = await asyncio.wait(awaited, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-                    keepers = {keeper for keeper in keepers if keeper not in done}
+                    _, left = await asyncio.wait(awaited, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                    keepers &= left
                     self._take_refusals()
         finally:
             if not stop.detach:
@@ -260,8 +260,12 @@ class Supervisor:
             self._failures.append(f"{ended}: {last}" if last else f"{id} {exit_words(code)}")
 
     def _tell_end(self, id: str, code: int, then: str) -> None:
-        self.run.say(f"{self._exit_message(id, code)}\n{then}")
-        self.federation.recent.extend((f"{id} {exit_words(code)}", then))
+        ended, log = f"{id} {exit_words(code)}", self.run.files.log(id)
+        last = "".join(f"\n    {line}" for line in last_lines(log, LOG_LINES))
+        refused = code in REFUSED and not self.restarts  # then nothing is left of a run that has just begun
+        where = "last log lines" if refused else f"last lines of {log}"
+        self.run.say(f"{ended}; {where}:{last or ' (empty)'}\n{then}")
+        self.federation.recent.extend((ended, then))
 
     def _take_refusals(self) -> None:
         """Count peers whose data differ from a neighbour's as ones that have ended with wrong input."""
@@ -276,12 +280,6 @@ class Supervisor:
             self.codes[id] = WRONG_INPUT
             self.run.say(f"{why}; stopping the run")
             self._failures.append(why)
-
-    def _exit_message(self, id: str, code: int) -> str:
-        last = "".join(f"\n    {line}" for line in last_lines(self.run.files.log(id), LOG_LINES))
-        refused = code in REFUSED and not self.restarts  # then nothing is left of a run that has just begun
-        where = "last log lines" if refused else f"last lines of {self.run.files.log(id)}"
-        return f"{id} {exit_words(code)}; {where}:{last or ' (empty)'}"
 
     async def _end(self, forced: asyncio.Event) -> None:
         """End all that still run: ask them to, and send SIGKILL after the grace, or at once if forced."""
@@ -316,20 +314,19 @@ SAVE_SECONDS = 2.0
 """Seconds of a launch that are forgotten at most when it is killed."""
 
 
-@dataclass(frozen=True)
-class Supervised:
-    """How the supervision of a run ended. why: of the peers that failed, in one sentence."""
+class Supervised(NamedTuple):
+    """How the supervision of a run ended."""
 
+    peers: Supervisor
     stop: Stop
-    finished: bool
-    """Whether all members of the last round have finished."""
-    failed: bool
-    """Whether a peer ended with anything but success or a stop."""
-    refused: bool
-    """Whether a peer found wrong input before anything else had happened: nothing is to be left of the run."""
-    why: str
     spent: TimeSpent
     """The time spent, earlier launches included; the caller saves it, unless nothing is to be left."""
+
+    @property
+    def refused(self) -> bool:
+        """Whether a peer found wrong input before anything else had happened: nothing is to be left of the run."""
+        stopped, codes = self.stop.asked.is_set(), self.peers.codes.values()
+        return not stopped and not self.peers.restarts and any(code in REFUSED for code in codes)
 
 
 async def supervise(engine: Engine[Any], run: Run, federation: Federation, console: Console) -> Supervised:
@@ -355,13 +352,10 @@ async def supervise(engine: Engine[Any], run: Run, federation: Federation, conso
                 tasks.create_task(watch(federation, screen))
                 tasks.create_task(keep(spent, saved))
                 await supervisor.until_end(spec.ids, stop)
-            stopped = stop.asked.is_set()
             if not stop.detach:
                 await deployment.collect()
         show(federation, screen)
-    begun_by_none = any(code in REFUSED for code in supervisor.codes.values()) and not supervisor.restarts
-    refused = begun_by_none and not stopped
-    return Supervised(stop, supervisor.finished, supervisor.failed, refused, supervisor.why, spent())
+    return Supervised(supervisor, stop, spent())
 
 
 def introduce(spec: Spec, screen: Display) -> None:

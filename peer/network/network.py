@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from peer.network.transport import SERVICES, BreachError, DisconnectedError, Pip
 from peer.network.wire.frames import Call, Heading, Key, decode
 from peer.network.wire.manifest import Manifest, NotDeclaredError
 from peer.network.wire.messages import Welcome
-from peer.tasks import background
+from peer.tasks import background, within
 from peer.telemetry.events import CallerRefused, PeerRegressed
 from peer.topology import unreachable_pair_problem
 
@@ -274,17 +274,14 @@ class Network:
 
     async def let_arrive(self) -> None:
         """Wait until the neighbours have what was written for them, are gone, or have had as long as for a farewell."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._state.timeouts.farewell_timeout):
-                while any(link.neighbour.signs.alive and not link.has_arrived for link in self.links.values()):
-                    self._state.deliveries.news.clear()
-                    await self._state.deliveries.news.wait()
+        arrived = self._state.deliveries.news.until(
+            lambda: all(link.has_arrived or not link.neighbour.signs.alive for link in self.links.values())
+        )
+        await within(self._state.timeouts.farewell_timeout, arrived)
 
     async def close_gracefully(self) -> None:
         """Tell the neighbours the last news, and wait until they have ended their heartbeat streams (R8)."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._state.timeouts.farewell_timeout):
-                await self._heartbeats.close()
+        await within(self._state.timeouts.farewell_timeout, self._heartbeats.close())
 
     async def _accept(self, service: Service, pipe: Pipe) -> None:
         """Serve an incoming stream, in a task of the transport's.

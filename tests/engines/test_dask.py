@@ -190,7 +190,7 @@ def test_a_worker_that_is_slow_to_answer_holds_nobody_up(tmp_path: Path, monkeyp
         until(lambda: len(cluster.client.nthreads()) == 2, SECONDS, "the second worker is there")
         assert [*cluster.look()] == [first]
         both = until(lambda: len(found := cluster.look()) == 2 and found, SECONDS, "the second has answered, too")
-        cluster.refuse(first, "other code")
+        cluster.judge(first, "other code")
         assert [*cluster.look()] == [one for one in both if one != first]
 
 

@@ -181,13 +181,13 @@ def test_pods_of_one_run_are_spread_over_nodes_where_they_can_be(ordered: Callab
 
 
 def policies(place: ClusterLayout, outside: bool = False) -> list[Object]:
-    return [one["spec"] for one in network_policies(place, outside)]
+    return [one["spec"] for one in network_policies(place, "any" if outside else "peers")]
 
 
 def test_a_pod_reaches_its_neighbours_and_names_and_nothing_else(tmp_path: Path) -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed").validate
     fixed = layout(tmp_path, protocol="rdfl", peers=5)
-    for number, one in enumerate(network_policies(fixed, outside=False)):
+    for number, one in enumerate(network_policies(fixed, "peers")):
         validate(one, OLDEST, strict=True)
         spec = one["spec"]
         assert spec["podSelector"]["matchLabels"][POD_INDEX] == str(number)
@@ -248,7 +248,7 @@ def test_figures_are_read_by_prometheus_and_nobody_else(tmp_path: Path) -> None:
     (spec,) = policies(place)
     (reader,) = spec["ingress"][1]["from"]
     assert reader["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "prometheus"}
-    template = job(place, "dfl")["spec"]["template"]
+    template = job(place, KubernetesSettings(image="dfl"))["spec"]["template"]
     assert {"name": "metrics", "containerPort": 9400} in template["spec"]["containers"][0]["ports"]
     assert template["metadata"]["annotations"]["prometheus.io/port"] == "9400"
     assert len(policies(layout(tmp_path, protocol="fibfl++", peers=3))[0]["ingress"]) == 1

@@ -1,7 +1,6 @@
 """A process that has imported everything and forks a peer in milliseconds.
 
-    python -P -m launcher.engines.programs.fork_server --control FD --lifeline FD --entry peer.cli:main
-        --preload torch,numpy
+    python -P -m launcher.engines.programs.fork_server CONTROL_FD LIFELINE_FD peer.cli:main GRACE torch numpy
 
 It is a new process, as above, or a fork of a launcher that has imported torch but not yet used it (`serve_as_fork`).
 
@@ -27,7 +26,6 @@ At its top this module imports nothing that is heavy, and must not: `preload` se
 libraries that read it are imported.
 """
 
-import argparse
 import gc
 import importlib
 import json
@@ -193,6 +191,7 @@ class ForkServerProcess:
             stream.reconfigure(  # type: ignore[union-attr]
                 encoding="utf-8", errors="backslashreplace", line_buffering=True
             )
+
         os.environ.update(order.get("env") or {})
         sys.argv = ["dfl-peer", *order["argv"]]
 
@@ -274,15 +273,8 @@ def serve_as_fork(control: socket.socket, lifeline: int, entry: str, modules: Se
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="launcher.engines.programs.fork_server")
-    parser.add_argument("--control", type=int, required=True)
-    parser.add_argument("--lifeline", type=int, required=True)
-    parser.add_argument("--entry", required=True)
-    parser.add_argument("--preload", default="")
-    parser.add_argument("--grace", type=float, default=5.0)
-    arguments = parser.parse_args()
-    modules = [name for name in arguments.preload.split(",") if name]
-    serve(socket.socket(fileno=arguments.control), arguments.lifeline, arguments.entry, modules, arguments.grace)
+    control, lifeline, entry, grace, *modules = sys.argv[1:]
+    serve(socket.socket(fileno=int(control)), int(lifeline), entry, modules, float(grace))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
 """The batch script of a Slurm job: finds addresses, starts a task for every peer, decides what comes after them.
 
-    python -P slurm_job.py DIR --port 7700 --restarts 3 --requeues 5 ID...
+    python -P slurm_job.py DIR PORT RESTARTS REQUEUES ID...
 
 A peer that crashes is restarted by its task. One that keeps crashing ends the step (`srun --kill-on-bad-exit`), and
 the job is requeued; all resume from their checkpoints. The launcher shows what the job prints.
 """
 
-import argparse
 import json
 import os
 import shutil
@@ -71,11 +70,8 @@ class JobRunner:
     requeues: int
 
     def run(self) -> int:
-        exits = (
-            self.peers()
-            if self.write_addresses()
-            else dict.fromkeys(self.ids, STOPPED[0] if self.stopping else WRONG_INPUT)
-        )
+        begun = self.write_addresses()
+        exits = self.peers() if begun else dict.fromkeys(self.ids, STOPPED[0] if self.stopping else WRONG_INPUT)
         why = self.restart_reason(exits)
         if why is None:
             return self.finish(exits)
@@ -160,12 +156,8 @@ class JobRunner:
         spec = Document.read(self.files.federation).content
         requeues = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
         restarts = {id: requeues + PeerRestarts(self.files, id).total for id in self.ids}
-        content = {
-            "rounds": spec.get("rounds", 10),
-            "rewinds": spec.get("rewinds"),
-            "restarts": restarts,
-            "codes": dict(exits),
-        }
+        content = {"rounds": spec.get("rounds", 10), "rewinds": spec.get("rewinds"), "restarts": restarts}
+        content["codes"] = dict(exits)
         write_atomically(self.files.job / "codes.json", json.dumps(content).encode())
         return int(any(code != 0 for code in exits.values()))
 
@@ -185,14 +177,8 @@ def node_addresses(nodes: str) -> dict[str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--restarts", type=int, required=True)
-    parser.add_argument("--requeues", type=int, required=True)
-    parser.add_argument("ids", nargs="+")
-    given = parser.parse_args()
-    return JobRunner(RunFiles(given.directory), given.ids, given.port, given.restarts, given.requeues).run()
+    directory, port, restarts, requeues, *ids = sys.argv[1:]
+    return JobRunner(RunFiles(Path(directory)), ids, int(port), int(restarts), int(requeues)).run()
 
 
 if __name__ == "__main__":

@@ -360,8 +360,9 @@ def survey(directory: str, run: dict[str, str], ids: list[str]) -> dict[str, Any
     there = root
     while not os.path.exists(there):
         there = os.path.dirname(there)
-    others = [RemotePeerFiles(root, id).obstacle(run) for id in ids]
-    codes = {id: RemotePeerFiles(root, id).code() for id in ids}
+    peers = [RemotePeerFiles(root, id) for id in ids]
+    obstacles = [*map(intruders, (os.path.dirname(root), root)), *(peer.obstacle(run) for peer in peers)]
+    codes = {peer.id: peer.code() for peer in peers}
     return {
         "python": [*sys.version_info[:3]],
         "dfl": version(),
@@ -372,8 +373,8 @@ def survey(directory: str, run: dict[str, str], ids: list[str]) -> dict[str, Any
         "free": shutil.disk_usage(there).free,
         "there": there,
         "writable": os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK),
-        "obstacles": [why for why in (*map(intruders, (os.path.dirname(root), root)), *others) if why],
-        "running": [id for id in ids if RemotePeerFiles(root, id).runs()],
+        "obstacles": [why for why in obstacles if why],
+        "running": [peer.id for peer in peers if peer.runs()],
         "codes": {id: code for id, code in codes.items() if code is not None},
     }
 
@@ -514,10 +515,6 @@ SILENCE_S = 60
 """Seconds without an order after which this process ends, as the connection was lost without notice."""
 
 
-def awake() -> None:
-    """Does nothing: that an order came shows that the launcher is there."""
-
-
 def peer(directory: str, id: str) -> RemotePeerFiles:
     return RemotePeerFiles(absolute(directory), id)
 
@@ -527,12 +524,11 @@ def follow(directory: str, id: str, offsets: dict[str, int]) -> None:
 
 
 ORDERS: dict[str, Callable[..., Any]] = {
-    **{order.__name__: order for order in (awake, survey, installed, install, device, place, discard, forget)},
+    **{order.__name__: order for order in (survey, installed, install, device, place, discard, forget, listen, dial)},
+    "awake": lambda: None,  # that an order came shows that the launcher is there
     "start": lambda directory, id, keeper: peer(directory, id).start(keeper),
     "send": lambda directory, id, number: peer(directory, id).signal(number),
     "follow": follow,
-    "listen": listen,
-    "dial": dial,
 }
 
 

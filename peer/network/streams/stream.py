@@ -204,7 +204,7 @@ class DeliveryTracker:
         """How many frames each neighbour had received, and since when it has received no more."""
         self._told: dict[str, int] = {}
         """How many frames each neighbour has said it has received."""
-        self.news = asyncio.Event()
+        self.news = News()
         """Set when a neighbour has said so, or is gone."""
 
     def on_open(self, to: str) -> None:

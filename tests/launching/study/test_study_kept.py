@@ -217,7 +217,7 @@ def test_the_page_opens_with_what_won_and_the_curves_and_folds_the_rest(finished
 def computed(cell: Cell) -> int:
     """The exit code of a process for the cell that waits for nobody."""
     patient = "import sys; from pathlib import Path; from launcher.study import worker; worker.LOCK_TIMEOUT_S = 0.0; "
-    command = [sys.executable, "-c", f"{patient}worker.work_until(0, Path(sys.argv[1]), 'memory', 0)", str(cell.place)]
+    command = [sys.executable, "-c", f"{patient}worker.work(Path(sys.argv[1]), 'memory', 0, 0)", str(cell.place)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)
     try:
         return process.wait()
