@@ -165,7 +165,7 @@ def _ciphertexts_from(k: str, joined: Tensor) -> list[bytes]:
 
 def _ciphertexts(joined: Tensor, sender: str = "a neighbour") -> Iterator[bytes]:
     """FailedError where the lengths are not those of what is there."""
-    left = memoryview(joined.cpu().numpy())
+    left = joined.cpu().numpy().data
     while left:
         begun, left = left[:LENGTH_BYTES], left[LENGTH_BYTES:]
         length = int.from_bytes(begun, "little")
