@@ -161,14 +161,11 @@ class LabelSkew(Partition):
             taken = []
             for position in range(classes):
                 label = (peer * self.k + position) % classes
-                limit = limits[self._rank(position)]
+                limit = limits[0 if position < self.k else 1 if position < 2 * self.k + 1 else 2]
                 taken.append(pools[label][:limit])
                 pools[label] = pools[label][limit:]
             parts.append(np.concatenate(taken))
         return parts
-
-    def _rank(self, position: int) -> int:
-        return 0 if position < self.k else 1 if position < 2 * self.k + 1 else 2
 
     def _fractions(self) -> tuple[float, float, float]:
         published = {1: (0.55, 0.20, 0.03), 2: (0.275, 0.20, 0.03)}

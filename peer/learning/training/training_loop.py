@@ -163,7 +163,7 @@ class TrainingLoop:
         self._kept.append(optimiser)
         found = dict[int, dict[str, Tensor]]()
         for key, tensor in self.state.items():
-            if key.startswith(f"{self._place(number)}/"):
+            if key.startswith(f"{place_of(self.part, self._phase.keep, number)}/"):
                 index, field = key.rsplit("/", 2)[1:]
                 found.setdefault(int(index), {})[field] = tensor.clone()
         if found:
@@ -274,11 +274,8 @@ class TrainingLoop:
             if id(parameter) in stepped:
                 parameter.grad = values.clone() if parameter.grad is None else parameter.grad.copy_(values)
 
-    def _place(self, number: int) -> str:
-        return place_of(self.part, self._phase.keep, number)
-
     def _store(self, number: int, optimiser: Optimizer) -> None:
-        place = self._place(number)
+        place = place_of(self.part, self._phase.keep, number)
         for key in [key for key in self.state if key.startswith(f"{place}/")]:
             del self.state[key]
         parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]

@@ -187,19 +187,19 @@ class Table(Source):
                 what = "label" if name == self.label else "group"
                 raise InputError(f"`columns` has `{name}`, which is the {what}; leave it out there")
         found = [*map(str, frame.columns)]
-        self._check_label(found)
-        for name in (*(self.columns or ()), *self._beside):
-            if name not in found:
-                raise InputError(f"{self.path}: there is no column {name!r}; {suggest(name, found)}")
+        self._check_columns((*(self.columns or ()), *self._beside), found)
         return frame.reset_index(drop=True)[
             [*(self.columns or (name for name in frame.columns if name not in self._beside)), *self._beside]
         ]
 
-    def _check_label(self, columns: Sequence[str]) -> None:
-        if self.label not in columns:
+    def _check_columns(self, wanted: Sequence[str], found: Sequence[str]) -> None:
+        """InputError unless the file has the label and all that are wanted."""
+        if self.label not in found:
             raise InputError(
-                f"{self.path}: there is no column {self.label!r} to take labels from; it has {', '.join(columns)}"
+                f"{self.path}: there is no column {self.label!r} to take labels from; it has {', '.join(found)}"
             )
+        if absent := [name for name in wanted if name not in found]:
+            raise InputError(f"{self.path}: there is no column {absent[0]!r}; {suggest(absent[0], found)}")
 
     def _complete(self, frame: "pandas.DataFrame", imputed: Mapping[str, Rule]) -> "pandas.DataFrame":
         """The rows that lack no value but imputed ones, by their numbers in the file."""
@@ -347,10 +347,7 @@ class Parquet(Table, OnDisk):
 
         described = parquet.read_metadata(self.path)
         if self.stream:
-            found = described.schema.to_arrow_schema().names
-            self._check_label(found)
-            if self.group and self.group not in found:
-                raise InputError(f"{self.path}: there is no column {self.group!r}; {suggest(self.group, found)}")
+            self._check_columns(self._beside, described.schema.to_arrow_schema().names)
             return parquet.read_table(self.path, columns=[*self._beside]).to_pandas()  # type: ignore[no-any-return]
         columns = [described.schema.column(number) for number in range(described.num_columns)]
         row = sum(max(_VALUE_BYTES, column.length or 0) for column in columns)
