@@ -360,9 +360,11 @@ def settings(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str
     from peer.spec.document import Document
     from peer.spec.loading import load_spec
 
+    if parsed_args.federation is None:  # it stands behind
+        return []
     try:
         document = Document.read(parsed_args.federation)
-        peers = None if document.content.get("ring") else parsed_args.peers or 2
+        peers = None if document.content.get("ring") else parsed_args.peers or 5
         known = flat(load_spec(document, peers=peers).model_dump(mode="json", exclude={"format", "name", "ring"}))
     except InputError:
         return []

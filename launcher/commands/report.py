@@ -57,6 +57,7 @@ def _spent(directories: Sequence[Path]) -> TimeSpent | None:
     return None if others or not counted.exists() else TimeSpent.read(counted)
 
 
+TRACE = "trace.json"
 PRIVATE = 0o600
 """The file's mode, as it tells what otherwise only peers' own directories hold."""
 
@@ -67,14 +68,39 @@ def report_command(arguments: argparse.Namespace, output: Output) -> int:
     also = [kind for kind in ("csv", "perfetto", *PICTURES) if getattr(arguments, kind)]
     out = arguments.out or (arguments.directories[0] if len(arguments.directories) == 1 else Path()) / "report.html"
     check_installed()
-    found = {label: told(place, arguments.code) for label, place in zip(labels(directories), directories, strict=True)}
+    found, left_out = _readable(directories, arguments.code, strict=directories == arguments.directories)
     document = compared(found)
     check_out(out)
     if also:
         _check_beside(out)
     write_atomically(out, page(document, vega_script()).encode(), permissions=PRIVATE)
     output.files(out, *_beside(document, out, also))
+    output.say(*(f"left out: {why}" for why in left_out))
     return 0
+
+
+def _readable(
+    directories: Sequence[Path], code: Path | None, *, strict: bool
+) -> tuple[Mapping[str, RunData], Sequence[str]]:
+    """The runs by their labels, and why others of a folder are left out: they are damaged, or judged by another figure
+    than the first. strict: InputError for the first of those instead."""
+    found, left_out = dict[str, RunData](), list[str]()
+    for label, place in zip(labels(directories), directories, strict=True):
+        try:
+            one = told(place, code)
+        except InputError as error:
+            if strict:
+                raise
+            left_out.append(str(error))
+            continue
+        first = next(iter(found.values()), one).headline.words
+        if strict or one.headline.words == first:
+            found[label] = one
+        else:
+            left_out.append(f"{place} is judged by {one.headline.words}, and not by {first}")
+    if not found:
+        raise InputError(left_out[0])
+    return found, left_out
 
 
 def _runs_in(place: Path) -> Sequence[Path]:
@@ -140,7 +166,7 @@ def _beside(document: ReportDocument, out: Path, also: Collection[str]) -> Itera
     folder, tables = _folder(out), as_csv(document) if "csv" in also else {}
     contents = {f"{name}.csv": text.encode(errors="backslashreplace") for name, text in tables.items()}
     if "perfetto" in also:
-        contents["trace.json"] = as_trace(document).encode()
+        contents[TRACE] = as_trace(document).encode()
     for kind in [kind for kind in PICTURES if kind in also]:
         for figure in figures(document):
             contents[f"{figure.name}.{kind}"] = picture(figure.filled(document), look("light"), kind)
@@ -161,8 +187,8 @@ def _folder(out: Path) -> Path:
 def _check_beside(out: Path) -> None:
     """InputError where the folder holds other files: a run's, say, or a peer's."""
     folder = _folder(out)
-    kinds = {".csv", ".json", *(f".{kind}" for kind in PICTURES)}
-    if folder.is_dir() and any(one.suffix not in kinds for one in folder.glob("[!.]*")):
+    kinds = {".csv", *(f".{kind}" for kind in PICTURES)}
+    if folder.is_dir() and any(one.suffix not in kinds and one.name != TRACE for one in folder.glob("[!.]*")):
         raise InputError(
             f"--out {out}: tables and figures would go into {folder}, which holds other files; choose another"
         )

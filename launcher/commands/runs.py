@@ -2,10 +2,13 @@
 
 import argparse
 import re
+import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, suppress
 from datetime import datetime
+from heapq import merge
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from launcher.run_files import RunFiles
 from launcher.supervision.run_directory import RunDirectory
 from launcher.table import fitting
 from peer.errors import InputError
+from peer.files import open_plain
 from peer.spec.document import Document
 from peer.telemetry.events import RoundDone, read_events
 from peer.telemetry.results import EVENTS
@@ -26,6 +30,8 @@ POLL_SECONDS = 0.25
 """Seconds between two looks at logs that are followed."""
 REACH = 1 << 18
 """Bytes at the end of a peer's events in which its last round is looked for."""
+MAX_TEXT = 32
+"""Letters of a cell, such as a directory's name."""
 STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 """How a line of a log begins, but for those that go on in a next one."""
 
@@ -73,7 +79,7 @@ def _entry(files: RunFiles) -> dict[str, Any]:
         "peers": len(ids) or None,
         "rounds": done,
         "of": rounds,
-        "state": "running" if works else "finished" if summary else "incomplete",
+        "state": "running" if works else "finished" if summary else "incomplete" if works is False else "not readable",
         "mean": best,
         "worst": worst,
         "began": datetime.fromtimestamp(files.federation.stat().st_mtime).isoformat(" ", "minutes"),
@@ -87,7 +93,8 @@ def _last_round(place: Path) -> int:
 
 
 def _shown(name: str, value: Any) -> str:
-    return number(value) if name in ("mean", "worst") else printable("–" if value is None else f"{value}")
+    text = number(value) if name in ("mean", "worst") else printable("–" if value is None else f"{value}")
+    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
 
 
 def logs_command(arguments: argparse.Namespace, output: Output) -> int:
@@ -95,26 +102,44 @@ def logs_command(arguments: argparse.Namespace, output: Output) -> int:
     files = RunFiles(arguments.run.absolute())
     known = [one.parent.name for one in sorted(files.path.glob("*/log.txt"))]
     if not known:
-        raise InputError(f"{arguments.run} holds no peer's log; give the directory of a run on this machine")
+        raise InputError(f"{arguments.run} holds no peer's log, or none that you may read; give a run on this machine")
     if unknown := [id for id in arguments.peers if id not in known]:
         raise InputError(f"{arguments.run} holds no log of {', '.join(unknown)}; it has {', '.join(known)}")
+    ids = arguments.peers or known
+    width = max(map(len, ids)) + 2 if len(ids) > 1 else 0
+    if not arguments.follow:
+        _print(width, *(_stamped(id, _whole(files.log(id))) for id in ids))
+        return 0
     with ExitStack() as opened:
-        tails = {id: opened.enter_context(closing(Tail(files.log(id)))) for id in arguments.peers or known}
-        width = max(map(len, tails)) if len(tails) > 1 else 0
+        tails = {id: opened.enter_context(closing(Tail(files.log(id)))) for id in ids}
         while True:
-            for _, id, line in sorted(_new_lines(tails), key=lambda one: one[0]):
-                output.say(f"{id:<{width}}  {line}" if width else line)
-            if not arguments.follow:
-                return 0
+            _print(width, *(_stamped(id, tail.lines()) for id, tail in tails.items()))
             time.sleep(POLL_SECONDS)
 
 
-def _new_lines(tails: Mapping[str, Tail]) -> Iterator[tuple[str, str, str]]:
-    """When, which peer, and what; a line without a time belongs to the one before it."""
-    for id, tail in tails.items():
-        stamp = ""
-        for line in tail.lines():
-            text = printable(line.decode(errors="replace").rstrip("\n"))
-            begins = STAMP.match(text)
-            stamp = begins[0] if begins else stamp
-            yield stamp, id, text
+Line = tuple[str, str, str]
+"""When, which peer, and what."""
+
+
+def _whole(log: Path) -> Iterator[bytes]:
+    """A log from its older half on, with a last line that has no end."""
+    for place in (log.with_name(f"{log.name}.1"), log):
+        with suppress(OSError), open_plain(place) as file:
+            yield from file
+
+
+def _stamped(id: str, lines: Iterable[bytes]) -> Iterator[Line]:
+    """A line without a time belongs to the one before it."""
+    stamp = ""
+    for line in lines:
+        text = printable(line.decode(errors="replace").rstrip("\n"))
+        begins = STAMP.match(text)
+        stamp = begins[0] if begins else stamp
+        yield stamp, printable(id), text
+
+
+def _print(width: int, *logs: Iterator[Line]) -> None:
+    """Written as they are: of a gigabyte, each line cannot be laid out."""
+    for _, id, text in merge(*logs, key=itemgetter(0)):
+        sys.stdout.write(f"{id if width else '':<{width}}{text}\n")
+    sys.stdout.flush()

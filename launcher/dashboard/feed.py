@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from launcher.certificates import AskingBundle
 from launcher.history import PeerHistory
@@ -22,7 +22,7 @@ from launcher.page.charts import titled
 from launcher.page.document import PrivacyWords, ReportDocument, Row, as_text
 from launcher.page.html import figures_for_page
 from launcher.page.ring import neighbours
-from launcher.page.run_data import RunData
+from launcher.page.run_data import RunData, launched
 from launcher.reports.summary_json import Summary
 from launcher.run_files import RunFiles
 from launcher.table import named, quantity
@@ -140,9 +140,11 @@ PRIVACY_OPEN = PrivacyWords(
 )
 
 
-def live_document(spec: Spec, views: Views, histories: Mapping[str, PeerHistory]) -> ReportDocument:
+def live_document(
+    spec: Spec, views: Views, histories: Mapping[str, PeerHistory], launched: Mapping[str, Any]
+) -> ReportDocument:
     """The document of a live run; its tables lack what only audits hold, the bytes along each edge."""
-    document = document_of(RunData(spec, views, histories, goes_on=True), spec.name)
+    document = document_of(RunData(spec, views, histories, goes_on=True, launched=launched), spec.name)
     [run] = document.runs
     goes_on = f"Running: what follows is of the {plural(run.completed, 'round')} that all peers have completed."
     changes = [f"From round {round} on: {words}" for round, words in views.changes()]
@@ -159,7 +161,7 @@ def final_document(spec: Spec, files: RunFiles, summary: Summary | None) -> Repo
         return None  # `write_report` says why
 
 
-LOG_LINES = 12
+LOG_LINES, LOG_LETTERS = 12, 400
 
 
 def machine_words(answer: StatusAnswer) -> str:
@@ -236,7 +238,7 @@ class Feed:
         """What is told of one peer to those who ask: its machine, in words, and the last lines of its log."""
         async with aclosing(StatusClient(self.spec.name, self.spec.addresses, self._chain)) as client:
             answers = await client.ask_all([id])
-        log = last_lines(self._files.log(id), LOG_LINES) if self._files else []
+        log = [line[:LOG_LETTERS] for line in last_lines(self._files.log(id), LOG_LINES)] if self._files else []
         return {"machine": machine_words(answers[id]), "log": log or ["No log of this peer is on this machine."]}
 
     @contextmanager
@@ -263,7 +265,8 @@ class Feed:
             self._tell()
 
     def _write(self, views: Views, histories: Mapping[str, PeerHistory]) -> str:
-        return as_json(live_document(self.spec, views, histories))
+        began = launched(self._files) if self._files else {}
+        return as_json(live_document(self.spec, views, histories, began))
 
     def _now(self, now: float) -> LiveSnapshot:
         seen = LiveSnapshot.from_federation(self.federation, self._order(), now)

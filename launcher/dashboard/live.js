@@ -50,7 +50,11 @@ function arrange(news) {
     const side = Math.abs(nameX - 320) < 20 ? "middle" : nameX > 320 ? "start" : "end";
     const seat = shape("g", { "data-peer": id, tabindex: 0, role: "button" });
     seat.onclick = () => ask(id);
-    seat.onkeydown = ({ key }) => key === "Enter" && ask(id);
+    seat.onkeydown = (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      ask(id);
+    };
     seat.append(shape("title", {}), shape("circle", { cx: x, cy: y, r: size }));
     if (size >= 8) seat.append(shape("text", { x, y, class: "sign", "font-size": size }));
     if (order.length <= MOST_NAMES) {
@@ -61,7 +65,9 @@ function arrange(news) {
     }
     return seat;
   });
+  const focused = document.activeElement?.closest("#circle g")?.dataset.peer;
   document.getElementById("circle").replaceChildren(...lines, ...seats);
+  seats.find((one) => one.dataset.peer === focused)?.focus();
   document.getElementById("now").classList.toggle("many", order.length > MOST_WORDS);
   const rows = order.map((id) => {
     const row = make("tr");
@@ -77,7 +83,10 @@ function arrange(news) {
 }
 
 // A peer that was chosen is shown closer, for as long as the launcher answers; the same once more chooses none.
-const ask = (id) => choose(id === chosen ? "" : id);
+const ask = (id) => {
+  choose(id === chosen ? "" : id);
+  document.getElementById("closer").scrollIntoView({ block: "nearest" });
+};
 const mark = choose;
 choose = (id) => {
   mark(id);
@@ -87,8 +96,14 @@ choose = (id) => {
 async function closer() {
   const id = chosen, place = document.getElementById("closer"), [name, machine, log] = place.children;
   place.hidden = !id;
+  if (place.dataset.of !== id) machine.textContent = log.textContent = "";
+  place.dataset.of = id;
   if (!id) return;
   name.textContent = `${id}: ${peers.get(id)?.words ?? ""}`;
+  if (!watchman) {
+    machine.textContent = "The launcher has ended.";
+    return;
+  }
   const answer = await fetch(`peers/${encodeURIComponent(id)}`, { headers: pass() }).catch(() => null);
   if (!answer?.ok || id !== chosen) return;
   const told = await answer.json();
@@ -102,12 +117,17 @@ const measure = () => document.body.style.setProperty("--zoom", innerHeight / 57
 addEventListener("resize", measure);
 measure();
 
-document.getElementById("wall").onclick = ({ target }) => {
-  const on = document.body.classList.toggle("wall");
-  target.ariaPressed = on;
-  (on ? document.documentElement.requestFullscreen() : document.exitFullscreen()).catch(() => {});
+function wall(on) {
+  document.body.classList.toggle("wall", on);
+  document.getElementById("wall").ariaPressed = on;
   dispatchEvent(new Event("resize")); // charts are as wide as their places
+}
+document.getElementById("wall").onclick = () => {
+  const on = !document.body.classList.contains("wall");
+  wall(on);
+  (on ? document.documentElement.requestFullscreen() : document.exitFullscreen()).catch(() => {});
 };
+addEventListener("fullscreenchange", () => document.fullscreenElement || wall(false));
 
 const brief = (words) => (words.length > 24 ? `${words.slice(0, 23)}…` : words);
 

@@ -47,7 +47,8 @@ class RunData:
         """Read the data from the peers' own files."""
         histories = {id: PeerHistory.read(id, places[id]) for id in spec.ids if id in places}
         views = decided_views(spec, places, summary.rounds if summary else spec.rounds)
-        return cls(spec, views, histories, summary, audits(places), settings=settings, launched=_launched(places))
+        began = next(filter(None, (launched(RunFiles(one.resolve().parent)) for one in places.values())), {})
+        return cls(spec, views, histories, summary, audits(places), settings=settings, launched=began)
 
     @cached_property
     def whole(self) -> Mapping[str, Any]:
@@ -108,9 +109,9 @@ class RunData:
         return privacy.privacy(self.views, self.audits, declared, self.spec.ids)
 
 
-def _launched(places: Mapping[str, Path]) -> Mapping[str, Any]:
-    for place in places.values():
-        with suppress(OSError, ValueError):
-            found = json.loads(read_plain(RunFiles(place.resolve().parent).engine, MAX_SETTINGS_BYTES))
-            return found if isinstance(found, dict) else {}
+def launched(files: RunFiles) -> Mapping[str, Any]:
+    """What a launcher wrote of how it began the run; empty where there was none."""
+    with suppress(OSError, ValueError):
+        found = json.loads(read_plain(files.engine, MAX_SETTINGS_BYTES))
+        return found if isinstance(found, dict) else {}
     return {}

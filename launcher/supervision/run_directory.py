@@ -110,12 +110,12 @@ class RunDirectory:
         """Whether a launcher has been here before."""
         return (self.path / ".lock").exists()
 
-    def is_in_use(self) -> bool:
-        """Whether a launcher, or a peer on this machine, is at work here now."""
+    def is_in_use(self) -> bool | None:
+        """Whether a launcher, or a peer on this machine, is at work here now; None where that may not be known."""
         try:
             descriptor = os.open(self.path / ".peers", os.O_RDWR | os.O_NOFOLLOW)
-        except OSError:
-            return False
+        except OSError as error:
+            return None if isinstance(error, PermissionError) else False
         try:
             return not lock(descriptor)  # for a moment; a launcher that begins just then waits for it
         finally:

@@ -7,7 +7,7 @@ reads these reasons from it, so that nothing else needs to be kept or agreed on.
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -64,12 +64,6 @@ class View:
 
     def as_json(self) -> dict[str, Any]:
         return {**vars(self)}
-
-    @classmethod
-    def from_json(cls, kept: Mapping[str, Any]) -> Self:
-        entrants = tuple((id, private) for id, private in kept["entrants"])
-        expelled = tuple(kept.get("expelled", ()))
-        return cls(**{**kept, "members": tuple(kept["members"]), "entrants": entrants, "expelled": expelled})
 
     def resets_member(self, id: str) -> bool:
         """Return whether that member goes back or is admitted in this view, rather than playing on from the last."""

@@ -125,6 +125,7 @@ def test_what_a_shell_is_to_evaluate(shell: str, capsys: pytest.CaptureFixture[s
         ("dfl-launch run fed.yaml --set protocol.lr", {"protocol.lr="}),
         ("dfl-launch run fed.yaml --set 'protocol=ri", {"protocol=ri-fedavg", "protocol=ring-median"}),
         ("dfl-launch run nothing.yaml --set p", set()),
+        ("dfl-launch run --set pro", set()),
     ],
 )
 def test_how_a_line_may_go_on(federation: Path, line: str, expected: set[str]) -> None:

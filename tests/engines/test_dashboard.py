@@ -111,8 +111,18 @@ def chooses_a_peer(page: "Page") -> None:
     assert page.locator(".chosen").count() == 2
     assert page.locator("#doing .chosen").get_attribute("data-peer") == "peer2"
     assert page.evaluate("views.get('accuracy').view.signal('chosen')") == "peer2"
+    page.locator("#wall").focus()
+    reached = []
+    for _ in range(6):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.dataset.peer ?? document.activeElement.className"))
+    assert sorted(reached[:4]) == ["peer0", "peer1", "peer2", "peer3"], "and on to the list"
+    assert "scroll" in reached[4]
     page.locator('#circle g[data-peer="peer0"]').focus()
-    page.keyboard.press("Enter")
+    page.evaluate("arrange({ order, pairs: [], broken: [] })")
+    assert page.evaluate("document.activeElement.dataset.peer") == "peer0", "also when a link breaks"
+    page.keyboard.press(" ")
+    assert page.evaluate("document.querySelector('#closer pre').textContent") == "", "nothing of another peer"
     assert page.locator("#closer h2").inner_text().startswith("peer0: ")
     page.locator('#doing tr[data-peer="peer0"]').click()
     assert page.locator(".chosen").count() == 0
@@ -137,7 +147,7 @@ def fills_a_wall(page: "Page") -> None:
             assert box["x"] >= 0 <= box["y"], part
             assert (box["x"] + box["width"] <= width, box["y"] + box["height"] <= height) == (True, True), part
         assert page.locator("figure:visible").count() == 1
-    page.locator("#wall").click()
+    page.evaluate("document.exitFullscreen()")  # as Esc does
     shows(page, "all again", lambda: page.locator("#peers").is_visible())
 
 

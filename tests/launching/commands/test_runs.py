@@ -62,6 +62,13 @@ def test_the_table_fits_a_narrow_screen(runs: Path, capsys: Printed, monkeypatch
     assert all(name in shown for name in ("cut", "whole", "damaged", "fibfl++", "finished", "incomplete"))
 
 
+def test_a_long_name_leaves_room_for_the_rest(runs: Path, tmp_path: Path, capsys: Printed) -> None:
+    (tmp_path / ("n" * 200)).symlink_to(runs / "whole")
+    assert main(["list", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("n" * 31 + "…", "fibfl++", "finished"))
+
+
 def test_no_runs(tmp_path: Path, capsys: Printed) -> None:
     assert main(["list", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"{tmp_path} holds no runs.\n"
@@ -83,12 +90,15 @@ def logged(tmp_path: Path) -> Path:
 def test_logs_of_all_in_the_order_of_time(logged: Path, capsys: Printed) -> None:
     assert main(["logs", str(logged)]) == 0
     shown = capsys.readouterr().out
-    assert [line.split()[0] for line in shown.splitlines()] == ["a", "peer1", "a", "a"]
-    assert [line.split()[-1] for line in shown.splitlines()][::2] == ["one", "three"]
+    assert [line.split()[0] for line in shown.splitlines()] == ["a", "peer1", "a", "a", "peer1"]
+    assert [line.split()[-1] for line in shown.splitlines()] == ["one", "?[31m", "three", "more", "fo"]
     assert shown.splitlines()[3] == "a        and more"
     assert "\x1b" not in shown
     assert main(["logs", str(logged), "a"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "2026-01-01 10:00:01 one"
+    (logged / "a" / "log.txt.1").write_text("2026-01-01 09:00:00 the older half\n")
+    assert main(["logs", str(logged)]) == 0
+    assert "the older half" in capsys.readouterr().out.splitlines()[0]
 
 
 @pytest.mark.parametrize(("wrong", "told"), [(["b"], "no log of b; it has a, peer1"), ([], "holds no peer's log")])

@@ -263,6 +263,14 @@ def test_runs_are_compared(run: Path, tmp_path: Path, capfd: pytest.CaptureFixtu
     assert [one["label"] for one in whole["runs"]] == ["other", "run"]
     capfd.readouterr()
     assert "given twice" in refused(capfd, tmp_path, run)
+    for name in ("begun", "elsewhere"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "federation.yaml").write_text("name: begun\n")
+    federate(tmp_path / "zero", {"name": "fedavg"}, data={"name": "digits", "limit": 300}, test="global")
+    assert [one["label"] for one in reported(tmp_path)["runs"]] == ["other", "run"]
+    told = capfd.readouterr().out
+    assert told.count("left out: ") == 3
+    assert "is judged by global accuracy, and not by matched accuracy" in told
 
 
 def test_what_each_did_when_is_a_trace(run: Path, tmp_path: Path) -> None:

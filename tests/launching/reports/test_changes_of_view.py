@@ -296,6 +296,14 @@ def test_two_views_of_one_number_are_refused(spec: Spec, tmp_path: Path) -> None
         decided_views(spec, {id: tmp_path / id for id in IDS}, ROUNDS)
 
 
+def test_a_view_that_no_peer_decides_spoils_no_summary(spec: Spec, tmp_path: Path) -> None:
+    leave(tmp_path, RUN.later)
+    forged = LOST.as_json() | {"number": 9, "members": ["No Peer's Id"], "reason": "\x1b[2J"}
+    with (tmp_path / "d" / "events.jsonl").open("a") as events:
+        events.write(json.dumps({"time": 1.0, "event": "view", **forged}) + "\n")
+    assert decided_views(spec, {id: tmp_path / id for id in IDS}, ROUNDS) == RUN
+
+
 def test_pauses_between_the_lives_of_a_peer_are_no_part_of_them(tmp_path: Path) -> None:
     started = {"event": "started", "schema": 1, "version": "1", "id": "a", "federation": "f", "protocol": "fibfl"}
     events = [
