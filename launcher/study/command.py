@@ -21,7 +21,8 @@ from launcher.study import results
 from launcher.study.figures import axis_figures, cell_figures, main_figures
 from launcher.study.grid import Cell, cells, read_study
 from launcher.study.pool import CellOutcome, StopSignal, check_port, compute_cells, max_parallel_cells
-from launcher.study.tables import latex, markdown, study_page, tables
+from launcher.study.tables import latex, markdown, ranking, study_page, tables
+from launcher.table import listing
 from peer.errors import FailedError, InputError
 from peer.files import sole_use, unwritable_reason, write_atomically
 from peer.spec.agreement import sha256
@@ -75,8 +76,8 @@ FIGURE_KINDS = ("rounds", "fairness", "bytes", "axis", "ring", "reputation")
 """The beginnings of figures' names."""
 
 
-def write_results(made: Sequence[Cell], failures: Mapping[str, str]) -> None:
-    """All of them, the tidy tables first: whatever becomes of the figures, those are there."""
+def write_results(made: Sequence[Cell], failures: Mapping[str, str]) -> list[list[str]]:
+    """All of them, the tidy tables first: whatever becomes of the figures, those are there. Return the ranking."""
     directory, name, axes = made[0].directory, made[0].spec.name, [*made[0].labels]
     rows, by_round = results.rows(made, failures), [*results.round_rows(made)]
     write_atomically(directory / "rounds.parquet", results.as_parquet(by_round))
@@ -90,6 +91,7 @@ def write_results(made: Sequence[Cell], failures: Mapping[str, str]) -> None:
     charts = main_figures(rows, by_round, axes) | axis_figures(rows, axes) | cell_figures(made, axes)
     pictures = _draw_figures(directory / "figures", charts)
     write_atomically(directory / "study.html", study_page(name, rows, found, pictures).encode())
+    return ranking(found)
 
 
 def _draw_figures(place: Path, charts: Mapping[str, tuple[str, Any]]) -> dict[str, tuple[str, bytes]]:
@@ -164,7 +166,8 @@ def run_cells(made: Sequence[Cell], kept: int, computed: Computed, output: Outpu
             return stopping.code
     for cell in made:
         cell.prepare()  # where it was computed the study, or its own code, may have lain elsewhere
-    write_results(made, failures)
+    if won := write_results(made, failures):
+        output.console.print(listing(won[0], won[1:], won[0][1:]))
     output.files(*(directory / name for name in ("results.csv", "tables.md", "study.html")))
     if failures:
         how_many = f"{len(failures)} of {plural(len(made), 'cell')} failed"

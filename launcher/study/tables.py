@@ -233,7 +233,8 @@ def study_page(
     parts = [HEAD, f"<title>{escape(name)}</title><style>{style}</style></head><body><header>"]
     parts += [f"<h1>{escape(name)}</h1><p>{how_many}</p></header><main>"]
     if won := ranking(tables):
-        parts.append(f"<section>{_html_table('What won', won)}<p class='muted'>{RANKED}</p></section>")
+        table = _html_table("What won", [[*map(escape, line)] for line in won])
+        parts.append(f"<section>{table}<p class='muted'>{RANKED}</p></section>")
     images = {name: _image(*picture) for name, picture in pictures.items()}
     if curves := images.pop("rounds", ""):
         parts.append(f"<figure><h2>{escape(pictures['rounds'][0])}</h2>{curves}</figure>")
@@ -264,7 +265,7 @@ def ranking(found: Sequence[MeasureTable]) -> list[list[str]]:
     for name in sorted(ranks, key=lambda name: fmean(ranks[name])):
         entries = [table.lines.get(name, ()) for table in chosen]
         lines.append([name, f"{fmean(ranks[name]):.1f}", *map(_over_grid, entries, (one.measure for one in chosen))])
-    return [[*map(escape, line)] for line in lines]
+    return lines
 
 
 def _over_grid(entries: Sequence[TableEntry], measure: Measure) -> str:

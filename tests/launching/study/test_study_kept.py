@@ -111,6 +111,18 @@ def test_where_every_cell_fails_the_files_say_so(tmp_path: Path) -> None:
     assert "1 failed" in (tmp_path / "out" / "study.html").read_text()
 
 
+def test_the_terminal_ends_with_what_won(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(finished, tmp_path / "out")
+    assert main(["study", str(written(tmp_path)), "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    table, files = said[said.index("Rank") :].split(str(tmp_path / "out" / "results.csv"))
+    (line,) = [line.split() for line in table.splitlines() if line.split()[:1] == ["solo"]]
+    mean = pandas.read_csv(tmp_path / "out" / "results.csv")["mean"].mean()
+    at = line.index("1.0")
+    assert float(line[at + 1]) == pytest.approx(mean, abs=1e-4)
+    assert "study.html" in files
+
+
 def test_other_files_make_another_cell_wherever_the_study_lies(tmp_path: Path) -> None:
     content = {"x_train": np.zeros((40, 4), np.float32), "y_train": np.arange(40) % 2}
     content |= {"x_test": content["x_train"], "y_test": content["y_train"]}
