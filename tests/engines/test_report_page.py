@@ -4,6 +4,8 @@ nothing leaves it. Its pictures stay in `report-pages` among the temporary files
 import csv
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -269,6 +271,29 @@ def test_runs_stand_beside_each_other(run: Path, other: Path, opened: Any, tmp_p
     assert page.locator("#runs tr").count() == 3
     assert barriers(page) == []
     assert page.locator("figure svg").count() == 4
+
+
+@pytest.mark.parametrize("shade", ["light", "dark"])
+def test_a_study_keeps_nobody_out(shade: str, browser: "Browser", tmp_path: Path) -> None:
+    base = {"rounds": 1, "peers": 2, "data": {"name": "digits", "limit": 100}}
+    grid = {"protocol": ["fedavg", "solo"], "seed": [1, 2]}
+    (tmp_path / "study.yaml").write_text(json.dumps({"name": "small", "base": base, "grid": grid}))
+    command = [
+        sys.executable,
+        "-m",
+        "launcher.cli",
+        "study",
+        str(tmp_path / "study.yaml"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    page = browser.new_page(color_scheme=shade)
+    page.set_default_timeout(PATIENCE)
+    page.goto((tmp_path / "out" / "study.html").as_uri())
+    assert page.get_by_role("table", name="What won").locator("tbody tr").count() == 2
+    assert barriers(page) == []
+    page.close()
 
 
 def test_no_run_is_marked_as_better_than_a_longer_one_of_more_peers(
