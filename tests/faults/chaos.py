@@ -422,11 +422,12 @@ def main() -> int:
     parser.add_argument("--histories", type=int, default=HISTORIES, help="of the state machines that decide on views")
     arguments = parser.parse_args()
     figures = Figures()
-    # First: real federations leave places of their own code on this process's path, which its children would take over.
-    simulated(arguments.seeds, arguments.seed, figures)
-    histories(arguments.histories, arguments.seed, figures)
+    path = [*sys.path]
     real(arguments.minutes, arguments.seed, arguments.every, figures)
     figures.wrong += ordeals(arguments.bypass, arguments.seed, figures.counts)
+    sys.path[:] = path  # federations leave the places of their own code there, and child processes take it over
+    simulated(arguments.seeds, arguments.seed, figures)
+    histories(arguments.histories, arguments.seed, figures)
     figures.show()
     return 1 if figures.wrong else 0
 
