@@ -100,8 +100,8 @@ class RunIdentity(RunFormat):
 VIEWS = "views.json"
 
 
-class LaterFormatError(InvalidError):
-    """A later release of dfl has written it."""
+class OtherFormatError(InvalidError):
+    """Another release of dfl has written it; the text says what to do."""
 
 
 def read_memory(text: bytes) -> Memory:
@@ -111,11 +111,16 @@ def read_memory(text: bytes) -> Memory:
     except InvalidError:
         with suppress(ValueError, RecursionError):
             content = json.loads(text)
+            if isinstance(content, dict) and "acceptor" in content:
+                raise OtherFormatError(
+                    "was written by an earlier version of dfl, whose views carry no proof that they were decided; "
+                    "finish the run with that version, or begin anew in another directory (`--fresh`)"
+                ) from None
             number = content.get("version") if isinstance(content, dict) else None
             if isinstance(number, int) and number > VIEWS_FORMAT.writes:
-                raise LaterFormatError(
+                raise OtherFormatError(
                     f"a later release of dfl has written it, in views format {number}, and dfl {release()} reads "
-                    f"{VIEWS_FORMAT.span}"
+                    f"{VIEWS_FORMAT.span}; continue the run with that release (docs/upgrading.md)"
                 ) from None
         raise
     if memory.entered > len(memory.decisions):

@@ -332,6 +332,12 @@ async def test_a_damaged_register_says_what_to_do(tmp_path: Path, content: bytes
     assert str(error.value).endswith(f"remove {tmp_path} and start this peer again: then the others take it in anew")
 
 
+async def test_a_register_of_an_earlier_version_says_what_to_do(tmp_path: Path) -> None:
+    old = {"acceptor": {"chain": [FIRST.as_json()], "slots": []}, "entered": 0, "promised": -1}
+    with pytest.raises(FailedError, match=r"was written by an earlier version of dfl.*finish the run with that"):
+        opened(tmp_path, json.dumps(old).encode())
+
+
 @pytest.mark.parametrize("more", [{}, {"slot": "of another shape"}])
 async def test_a_register_of_a_later_format_is_not_to_be_removed(tmp_path: Path, more: dict[str, Any]) -> None:
     later = json.loads(kept()) | {"version": 99} | more

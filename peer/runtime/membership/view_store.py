@@ -10,7 +10,7 @@ from peer.errors import FailedError, InputError
 from peer.files import read, sync, write_atomically
 from peer.runtime.setup import Setup
 from peer.spec.agreement import lasting_digest
-from peer.spec.recordings import VIEWS, LaterFormatError, read_memory
+from peer.spec.recordings import VIEWS, OtherFormatError, read_memory
 from peer.tasks import in_thread
 from peer.views.decision import Acceptor, Memory, Rules
 from peer.views.signing import CertifiedKeyring, Keyring
@@ -34,8 +34,8 @@ class ViewStore:
             return cls(path, Memory(id))
         except OSError as error:
             raise FailedError(f"{path}: cannot be read ({error.strerror})") from None
-        except LaterFormatError as error:
-            raise FailedError(f"{path}: {error}; continue the run with that release (docs/upgrading.md)") from None
+        except OtherFormatError as error:
+            raise FailedError(f"{path}: {error}") from None
         except InvalidError as error:
             raise FailedError(
                 f"{path}: is damaged ({error}), and what this peer has promised stood there; remove {directory} and "
