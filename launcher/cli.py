@@ -355,7 +355,7 @@ def peer_ids(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
 
 def settings(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     """The keys of the federation that the line names; behind a key, protocols' names, or the value that it has."""
-    from launcher.page.build import flat
+    from launcher.command_spec import flat
     from peer.protocols.registry import PROTOCOLS
     from peer.spec.document import Document
     from peer.spec.loading import load_spec

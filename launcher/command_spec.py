@@ -5,7 +5,7 @@ imported that takes seconds, so this module imports nothing of that kind at its 
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,3 +57,11 @@ def resolved(arguments: argparse.Namespace, document: Document | None = None) ->
         seed=arguments.seed,
         overrides=arguments.overrides,
     )
+
+
+def flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Settings by their dotted keys, as `--set` takes them."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": value}
+    return found

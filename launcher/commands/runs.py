@@ -4,7 +4,7 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, suppress
 from datetime import datetime
 from heapq import merge
@@ -15,13 +15,13 @@ from typing import Any
 from launcher.headline import Headline
 from launcher.monitor.federation import Tail, last_lines
 from launcher.output import Output
+from launcher.recorded_spec import RecordedSpec
 from launcher.reports import summary_json
 from launcher.run_files import RunFiles
 from launcher.supervision.run_directory import RunDirectory
 from launcher.table import fitting
 from peer.errors import InputError
 from peer.files import open_plain
-from peer.spec.document import Document
 from peer.telemetry.events import RoundDone, read_events
 from peer.telemetry.results import EVENTS
 from peer.text import number, printable
@@ -56,29 +56,25 @@ def list_command(arguments: argparse.Namespace, output: Output) -> int:
 
 def _entry(files: RunFiles) -> dict[str, Any]:
     """One run: its name, what it is, how far it came, and what its peers' models are worth; null: not known."""
-    try:
-        content: Mapping[str, Any] = Document.read(files.federation).content
-        protocol, ids = content["protocol"], [str(member["id"]) for member in content["ring"]]
-        name, rounds = protocol if isinstance(protocol, str) else protocol["name"], int(content["rounds"])
-    except (InputError, LookupError, TypeError, ValueError):
-        content, name, ids, rounds = {}, None, [], None
+    keys = None
+    with suppress(InputError):
+        keys = RecordedSpec.read(files.federation).keys
+    ids = [member.id for member in keys.ring] if keys else []
     summary = summary_json.read(files.summary)
     done = summary.rounds if summary else min(map(_last_round, map(files.out, ids)), default=0)
     works = RunDirectory(files.path).is_in_use()
     best = worst = None
     if summary and summary.worst_accuracy is not None:
-        best, worst = (
-            Headline.accuracy(content.get("test", "matched")).of_means(summary.mean_accuracy),
-            summary.worst_accuracy,
-        )
+        headline = Headline.accuracy((keys and keys.test) or "matched")
+        best, worst = headline.of_means(summary.mean_accuracy), summary.worst_accuracy
     elif summary and (figures := next(iter(summary.figures.values()), None)):
         best, worst = figures["mean"], figures["worst"]
     return {
         "run": files.path.name,
-        "protocol": name,
+        "protocol": keys and keys.protocol.name,
         "peers": len(ids) or None,
         "rounds": done,
-        "of": rounds,
+        "of": keys and keys.rounds,
         "state": "running" if works else "finished" if summary else "incomplete" if works is False else "not readable",
         "mean": best,
         "worst": worst,
@@ -114,7 +110,7 @@ def logs_command(arguments: argparse.Namespace, output: Output) -> int:
         tails = {id: opened.enter_context(closing(Tail(files.log(id)))) for id in ids}
         while True:
             _print(width, *(_stamped(id, tail.lines()) for id, tail in tails.items()))
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_SECONDS)  # the standard library cannot watch a file for changes
 
 
 Line = tuple[str, str, str]

@@ -13,6 +13,7 @@ from itertools import chain
 from math import isfinite
 from typing import Any
 
+from launcher.command_spec import flat
 from launcher.page.charts import titled
 from launcher.page.document import Card, Definition, PrivacyWords, ReportDocument, Row, RunPart, State, Verdict
 from launcher.page.final_evaluation import confusion_rows, final_rows, judged_classes
@@ -257,14 +258,6 @@ def differences(runs: Sequence[RunData]) -> tuple[str, bool]:
     words = [f"{key} ({', '.join(one_line(f'{one}')[:MAX_VALUE] for one in values)})" for key, values in found.items()]
     end = "" if alike else " Like is not compared with like, so none is marked as the best."
     return f"These runs differ in {', '.join(words)}.{end}" if words else "", alike
-
-
-def flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Settings by their dotted keys, as `--set` takes them."""
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        found |= flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": value}
-    return found
 
 
 def _state(data: RunData) -> tuple[State, str]:

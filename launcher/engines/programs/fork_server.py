@@ -191,7 +191,6 @@ class ForkServerProcess:
             stream.reconfigure(  # type: ignore[union-attr]
                 encoding="utf-8", errors="backslashreplace", line_buffering=True
             )
-
         os.environ.update(order.get("env") or {})
         sys.argv = ["dfl-peer", *order["argv"]]
 
