@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from peer.learning.model.layout import Patterned, Split, TensorSlot, owner_of
 
@@ -91,4 +90,10 @@ def is_low_precision(tensor: Tensor) -> bool:
 
 def _floats_to(dtype: torch.dtype, value: Any) -> Any:
     """Every floating tensor in tuples, lists and dicts as `dtype`; everything else as it is."""
-    return tree_map_only(Tensor, lambda one: one.to(dtype) if one.is_floating_point() else one, value)
+    if isinstance(value, Tensor):
+        return value.to(dtype) if value.is_floating_point() else value
+    if isinstance(value, dict):  # torch's own walk enters no subclass that was not made known to it
+        return {key: _floats_to(dtype, one) for key, one in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(_floats_to(dtype, one) for one in value)
+    return value

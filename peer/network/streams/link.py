@@ -108,7 +108,7 @@ class Outbox:
         self._frames: list[KeptFrame] = []
         self._first = 0
         self._released = -1
-        self._grown = asyncio.Event()
+        self._grown = News()
 
     def append(self, frame: KeptFrame) -> None:
         self._frames.append(frame)
@@ -137,8 +137,7 @@ class Outbox:
         """Return the first frame held from `position` on, with its position; wait for one to be written."""
         # A frame just written may be released before the waiting task wakes up.
         while (position := max(position, self._first)) >= self.end:
-            self._grown.clear()
-            await self._grown.wait()
+            await self._grown.next()
         return position, self._frames[position - self._first]
 
     async def content(self, position: int, frame: KeptFrame) -> bytes | None:

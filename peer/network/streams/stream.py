@@ -244,7 +244,7 @@ class DeliveryTracker:
         if taken is not None:
             self._told[to] = taken
             self.news.set()
-        if taken is None or taken >= self._sent.get(to, 0):
+        if taken is None or self.has_arrived(to):
             self._progress.pop(to, None)
             return False
         before, since = self._progress.get(to, (taken, now))

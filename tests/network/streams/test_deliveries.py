@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 import torch
 
 from peer.network.limits import Timeouts
@@ -53,10 +54,12 @@ class Dammed(MemoryTransport):
 
 
 @asynccontextmanager
-async def living(transport: MemoryTransport, id: str, report: Report = lambda _: None) -> AsyncIterator[Network]:
+async def living(
+    transport: MemoryTransport, id: str, report: Report = lambda _: None, **times: float
+) -> AsyncIterator[Network]:
     """A peer in round 1 with edges to and from the other one."""
     other = "b" if id == "a" else "a"
-    timeouts = Timeouts(heartbeat_interval=0.02, delivery_timeout=0.2)
+    timeouts = Timeouts(**{"heartbeat_interval": 0.02, "delivery_timeout": 0.2, **times})
     state = NetworkState(Identity(id, {}, MANIFEST.digest), {one: one for one in IDS}, transport, timeouts)
     network = Network(state, MANIFEST, NetworkCallbacks(report, lambda: ("training", 1), Resources))
     await network.listen()
@@ -107,6 +110,27 @@ async def test_what_was_sent_to_a_peer_that_is_gone_is_not_awaited() -> None:
         began = asyncio.get_running_loop().time()
         await arrival
         assert asyncio.get_running_loop().time() - began < Timeouts.farewell_timeout
+
+
+@pytest.mark.parametrize("claim", [0, 2**31])
+async def test_what_a_neighbour_says_that_it_has_hurries_or_holds_nobody_for_longer_than_a_farewell(claim: int) -> None:
+    """It says so at each beat; what it claims to have, it will not get."""
+    memory, said = MemoryNetwork(), asyncio.Queue[Event]()
+    timeouts = {"heartbeat_interval": 0.02, "delivery_timeout": 100.0, "farewell_timeout": 0.5}
+    async with (
+        asyncio.timeout(20),
+        living(memory.transport("a"), "a", said.put_nowait, **timeouts) as a,
+        living(memory.transport("b"), "b", **timeouts) as b,
+    ):
+        b._state.deliveries.received_count = lambda _: claim  # type: ignore[method-assign]
+        while (await said.get()).name != "link":
+            pass
+        send(a, 0)
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        await a.let_arrive()
+        assert (clock() - began < 0.5) is (claim > 0)
+        assert a.links["b"].neighbour.state == "up"
 
 
 def test_who_makes_the_sender_wait_is_well() -> None:
