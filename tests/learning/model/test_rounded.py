@@ -1,6 +1,7 @@
 """Modules of 16 bits: the vector stays float32, and the module is its rounding whenever it is asked."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from peer.errors import InputError
 from peer.learning.data.samples import InMemory, Samples
 from peer.learning.export import load_model, save_model
 from peer.learning.model.layout import Split
+from peer.learning.model.low_precision import set_precision
 from peer.learning.model.model import Model
 from peer.learning.model.settings import ModelSettings
 from peer.learning.model.shape_check import Example
@@ -158,6 +160,22 @@ def test_the_file_has_the_modules_own_dtype(dtype: str, tmp_path: Path) -> None:
     loaded = load_model(tmp_path / "m")
     assert loaded.sha256() == model.sha256()
     assert torch.equal(loaded.predict(samples().x), model.predict(samples().x))
+
+
+class OfMyOwn(dict[str, Any]):
+    """What torch does not know to walk through."""
+
+
+@pytest.mark.parametrize("kind", [dict, OfMyOwn, list, tuple])
+def test_nested_inputs_of_any_kind_are_cast(kind: type) -> None:
+    class Unwrapped(nn.Linear):
+        def forward(self, given: Any) -> Tensor:
+            return super().forward(given["x"] if isinstance(given, dict) else given[0])
+
+    split = Split(Unwrapped(2, 3), nn.Identity())
+    set_precision(split, torch.bfloat16)
+    answer = split(kind({"x": torch.ones(4, 2)}) if issubclass(kind, dict) else kind([torch.ones(4, 2)]))
+    assert answer.dtype == torch.float32
 
 
 def test_a_module_of_64_bits_is_refused_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
