@@ -18,7 +18,7 @@ from launcher.views import Views, view_of_event
 from peer.errors import FailedError
 from peer.files import lines, open_plain
 from peer.spec.federation import Spec
-from peer.spec.recordings import VIEWS, read_proved_views, read_views
+from peer.spec.recordings import VIEWS, EarlierFormatError, read_proved_views, read_views
 from peer.telemetry.events import ViewDecided, objects
 from peer.telemetry.results import AUDIT
 from peer.views.statements import InvalidError
@@ -120,10 +120,10 @@ def _trusted_authorities(spec: Spec, places: Collection[Path]) -> list[str]:
 
 
 def _proved_views(place: Path, spec: Spec, trusted: Collection[str]) -> Iterator[View]:
-    """What the peer's views.json proves."""
+    """What the peer's views.json proves. One of an earlier version proves nothing, and is passed over."""
     try:
         yield from (one.view for one in read_proved_views(place, spec, trusted).decisions)
-    except FileNotFoundError:
+    except (FileNotFoundError, EarlierFormatError):
         return
     except OSError as error:
         raise FailedError(f"{place / VIEWS}: cannot be read ({error.strerror})") from None

@@ -104,6 +104,10 @@ class OtherFormatError(InvalidError):
     """Another release of dfl has written it; the text says what to do."""
 
 
+class EarlierFormatError(OtherFormatError):
+    """It is of before views had proofs."""
+
+
 def read_memory(text: bytes) -> Memory:
     """The content of a views.json; InvalidError if no peer of this version writes it."""
     try:
@@ -112,7 +116,7 @@ def read_memory(text: bytes) -> Memory:
         with suppress(ValueError, RecursionError):
             content = json.loads(text)
             if isinstance(content, dict) and "acceptor" in content:
-                raise OtherFormatError(
+                raise EarlierFormatError(
                     "was written by an earlier version of dfl, whose views carry no proof that they were decided; "
                     "finish the run with that version, or begin anew in another directory (`--fresh`)"
                 ) from None

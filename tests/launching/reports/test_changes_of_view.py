@@ -296,6 +296,16 @@ def test_two_views_of_one_number_are_refused(spec: Spec, tmp_path: Path) -> None
         decided_views(spec, {id: tmp_path / id for id in IDS}, ROUNDS)
 
 
+def test_what_an_earlier_version_kept_of_views_proves_nothing_and_spoils_nothing(spec: Spec, tmp_path: Path) -> None:
+    leave(tmp_path, RUN.later)
+    (tmp_path / "a" / "views.json").write_text('{"acceptor": {"chain": [], "slots": []}, "entered": 0, "promised": -1}')
+    places = {id: tmp_path / id for id in IDS}
+    assert decided_views(spec, places, ROUNDS) == RUN
+    (tmp_path / "a" / "views.json").write_text('{"version": 99}')
+    with pytest.raises(FailedError, match="a later release of dfl has written it"):
+        decided_views(spec, places, ROUNDS)
+
+
 def test_a_view_that_no_peer_decides_spoils_no_summary(spec: Spec, tmp_path: Path) -> None:
     leave(tmp_path, RUN.later)
     forged = LOST.as_json() | {"number": 9, "members": ["No Peer's Id"], "reason": "\x1b[2J"}
