@@ -319,14 +319,10 @@ class Supervised(NamedTuple):
 
     peers: Supervisor
     stop: Stop
+    refused: bool
+    """Whether a peer found wrong input before anything else had happened: nothing is to be left of the run."""
     spent: TimeSpent
     """The time spent, earlier launches included; the caller saves it, unless nothing is to be left."""
-
-    @property
-    def refused(self) -> bool:
-        """Whether a peer found wrong input before anything else had happened: nothing is to be left of the run."""
-        stopped, codes = self.stop.asked.is_set(), self.peers.codes.values()
-        return not stopped and not self.peers.restarts and any(code in REFUSED for code in codes)
 
 
 async def supervise(engine: Engine[Any], run: Run, federation: Federation, console: Console) -> Supervised:
@@ -352,10 +348,12 @@ async def supervise(engine: Engine[Any], run: Run, federation: Federation, conso
                 tasks.create_task(watch(federation, screen))
                 tasks.create_task(keep(spent, saved))
                 await supervisor.until_end(spec.ids, stop)
+            stopped = stop.asked.is_set()  # Ctrl-C while files are collected comes too late to stop a run
             if not stop.detach:
                 await deployment.collect()
         show(federation, screen)
-    return Supervised(supervisor, stop, spent())
+    begun_by_none = any(code in REFUSED for code in supervisor.codes.values()) and not supervisor.restarts
+    return Supervised(supervisor, stop, begun_by_none and not stopped, spent())
 
 
 def introduce(spec: Spec, screen: Display) -> None:

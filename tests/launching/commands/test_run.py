@@ -1,5 +1,6 @@
 """`dfl-launch run` over the real fork server, with peers that only write their files."""
 
+import asyncio
 import json
 import os
 import signal
@@ -121,6 +122,21 @@ def test_wrong_input_that_only_a_peer_finds_creates_nothing(run: Run, tmp_path: 
     left = {path.name for path in out.iterdir()} if out.exists() else None
     assert left == {"nothing": None, "a directory": set(), "notes": {".lock", ".peers", "notes.txt"}}[there]
     assert run(seed=7)[0] == 0, "another run can be made there"
+
+
+def test_ctrl_c_while_files_are_collected_stops_no_run_that_was_refused(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(_: local.LocalDeployment) -> None:
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.sleep(0)  # the loop hears of signals between two steps
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(local.LocalDeployment, "collect", interrupted)
+    code, text = run(peer1="wrong", peer2="hangs")
+    assert code == 2
+    assert "resumes" not in text
+    assert not (tmp_path / "out").exists()
 
 
 def test_wrong_input_of_a_resumed_peer_leaves_the_run(run: Run, tmp_path: Path) -> None:
