@@ -21,6 +21,7 @@ ONCE_HARMFUL = [
     ("signed four", 200_000),  # one that had left was admitted while another needed it for a round before
     ("healing three", 50_000_000_008),  # one restarted in the last round of a view waited for one that had left
     ("healing scaffold", 70_000_000_000),  # one killed as it entered a view went back again after a power cut
+    ("healing three", 48_112_800_005),  # two restarted in round 0 waited for one that had left to begin
     # one restarted in the last round of a view waited to begin the round after
     pytest.param("signed seven", 200_010, marks=pytest.mark.long),
 ]

@@ -84,7 +84,7 @@ class DynamicMembershipGate(MembershipGate):
 
     def join_timeout(self, done: int) -> float:
         """No limit, as a member that does not come is lost after `absence`; but nobody is before the run begins."""
-        return inf if done >= 0 or self._partial_start else self._patience
+        return inf if done >= 0 or self._last is not None or self._partial_start else self._patience
 
     async def wait_to_start(self, round: int) -> None:
         self._all_came = True
@@ -155,9 +155,10 @@ class DynamicMembershipGate(MembershipGate):
         """Whether the run has begun, as far as this peer can tell.
 
         This includes a peer that waits for a decision before round 0 and has met all its neighbours: if peers disagreed
-        on whether the run has begun, they could never agree on which member is lost.
+        on whether the run has begun, they could never agree on which member is lost. It also includes one that was
+        restarted without a round on disk and knows that this view has an end.
         """
-        return self.view.number > 0 or self.started >= 0 or self._all_came
+        return self.view.number > 0 or self.started >= 0 or self._all_came or self._last is not None
 
     @property
     def may_exclude(self) -> bool:
