@@ -53,8 +53,7 @@ class OneThread:
     def begin(self, now: float, seconds: float) -> float:
         """When a call ends that is made now and takes so many seconds."""
         if self.slow and self.random.random() < self.slow:
-            # Between two views a peer loads its state and answers nobody: longer than `absence`, and it counts as lost.
-            seconds += min(self.random.expovariate(1.0), 4.0)
+            seconds += self.random.expovariate(1.0)
         self.free = max(now, self.free) + seconds
         return self.free
 
