@@ -13,6 +13,7 @@ from peer.network.durability import NOTHING, ImpossibleError
 from peer.network.neighbours import Neighbour
 from peer.network.streams.audit import Audit
 from peer.network.streams.heartbeat import DialledHeartbeats, FailureDetector, Heartbeats
+from peer.network.streams.incoming import IncomingStreams
 from peer.network.streams.link import (
     Inbox,
     IncomingMessage,
@@ -29,7 +30,7 @@ from peer.network.wire.frames import Call, Heading, Key, decode
 from peer.network.wire.manifest import Manifest, NotDeclaredError
 from peer.network.wire.messages import Welcome
 from peer.tasks import background, within
-from peer.telemetry.events import CallerRefused, PeerRegressed
+from peer.telemetry.events import PeerRegressed
 from peer.topology import unreachable_pair_problem
 
 
@@ -65,17 +66,25 @@ class Network:
         """The tasks while the network runs; None before that, when streams are declared but not opened."""
         self._streams: dict[tuple[str, Service], asyncio.Task[None]] = {}
         """The streams that this peer keeps open, by (neighbour, service)."""
-        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Fails with an error of this peer's own state that came up while it served an incoming stream."""
         self._receiver = Receiver(state, manifest, self.audit, callbacks.report, callbacks.memory)
         self._heartbeats = Heartbeats(state, callbacks)
         self._fetching = StreamTakeover(state.limits, state.timeouts)
         """The streams that neighbours without an address have opened to fetch tensors."""
-        self._report, self._questions = callbacks.report, callbacks.questions
+        self._report = callbacks.report
+        self._incoming = IncomingStreams(
+            {
+                "Tensors": self._receiver.serve_tensors,
+                "Fetch": self._accept_fetching,
+                "Heartbeat": self._accept_heartbeats,
+                "Views": callbacks.questions,
+            },
+            self._receiver.refusals,
+            state.surprises,
+        )
 
     async def listen(self) -> None:
         """Open the server; InputError if the address is in use."""
-        await self.transport.listen(self._accept)
+        await self.transport.listen(self._incoming.serve)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -88,7 +97,7 @@ class Network:
                 self._tasks.create_task(self.transport.run())
                 self._tasks.create_task(FailureDetector(self._heartbeats).run())
                 self._tasks.create_task(self._watch_durability(self._tasks))
-                self._tasks.create_task(self._watch_incoming())
+                self._tasks.create_task(self._incoming.watch())
                 self._open_streams()
                 try:
                     yield
@@ -283,41 +292,9 @@ class Network:
         """Tell the neighbours the last news, and wait until they have ended their heartbeat streams (R8)."""
         await within(self._state.timeouts.farewell_timeout, self._heartbeats.close())
 
-    async def _accept(self, service: Service, pipe: Pipe) -> None:
-        """Serve an incoming stream, in a task of the transport's.
-
-        A caller can end its stream, never this peer. DisconnectedError ends the stream. BreachError is the caller's
-        fault, and an unforeseen error is a flaw in this program that the caller has found: both are counted and
-        reported as the caller's. Only an error of this peer's own state, by `Surprises.explain`, is passed on and ends
-        the peer.
-        """
-        try:
-            if service == "Tensors":
-                await self._receiver.serve_tensors(pipe)
-            elif service == "Fetch":
-                await self._accept_fetching(pipe)
-            elif service == "Views":
-                await self._questions(pipe)
-            elif admitted := await self._receiver.admit(pipe, ("send", "receive")):
-                await self._heartbeats.of(admitted.peer).accept(admitted)
-        except BreachError as error:
-            self._closed(service, pipe, str(error))
-        except DisconnectedError:
-            return
-        except Exception as error:  # noqa: BLE001 (see above)
-            try:
-                self._closed(service, pipe, self._state.surprises.explain(error))
-            except Exception as own:  # noqa: BLE001 (it is raised in `_watch_incoming`)
-                if not self._failed.done():
-                    self._failed.set_exception(own)
-
-    def _closed(self, service: Service, pipe: Pipe, why: str) -> None:
-        caller = pipe.member or pipe.identity or "a stranger"
-        reason = f"its stream of {service} was closed: {why}"
-        self._receiver.refusals.add(CallerRefused(caller=caller, origin=pipe.origin, kind="stream", reason=reason))
-
-    async def _watch_incoming(self) -> None:
-        await self._failed
+    async def _accept_heartbeats(self, pipe: Pipe) -> None:
+        if admitted := await self._receiver.admit(pipe, ("send", "receive")):
+            await self._heartbeats.of(admitted.peer).accept(admitted)
 
     async def _accept_fetching(self, pipe: Pipe) -> None:
         """Send tensors on the stream that a neighbour without an address has opened for this."""

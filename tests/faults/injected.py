@@ -1,7 +1,8 @@
 """dfl-peer that dies by its own SIGKILL at one event, named by the environment: FAULT=event:count.
 
 An entry for the fork server, in place of `peer.cli:main`. Without FAULT it is the plain dfl-peer. With
-HOST=name it lives in that network namespace, with LIAR=seed it lies (faults.liars).
+HOST=name it lives in that network namespace, with LIAR=seed it lies (faults.liars), with LOADS=seconds it takes that
+long to read what it has on disk when it enters a later view.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ import ctypes
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -30,7 +32,7 @@ from peer.network.streams.link import Receiver
 from peer.network.streams.stream import CountedPipe
 from peer.network.transport.grpc import ClientPipe
 from peer.network.wire.messages import Beat
-from peer.runtime.checkpoints import Journal
+from peer.runtime.checkpoints import Checkpoints, Journal
 from peer.runtime.rounds.reports import Evaluator
 from peer.runtime.runtime import Runtime
 from peer.telemetry.results import ModelFigures
@@ -230,11 +232,23 @@ def move_to(namespace: str) -> None:
             raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
 
 
+def load_slowly(seconds: float) -> None:
+    newest_whole = Checkpoints.newest_whole
+
+    def replacement(self: Checkpoints) -> int:
+        time.sleep(seconds)
+        return newest_whole(self)
+
+    Checkpoints.newest_whole = replacement  # type: ignore[method-assign]
+
+
 def main(argv: list[str]) -> int:
     if host := os.environ.get("HOST"):
         move_to(host)
     if seed := os.environ.get("LIAR"):
         make_liar(seed, Path(argv[argv.index("--config") + 1]))
+    if seconds := os.environ.get("LOADS"):
+        load_slowly(float(seconds))
     event, _, count = os.environ.get("FAULT", "").partition(":")
     if event:
         EVENTS[event](Fault(int(count)))

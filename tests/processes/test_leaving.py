@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from healing import await_view, begin, chain, end, healing, kill
+from healing import ABSENCE, await_view, begin, chain, end, healing, kill
 from real_peers import Build, SmallFederation
 
 from launcher.certificates import make_certificates
@@ -51,6 +51,17 @@ def test_one_leaves_by_sigterm(federation: Build) -> None:
     [departed] = one.events("peer2", "departed")
     assert departed["sentence"].startswith("left: view 1 goes on without this peer")
     assert members(end(one, *LEFT)) == [one.ids, LEFT]
+
+
+def test_one_that_loads_for_longer_than_absence_before_the_next_view_is_waited_for(federation: Build) -> None:
+    one = healing(federation, on_stop="leave")
+    one.env["peer1"]["LOADS"] = str(2.5 * ABSENCE)
+    begin(one)
+    one.peers.pop("peer2").signal(signal.SIGTERM)
+    await_view(one, "peer0", LEFT)
+    assert members(end(one, *LEFT)) == [one.ids, LEFT]
+    [waiting] = one.events("peer0", "waiting")[-2:-1]
+    assert "peer1" in waiting["sentence"]
 
 
 def test_one_leaves_by_command_and_comes_back(federation: Build, capsys: pytest.CaptureFixture[str]) -> None:

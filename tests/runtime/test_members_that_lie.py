@@ -4,6 +4,8 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -250,6 +252,32 @@ async def test_one_that_has_just_started_votes_for_nobodys_exclusion(tmp_path: P
     assert membership.gate
     membership.gate.transport = None
     assert isinstance(await membership.handle(asked), Objection)
+
+
+async def test_one_between_two_views_promises_what_it_had_and_asks_whom_it_is_to_leave_out(tmp_path: Path) -> None:
+    """It may be there for longer than `absence`: training that goes on, or a large model to load. No heartbeat comes
+    meanwhile, which says nothing of the others."""
+    acceptor = Acceptor(Memory("peer0"), Rules(IDS, rounds=9, faulty=1), Stamp("peer0", ""))
+    questions = Answered({"peer3": Behind(-1)})
+    membership = Membership(ViewStore(tmp_path / "views.json", acceptor.memory), acceptor, questions, [].append)
+    gate = membership.open_gate()
+    neighbour = Mock(id="peer3", state="suspected", signs=Mock(last_heartbeat=0.0))
+    edges = Mock(neighbours={"peer3": neighbour}, gone_on=())
+    edges.current.return_value = ["peer3"]
+    gate.attach(Mock(edges=edges, durability=Mock(own=3, announcements=dict)), 3)
+    assert gate.silent_members(5, {}) == ["peer3"]
+    gate.leave()
+    assert gate.silent_members(5, {}) == []
+    with membership.between_views(cast("Transport", object())):
+        prepare = Stamp("peer1", "").sign(Prepare(1, BALLOT))
+        reply = await membership.handle(AskPromise(prepare))
+        assert isinstance(reply, Promised)
+        assert reply.promise.statement.durable == 3
+        assert await membership._is_there("peer3", Ballot(9, "peer1")), "it answers"
+    membership.chain.extend(View(1, IDS[:3], 3))
+    assert membership.chain.valid(3, 0) == 2
+    membership.memory.entered = 1
+    assert membership.open_gate().progress(membership.chain) == MemberProgress(2, 2), "while it loads"
 
 
 async def test_only_who_has_a_turn_can_end_it(tmp_path: Path) -> None:

@@ -182,9 +182,9 @@ async def test_who_asks_may_go_before_the_answer_is_on_disk(tmp_path: Path) -> N
 async def test_who_is_told_another_chain_names_the_teller_and_goes_on(tmp_path: Path, views: tuple[View, ...]) -> None:
     lie = Decided(tuple(decision(view, by=("peer3",)) for view in views))
     membership, told = member(tmp_path, FakeQuestions(lambda _id, _asked: lie))
-    transport = cast("Transport", object())
-    for _ in range(3):
-        assert await membership.ask("peer3", Ask(0), transport) is None, "it counts as no answer"
+    with membership.between_views(cast("Transport", object())):
+        for _ in range(3):
+            assert await membership.ask("peer3", Ask(0)) is None, "it counts as no answer"
     assert membership.chain.since(-1) == (FIRST,)
     (refused,) = told
     assert isinstance(refused, CallerRefused)

@@ -331,7 +331,7 @@ class NetworkState:
             raise
         except DisconnectedError:
             raise
-        except Exception as error:  # noqa: BLE001 (as in `Network._accept`)
+        except Exception as error:  # noqa: BLE001 (as in `IncomingStreams`)
             raise DisconnectedError(f"this peer has closed its stream: {self.surprises.explain(error)}") from None
         finally:
             pipe.abort()

@@ -29,13 +29,19 @@ class DynamicMembershipGate(MembershipGate):
     can_be_excluded = True
 
     def __init__(
-        self, view: View, acceptor: Acceptor, answer: Callable[[Pipe], Awaitable[None]], changed: Callable[[], None]
+        self,
+        view: View,
+        acceptor: Acceptor,
+        answer: Callable[[Pipe], Awaitable[None]],
+        changed: Callable[[], None],
+        known: MemberProgress | None = None,
     ) -> None:
-        """answer: serves a stream with a request about views. changed: called when this peer's progress is known."""
+        """answer: serves a stream with a request about views. changed: called when this peer's progress is known.
+        known: the progress from the view before; None if the process has just started."""
         super().__init__(view, acceptor.rules.patience)
         self._chain, self._absence = acceptor.chain, acceptor.rules.absence
         self._id, self._partial_start = acceptor.id, acceptor.rules.start_with is not None
-        self._answer, self._on_change = answer, changed
+        self._answer, self._on_change, self._known = answer, changed, known
         self.last_rounds, self.keyring = acceptor.chain.last_rounds(view.number), acceptor.keyring
         self.network: Network | None = None
         """The network, once the peer has found what it had on disk."""
@@ -145,6 +151,8 @@ class DynamicMembershipGate(MembershipGate):
         welcome = (
             self.has_begun or self._partial_start or any("send" in one.reach.handshaken for one in self._neighbours)
         )
+        if self.network is None and self._known:  # it still loads what it has on disk
+            return MemberProgress(chain.valid(self._known.durable, self.view.number), self.started)
         if self.network is None or not welcome:
             return None
         durable = chain.valid(max(self.network.durability.own, self._resumed), self.view.number)
@@ -216,6 +224,6 @@ class DynamicMembershipGate(MembershipGate):
 
     @property
     def _neighbours(self) -> list[Neighbour]:
-        """The present neighbours; none before the peer takes part in the view."""
-        edges = self.network.edges if self.network else None
+        """The present neighbours; none before the peer takes part in the view, and none after it."""
+        edges = self.network.edges if self.network and self.transport else None
         return [edges.neighbours[id] for id in sorted(edges.current())] if edges else []

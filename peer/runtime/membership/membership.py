@@ -7,8 +7,8 @@ go back to.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from math import inf
 
 from peer.files import make_private
@@ -104,6 +104,8 @@ class Membership:
         self.id, self.chain, self.keyring = acceptor.id, acceptor.chain, acceptor.keyring
         self.gate: DynamicMembershipGate | None = None
         """The gate of the present view."""
+        self._between: Transport | None = None
+        """The transport while this peer plays no view, if it has one then."""
         self.leave_request = LeaveRequest(report)
         self.admission_requests: dict[str, Signed[Entry]] = {}
         """The entries of peers that ask to be admitted, by peer."""
@@ -113,8 +115,8 @@ class Membership:
         """Why the last request to a member was not answered."""
         self._withholding: dict[str, float] = {}
         """The time since which a member has answered this one's requests for a promise without giving one."""
-        self._refusals = Refusals(report, rpc.limits, acceptor.rules.ids)
-        self._surprises = Surprises(rpc.limits)
+        self.refusals = Refusals(report, rpc.limits, acceptor.rules.ids)
+        self.surprises = Surprises(rpc.limits)
         self._clock = asyncio.get_running_loop().time
         self.turns = Turns(self.timeouts.decision_timeout, self._clock)
         """The turns of members. Used only if members may lie; otherwise every attempt is accepted."""
@@ -198,7 +200,8 @@ class Membership:
 
     def open_gate(self) -> DynamicMembershipGate:
         self.announcements()  # keeps those of the view before
-        self.gate = DynamicMembershipGate(self.view, self.acceptor, self.answer, self._changed.set)
+        known = self.gate.progress(self.chain) if self.gate else None
+        self.gate = DynamicMembershipGate(self.view, self.acceptor, self.answer, self._changed.set, known)
         self._update_gate()
         return self.gate
 
@@ -240,10 +243,23 @@ class Membership:
         since, limit = self._withholding.get(member), self.acceptor.rules.absence + 3 * self.timeouts.decision_timeout
         return since is not None and self._clock() - since > limit
 
-    async def ask(self, member: str, request: Request, transport: Transport | None = None) -> Reply | None:
-        """Return the reply; None if there is none, or none that an honest member gives. transport: the gate's by
-        default; without either, other members are not asked."""
-        transport = transport or (self.gate.transport if self.gate else None)
+    @property
+    def transport(self) -> Transport | None:
+        """What other members are asked over; None if they cannot be asked now."""
+        return (self.gate.transport if self.gate else None) or self._between
+
+    @contextmanager
+    def between_views(self, transport: Transport) -> Iterator[None]:
+        """Ask over that transport during the block, in which no view is played."""
+        self._between = transport
+        try:
+            yield
+        finally:
+            self._between = None
+
+    async def ask(self, member: str, request: Request) -> Reply | None:
+        """Return the reply; None if there is none, or none that an honest member gives."""
+        transport = self.transport
         if transport is None and member != self.id:
             return None
         failed = self._failures.pop(member, None)
@@ -259,9 +275,9 @@ class Membership:
         except (DisconnectedError, RefusedError) as error:
             self._failures[member] = str(error)
             return None
-        except Exception as error:  # noqa: BLE001 (as in `Network._accept`)
+        except Exception as error:  # noqa: BLE001 (as in `IncomingStreams`)
             self.report_invalid(
-                member, str(error) if isinstance(error, InvalidError) else self._surprises.explain(error)
+                member, str(error) if isinstance(error, InvalidError) else self.surprises.explain(error)
             )
             return None
         now = self._clock()
@@ -287,17 +303,15 @@ class Membership:
             known = reply.number
             await self.ask(member, self.acceptor.since(known, self.most))
 
-    async def ask_all(
-        self, members: Iterable[str], request: Request, transport: Transport | None = None
-    ) -> dict[str, Reply]:
+    async def ask_all(self, members: Iterable[str], request: Request) -> dict[str, Reply]:
         """Return the replies, by member, without members that do not answer."""
         asked = [*members]
-        replies = await asyncio.gather(*(self.ask(id, request, transport) for id in asked))
+        replies = await asyncio.gather(*(self.ask(id, request) for id in asked))
         return {id: reply for id, reply in zip(asked, replies, strict=True) if reply}
 
     def report_invalid(self, member: str, what: str) -> None:
         """Count a message that no honest member sends, and report it once."""
-        self._refusals.add(CallerRefused(caller=member, kind="views", reason=f"{what}; it was not believed"))
+        self.refusals.add(CallerRefused(caller=member, kind="views", reason=f"{what}; it was not believed"))
 
     @property
     def others(self) -> list[str]:
@@ -436,7 +450,7 @@ class Membership:
         if proposal.vote.statement.number != slot.number or not slot.allows_ballot(ballot):
             return None
         self.acceptor.verifier.check_proposal(self.chain, proposal)
-        if not (gate := self.gate) or not gate.transport:
+        if not (gate := self.gate) or not self.transport:
             return Objection(f"{self.id} has just started, and knows nothing of the others")
         known, promised = self.announcements(), {one.signer: one.statement for one in grounds.promises}
         taken_back = [
@@ -467,7 +481,7 @@ class Membership:
     async def _is_there(self, id: str, ballot: Ballot) -> bool:
         """Return whether a member that is to count as lost does answer this one."""
         gate, prepare = self.gate, self._prepare
-        if id == self.id or gate is None or gate.transport is None:
+        if id == self.id or gate is None or self.transport is None:
             return id == self.id
         if id in gate.silent_members(self.acceptor.rules.absence, self.answered):
             return False

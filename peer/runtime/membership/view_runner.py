@@ -9,10 +9,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from math import inf
 from random import Random
 
 from peer.errors import FailedError
+from peer.network.streams.incoming import IncomingStreams
 from peer.network.transport import Transport, no_status
 from peer.runtime.backup import rewind
 from peer.runtime.checkpoints import Checkpoints, Journal
@@ -34,11 +36,23 @@ class ExpelledError(FailedError):
     """Raised when the others have expelled this peer."""
 
 
+@asynccontextmanager
+async def connected(membership: Membership, transport: Transport) -> AsyncIterator[asyncio.TaskGroup]:
+    """Ask others over that transport during the block; its tasks end with it."""
+    try:
+        async with background() as group:
+            group.create_task(transport.run())  # new certificates count meanwhile, too
+            with membership.between_views(transport):
+                yield group
+    finally:
+        await transport.close()
+
+
 class Rejoin:
     """Asks the members to admit this peer, on connections of its own; it accepts none until it is a member again."""
 
     def __init__(self, membership: Membership, transport: MakeTransport, reminders: ReportIntervals) -> None:
-        self._membership, self._make, self._reminders = membership, transport, reminders
+        self._membership, self._transport, self._reminders = membership, transport, reminders
         self._random = Random(membership.id)
 
     async def next_view(self, newest: Callable[[], Awaitable[int]]) -> View:
@@ -48,8 +62,8 @@ class Rejoin:
         self._check_expelled()
         if following := membership.chain.after(membership.memory.entered, membership.id):
             return following
-        async with self._connected() as transport:
-            async for silent in self._poll(transport):
+        async with connected(membership, self._transport(no_status)):
+            async for silent in self._poll():
                 if following := membership.chain.after(membership.memory.entered, membership.id):
                     break
                 # A peer that cannot reach the others would only be lost again; but f silent liars must not keep it out.
@@ -58,18 +72,18 @@ class Rejoin:
                         number, private = membership.chain.current.number, await newest()
                     entry = membership.keyring.sign(Entry(number, private))
                     answering = [id for id in membership.others if id not in silent]
-                    await membership.ask(self._random.choice(answering), Enter(entry), transport)
+                    await membership.ask(self._random.choice(answering), Enter(entry))
         assert following
         return following
 
     async def wait_for_exclusion(self) -> None:
         """Wait until the others have gone on without this peer, which has lost what a member needs."""
-        async with self._connected() as transport:
-            async for _ in self._poll(transport):
+        async with connected(self._membership, self._transport(no_status)):
+            async for _ in self._poll():
                 if not self._membership.is_member:
                     return
 
-    async def _poll(self, transport: Transport) -> AsyncIterator[list[str]]:
+    async def _poll(self) -> AsyncIterator[list[str]]:
         """Learn later views from the members and yield those that do not answer, again and again.
 
         Raises ExcludedError when none has answered for `patience` seconds, ExpelledError when this peer is expelled.
@@ -80,7 +94,7 @@ class Rejoin:
         while True:
             # On a busy machine not all members answer every time; that alone does not make them lost.
             ask = Ask(membership.chain.current.number)
-            answered |= dict.fromkeys(await membership.ask_all(membership.others, ask, transport), clock())
+            answered |= dict.fromkeys(await membership.ask_all(membership.others, ask), clock())
             self._check_expelled()
             silent = [id for id in membership.others if clock() - answered.get(id, -inf) > rules.absence]
             if clock() - max(answered.values(), default=begun) > rules.patience:
@@ -103,16 +117,6 @@ class Rejoin:
         awaited = tuple(map(self._membership.awaited, silent))
         sentence = f"to rejoin: waiting for {', '.join(silent)} to answer" if silent else "all members answer"
         return Waiting(cause="join", awaited=awaited, sentence=sentence)
-
-    @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[Transport]:
-        transport = self._make(no_status)
-        try:
-            async with background() as group:
-                group.create_task(transport.run())  # new certificates count while it waits, too
-                yield transport
-        finally:
-            await transport.close()
 
 
 class ViewRunner:
@@ -213,9 +217,6 @@ class ViewRunner:
 
     async def _enter_next_view(self, membership: Membership, rejoin: Rejoin) -> None:
         """Go on to the next view, if necessary by asking to be admitted."""
-        # A barrier: this returns when the worker thread is free. Training still under way would write into the model
-        # with which the next view begins.
-        await asyncio.get_running_loop().run_in_executor(self._executor, int)
 
         async def newest() -> int:
             await self._drop_after(membership.chain.last_valid_round(membership.memory.entered))
@@ -226,12 +227,27 @@ class ViewRunner:
         if membership.id in entrants and following.first > self._setup.spec.rounds:
             # All others have the last round, and only end there.
             raise ExcludedError("the others have finished without this peer, which came back in their last round")
-        # Views decided meanwhile may have made more rounds void.
-        await self._drop_after(entrants.get(membership.id, following.first - 1))
-        await membership.enter(following)
-        if await asyncio.to_thread(self._checkpoints.newest_whole) < 0:
-            load, setup = asyncio.get_running_loop().run_in_executor, self._setup
-            self._setup = await load(self._executor, prepare, setup.config, setup.spec, setup.common)
+        async with self._answering(membership):
+            # Views decided meanwhile may have made more rounds void.
+            await self._drop_after(entrants.get(membership.id, following.first - 1))
+            await membership.enter(following)
+            # A barrier: this returns when the worker thread is free. Training still under way would write into the
+            # model with which the next view begins.
+            in_worker, setup = partial(asyncio.get_running_loop().run_in_executor, self._executor), self._setup
+            await in_worker(int)
+            if await asyncio.to_thread(self._checkpoints.newest_whole) < 0:
+                self._setup = await in_worker(prepare, setup.config, setup.spec, setup.common)
+
+    @asynccontextmanager
+    async def _answering(self, membership: Membership) -> AsyncIterator[None]:
+        """Answer questions about views during the block, in which this peer, a member, plays none: an evaluation that
+        must end before, or a large model, may take longer than `absence`."""
+        incoming = IncomingStreams({"Views": membership.answer}, membership.refusals, membership.surprises)
+        transport = self._transport(self.runtime.status if self.runtime else no_status)
+        async with connected(membership, transport) as tasks:
+            await transport.listen(incoming.serve)
+            tasks.create_task(incoming.watch())
+            yield
 
     async def _drop_after(self, round: int | None) -> None:
         """Remove all that is void, which is all after that round; None: nothing is."""
