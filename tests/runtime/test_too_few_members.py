@@ -21,7 +21,7 @@ from peer.runtime.membership.view_store import ViewStore
 from peer.telemetry.events import Event, Shortage, Waiting
 from peer.views.decision import Acceptor, MembershipChange, Memory, Rules
 from peer.views.signing import Keyring
-from peer.views.statements import Decided, Entry, Reply, Request
+from peer.views.statements import Consent, Decided, Entry, Evidence, Expel, Reply, Request, Signed
 from peer.views.view import View
 
 HOUR = 3600
@@ -234,3 +234,18 @@ async def test_a_member_that_is_asked_to_admit_one_begins_at_once(
     entry = Keyring("peer9", "").sign(Entry(0, private=2))
     waiter.membership.admission_requests["peer9"] = entry
     assert await waiter.begins() == 0
+
+
+async def test_only_as_many_go_in_one_view_as_the_rest_can_decide_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of four that were voted out at once left two, who could decide nothing and ignored both for ever."""
+    membership = Waiter(tmp_path, monkeypatch, peers=4).membership
+    one = Proposer(membership, ReportIntervals())
+    for accused in ("peer3", "peer0"):
+        await membership.handle(Expel(0, accused))
+        for by in {*ids(4)} - {accused, "peer1"}:
+            one._take(by, Evidence(consents=(Signed(by, Consent(accused), ""),)))
+    assert [*one.to_expel] == ["peer0"]
+    membership.chain.extend(View(1, ids(3), 4))
+    assert [*one.to_expel] == ["peer0", "peer3"], "one that is away is not to come back"

@@ -221,7 +221,8 @@ class Proposer:
 
     @property
     def to_expel(self) -> Mapping[str, Evidence]:
-        """The members to expel, each with the proof; empty if too few members would be left."""
+        """The members to expel now, each with the proof: proved liars first, and only as many as the rest can decide on
+        without them. The others follow in a later view."""
         acceptor, view = self._acceptor, self._membership.chain.current
         known = self._consents | {(acceptor.id, one.statement.id): one for one in acceptor.memory.consents}
         guilt = self._guilt | {one.id: one for one in acceptor.memory.guilt}
@@ -230,7 +231,12 @@ class Proposer:
             consents = [known[id, accused] for id in view.members if id != accused and (id, accused) in known]
             if acceptor.verifier.is_quorum(view, [one.signer for one in consents]):
                 found[accused] = Evidence((*consents,))
-        return found if len({*view.members} - found.keys()) >= self._rules.min_members else {}
+        rest, out = {*view.members}, dict[str, Evidence]()
+        for id in sorted(found, key=lambda id: (id not in guilt, self._rules.ids.index(id))):
+            left = rest - {id}
+            if len(left) >= self._rules.min_members and acceptor.verifier.is_quorum(view, left):
+                rest, out[id] = left, found[id]
+        return out
 
     # Which change to propose, and when.
 
