@@ -22,6 +22,7 @@ from peer.errors import InputError, optional
 from peer.files import disk_usage
 from peer.telemetry import events
 from peer.telemetry.events import Event, Report
+from peer.telemetry.remaining import Remaining
 from peer.telemetry.telemetry import OwnFaults, Subscriber, ThrottledRefusals
 
 MAX_CONNECTIONS = 16
@@ -156,6 +157,7 @@ class Metrics(Subscriber):
         library.ProcessCollector(registry=self.registry)
         self._library = library
         self._server: Exposition | None = None
+        self._remaining, self._last_round = Remaining(), 0
         self._make_all()
         self._free.set_function(lambda: disk_usage(directory).free)
         self._size.set_function(lambda: disk_usage(directory).total)
@@ -172,6 +174,7 @@ class Metrics(Subscriber):
         self._planned = gauge("dfl_planned_rounds", "Rounds of the run, if it does not end early.")
         self._rounds = counter("dfl_rounds", "Rounds that this process has finished.")
         self._finished = moment("dfl_last_round_timestamp", "Unix time of the last round's end; 0 before.")
+        self._end = moment("dfl_expected_end_timestamp", "Unix time of the last round's end, estimated; 0 before.")
         self._durable = gauge("dfl_durable_round", "The last round that is safely on the peer's disk.")
         self._durable_since = moment("dfl_durable_round_timestamp", "Unix time at which that was said; 0 before.")
         self._free = gauge("dfl_disk_free", "Room on the disk of the peer's directory.", unit="bytes")
@@ -270,6 +273,7 @@ class Metrics(Subscriber):
         self._about.info(about)
         self._restarts.inc(event.restarts)
         self._planned.set(event.rounds)
+        self._last_round = event.rounds
         self._view.set(event.view)
         self._members.set(len(event.members))
         self._expiry.set(event.certificate_expires or 0)
@@ -283,6 +287,10 @@ class Metrics(Subscriber):
     def _take_round(self, event: events.RoundDone) -> None:
         self._rounds.inc()
         self._finished.set(event.time)
+        self._remaining.see(event.round, event.time)
+        left = self._remaining.seconds(self._last_round, event.time)
+        if left or event.round == self._last_round:
+            self._end.set(event.time + (left or 0.0))
         self._add(self._seconds, event.seconds)
         self._set(self._loss, {"train": event.loss, "test": event.test_loss})
         self._set(self._note, event.single_notes)

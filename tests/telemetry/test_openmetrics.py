@@ -175,6 +175,16 @@ def test_new_certificates_and_warnings_tell_until_when_they_are_valid(lived: Met
     assert told(lived)[name] == 1e9
 
 
+def test_when_the_run_will_be_over() -> None:
+    metrics = Metrics(Path())
+    metrics.on_event(next(event for event in LIFE if isinstance(event, Started)))
+    expected = []
+    for round, at in ((5, 1000.0), (6, 1010.0), (8, 1040.0), (9, 1045.0)):
+        metrics.on_event(RoundDone(round=round, loss=None, time=at))
+        expected.append(told(metrics)["dfl_expected_end_timestamp_seconds"])
+    assert expected == [0, 1040, 1055, 1045], "nine rounds; they took 10, 15 and 15 s"
+
+
 def test_the_disk_is_that_on_which_the_directory_will_be(tmp_path: Path) -> None:
     found = told(Metrics(tmp_path / "not" / "there"))
     assert 0 < found["dfl_disk_free_bytes"] <= found["dfl_disk_size_bytes"]
