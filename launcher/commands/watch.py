@@ -8,7 +8,7 @@ import argparse
 import asyncio
 import time
 from collections.abc import Coroutine, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import asdict
 from typing import Any
 
@@ -28,7 +28,7 @@ from launcher.supervision.supervisor import Stop
 from launcher.table import HEAD, named, quantity
 from peer.network.operator_client import CLOSED_AT_ONCE, PeerStatus, StatusAnswer, StatusClient
 from peer.spec.federation import Spec
-from peer.tasks import background
+from peer.tasks import background, within
 from peer.telemetry.events import MAX_NAMED
 from peer.text import duration, number, printable
 
@@ -207,8 +207,7 @@ async def _follow(federation: PolledFederation, peers: StatusClient, screen: Dis
                 hinted = True
                 screen.say(hint)
             screen.show(federation)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stop.asked.wait(), POLL_SECONDS)
+            if await within(POLL_SECONDS, stop.asked.wait()):
                 return stop.code
     return None
 

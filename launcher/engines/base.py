@@ -25,8 +25,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from errno import EFBIG
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 from pydantic import Field
@@ -259,8 +259,7 @@ def engine(name: str, given: Mapping[str, Any]) -> Engine[Any]:
     """Return the engine with these settings. Raises InputError for an unknown setting or a wrong value."""
     if name not in ENGINES:
         raise InputError(f"unknown engine `{name}`; {suggest(name, [*ENGINES])}")
-    module, _, attribute = ENGINES[name].partition(":")
-    kind = getattr(import_module(module), attribute)
+    kind = resolve_name(ENGINES[name])
     return kind(checked_settings(kind.Settings, given, f"--on {name}"))  # type: ignore[no-any-return]
 
 

@@ -28,7 +28,7 @@ from launcher.engines.preflight import as_input_error, check_container_device, c
 from peer.errors import FailedError, InputError
 from peer.files import write_failure
 from peer.process import WRONG_INPUT
-from peer.tasks import background, shielded
+from peer.tasks import News, background, shielded, within
 from peer.telemetry.results import EVENTS, gave_up
 from peer.text import one_line
 
@@ -216,7 +216,7 @@ class VolumeFiles:
     def __init__(self, kubectl: Kubectl, pod: str, run: Run, directories: Mapping[str, str]) -> None:
         self._kubectl, self._pod, self._run, self._directories = kubectl, pod, run, directories
         self._scans = 0
-        self._scanned = asyncio.Condition()
+        self._news = News()
 
     def _here(self, names: Sequence[str]) -> dict[str, Path]:
         """The local paths of files on the volume, by their names there, for every peer."""
@@ -230,16 +230,13 @@ class VolumeFiles:
             if "data" in notice and notice["file"] in here:
                 _write(here[notice["file"]], notice)
             elif not notice:
-                async with self._scanned:
-                    self._scans += 1
-                    self._scanned.notify_all()
+                self._scans += 1
+                self._news.set()
 
     async def caught_up(self) -> None:
         """Wait until all that the peers have written by now is here, or a while if the connection is cut."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(SILENCE_S), self._scanned:
-                enough = self._scans + SCANS
-                await self._scanned.wait_for(lambda: self._scans >= enough)
+        enough = self._scans + SCANS
+        await within(SILENCE_S, self._news.until(lambda: self._scans >= enough))
 
     async def fetch(self) -> None:
         """Fetch what the summary needs of every peer, each file whole or not at all. Raises CutError if it cannot."""
@@ -386,10 +383,7 @@ class ControlLoop:
                 self._reporter.once(str(error))
             except FailedError as error:
                 self._fail(error)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(
-                    self._changed.wait(), POLL_INTERVAL_S if self._asked == self._done else RETRY_INTERVAL_S
-                )
+            await within(POLL_INTERVAL_S if self._asked == self._done else RETRY_INTERVAL_S, self._changed.wait())
             await asyncio.sleep(BURST_S)
 
     async def follow(self) -> None:
@@ -532,9 +526,7 @@ class KubernetesDeployment(Deployment):
         if self.loop.all_done:
             return
         self.loop.ask(signal.SIGKILL)
-        try:
-            await asyncio.wait_for(self.loop.idle.wait(), STOP_TIMEOUT_S)
-        except TimeoutError:
+        if not await within(STOP_TIMEOUT_S, self.loop.idle.wait()):
             shown = f"kubectl get pods --selector=job-name={self._order.name}"
             self._run.say(f"the cluster has not ended all peers yet; `{shown}` shows them")
 
@@ -542,10 +534,8 @@ class KubernetesDeployment(Deployment):
         if not self.loop.all_done and not self.loop.readable.is_set():
             return
         await self.loop.log()
-        try:
-            await asyncio.wait_for(self.loop.readable.wait(), COLLECTOR_TIMEOUT_S)
-        except TimeoutError:
-            raise FailedError("the results cannot be read in the cluster now; the same command tries again") from None
+        if not await within(COLLECTOR_TIMEOUT_S, self.loop.readable.wait()):
+            raise FailedError("the results cannot be read in the cluster now; the same command tries again")
         await self._files.caught_up()
         await self._fetch()
         self._collected = True

@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -33,7 +33,7 @@ from peer.errors import FailedError, InputError
 from peer.files import make_private, write_atomically, write_failure
 from peer.settings import Settings, Wanted
 from peer.spec.federation import Spec
-from peer.tasks import background
+from peer.tasks import background, within
 from peer.text import one_line, plural, printable
 
 UNITS = {"": 1, "M": 1, "G": 1024, "T": 1024**2}
@@ -399,16 +399,13 @@ class SlurmDeployment(Deployment):
     async def stop_all(self) -> None:
         """Wait until Slurm has ended the job: before that, nothing new can begin in the directory."""
         self._wake.set()
-        try:
-            await asyncio.wait_for(self._gone.wait(), CANCEL_TIMEOUT_S)
-        except TimeoutError:
+        if not await within(CANCEL_TIMEOUT_S, self._gone.wait()):
             self._run.say(self._alive())
 
     async def _pause(self) -> None:
         """Wait for the next poll: neither Slurm nor a network file system reports changes."""
-        with suppress(TimeoutError):
-            ending = self._ended or self._asked
-            await asyncio.wait_for(self._wake.wait(), min(self._poll, ENDING_POLL_S) if ending else self._poll)
+        ending = self._ended or self._asked
+        await within(min(self._poll, ENDING_POLL_S) if ending else self._poll, self._wake.wait())
         self._wake.clear()
 
     def _report_output(self) -> None:

@@ -21,7 +21,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -38,7 +38,7 @@ from peer.errors import FailedError, InputError
 from peer.files import write_failure
 from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
-from peer.tasks import background
+from peer.tasks import background, within
 from peer.telemetry.events import LAST_MOMENT
 from peer.telemetry.results import BEST_MODEL, MODEL, WANTED
 from peer.text import duration, printable
@@ -362,9 +362,7 @@ class SshDeployment(Deployment):
             if link.running and link.problem:
                 names = ", ".join(link.running)
                 self._run.say(f"{link.host.host}: waiting up to {STOP_TIMEOUT_S:g} s to end {names} there")
-        with suppress(TimeoutError):
-            async with asyncio.timeout(STOP_TIMEOUT_S):
-                await asyncio.gather(*(link.wait_ended() for link in links))
+        await within(STOP_TIMEOUT_S, asyncio.gather(*(link.wait_ended() for link in links)))
         for link in links:
             if link.running:
                 self._run.say(

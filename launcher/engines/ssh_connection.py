@@ -21,7 +21,7 @@ import os
 import re
 import shlex
 import socket
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from errno import ECONNREFUSED, EFBIG
@@ -480,19 +480,15 @@ class HostConnection:
         if peer := self._peers.get(notice.get("peer", "")):
             peer.on_notice(notice)
 
-    async def agent(self) -> Agent:
-        """Return an agent as soon as there is one."""
-        return await asyncio.shield(self._agent)
-
     async def agent_within(self) -> Agent:
         """Return an agent. Raises FailedError if there is none in time."""
-        return await self._within(self.agent())
+        return await self._within(asyncio.shield(self._agent))
 
     async def ask(self, do: str, **order: Any) -> Any:
         """Return the host's answer about the run's directory, whenever it comes. Raises FailedError if rejected."""
         while True:
             try:
-                return await (await self.agent()).ask(do, directory=self.directory, **order)
+                return await (await asyncio.shield(self._agent)).ask(do, directory=self.directory, **order)
             except ConnectionLostError:
                 await asyncio.sleep(0)
             except CommandRejectedError as error:
@@ -502,7 +498,7 @@ class HostConnection:
         """Return the answer. Raises FailedError also if there is none in time."""
         return await self._within(self.ask(do, **order))
 
-    async def _within(self, answer: Coroutine[Any, Any, T]) -> T:
+    async def _within(self, answer: Awaitable[T]) -> T:
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 return await answer

@@ -40,6 +40,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
+from pkgutil import resolve_name
 from typing import Any, NoReturn
 
 from peer.process import STOPS, one_thread, signals_deferred
@@ -127,7 +128,7 @@ class ForkServerProcess:
             case "signal" if order["pid"] in self.children:
                 os.kill(order["pid"], order["signal"])
             case "call":
-                found(order["function"])(order["argument"])
+                resolve_name(order["function"])(order["argument"])
                 share_memory()
 
     def start(self, order: dict[str, Any]) -> None:
@@ -230,12 +231,6 @@ def preload(modules: Sequence[str]) -> None:
         sys.modules["torch"].set_num_threads(1)
 
 
-def found(name: str) -> Callable[[Any], Any]:
-    """The function `module:function`."""
-    module, _, function = name.partition(":")
-    return getattr(importlib.import_module(module), function)  # type: ignore[no-any-return]
-
-
 def share_memory() -> None:
     """A collection in a child must not touch, and so copy, the pages that all share."""
     gc.collect()
@@ -249,7 +244,7 @@ def serve(control: socket.socket, lifeline: int, entry: str, modules: Sequence[s
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     preload(modules)
-    start = found(entry)
+    start = resolve_name(entry)
     share_memory()
     ForkServerProcess(control, lifeline, start, grace).serve()
 
