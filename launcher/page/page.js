@@ -167,6 +167,13 @@ async function charts(doc) {
     const options = { actions: false, ast: true, renderer: "svg", logLevel: 1, config: look };
     const { view } = await vegaEmbed(place, chart, options);
     view.addEventListener("click", (_, item) => item?.datum?.peer && choose(item.datum.peer));
+    // Zooming out ends where all rounds are seen.
+    if ("zoom_round" in view.getState().signals) view.addSignalListener("zoom_round", async (_, seen) => {
+      const rounds = shown.tables[one.tables[0]].map((row) => row.round);
+      if (!seen || seen[1] - seen[0] < Math.max(...rounds) - Math.min(...rounds)) return;
+      await view.runAsync(); // what is seen is noted at the end of the present run
+      view.data("zoom_store", []).run();
+    });
     tabulate(place, view);
     views.set(one.name, { view, made, place });
   }

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 from headless import barriers, chromium
+from real_peers import until
 from report_pages import document, federate, say
 
 from launcher.cli import main
@@ -186,7 +187,10 @@ def test_a_peer_is_marked_by_a_click_and_the_wheel_zooms(run: Path, opened: Any)
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.keyboard.down("Shift")
     page.mouse.wheel(0, -300)
-    page.wait_for_function(f"(({extent})()[1] - ({extent})()[0]) < {whole[1] - whole[0]}")
+    first, last = whole
+    until(lambda: page.evaluate(extent)[1] - page.evaluate(extent)[0] < last - first, 60, "a part")
+    page.mouse.wheel(0, 3000)
+    until(lambda: page.evaluate(extent) == whole, 60, "all, and no more")
 
 
 def test_tables_say_what_they_are_and_are_reached_by_keys(run: Path, opened: Any) -> None:
