@@ -48,6 +48,8 @@ class Weather:
     """That the pipe breaks instead of carrying the message."""
     calm_after: float = 60.0
     """Virtual seconds from the start, after which nothing is cut any more."""
+    closing: float = 0.05
+    """Seconds that a transport takes to close; gRPC gives its handlers up to half a second."""
     stalls: tuple["Stall", ...] = ()
     liars: tuple[str, ...] = ()
     """Members that say wrong things about themselves and others."""
@@ -267,7 +269,7 @@ class SimulatedTransport(Transport):
     async def close(self) -> None:
         if self.address and self.wires.listening.get(self.address) is self:
             del self.wires.listening[self.address]
-        await asyncio.sleep(0.05)  # gRPC's server gives its handlers some time to end
+        await asyncio.sleep(self.wires.weather.closing)
         for end, other, wire in self.wires.pipes:
             if self.life in (end, other):
                 wire.break_off()
