@@ -29,9 +29,10 @@ def plan(name: str, seed: int) -> tuple[list[Kill], Weather]:
         away = tuple(random.choice([0.2, 4.0, 12.0, 40.0]) * random.random() for _ in range(scenario.peers))
         power, damage, wipe = (random.random() < likely for likely in (0.3, 0.15, 0.05))
         kills.append(Kill(victim, kind, count, also, away, power, damage, wipe))
-    # Of more empty disks no majority could go on: it would not know what was promised.
+    # Of more empty disks no quorum could go on: it would not know what was promised.
     emptied = [kill for kill in kills if kill.wipe]
-    if len({id for kill in emptied for id in (kill.victim, *kill.also)}) > (scenario.peers - 1) // 2:
+    most = (scenario.peers - 1 - specification(name).tolerated(scenario.signed)) // 2
+    if len({id for kill in emptied for id in (kill.victim, *kill.also)}) > most:
         kills = [replace(kill, wipe=False) for kill in kills]
     stalls = [*partitions(random, scenario.ids)] if random.random() < 0.5 or not kills else []
     return kills, Weather(random.choice([0.002, 0.02, 0.2]), random.choice([0, 0, 0.01]), stalls=tuple(stalls))
