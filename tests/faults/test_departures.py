@@ -24,6 +24,7 @@ ONCE_HARMFUL = [
     ("healing three", 48_112_800_005),  # two restarted in round 0 waited for one that had left to begin
     ("signed codec", 61_112_700_036),  # one whose evaluation outlasted its view by `absence` was left out
     ("healing cffl", 72_112_700_013),  # two of four voted each other out, and the rest was no quorum
+    ("signed codec", 77_112_700_001),  # a hello that a heartbeat had overtaken was taken for a lost disk
     # one restarted in the last round of a view waited to begin the round after
     pytest.param("signed seven", 200_010, marks=pytest.mark.long),
 ]

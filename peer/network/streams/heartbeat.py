@@ -299,9 +299,8 @@ class NeighbourHeartbeats:
     async def accept(self, pipe: CountedPipe) -> None:
         """Serve an accepted stream, after its hello; besides an active one, it counts from its first beat on."""
         is_used = self._all.accepted.add(pipe)
-        welcome = Reply(welcome=Welcome(durable=self._state.durability.own, release=release()))
         try:
-            await pipe.tell(welcome.SerializeToString(), self._timeouts.read)
+            await pipe.tell(self._state.welcome(self._state.round), self._timeouts.read)
             if not is_used:
                 await self._take_over(pipe)
             await self.converse(pipe, dialled=False)
@@ -451,6 +450,8 @@ class DialledHeartbeats(DialledStream):
 
     async def serve(self, pipe: CountedPipe, welcome: Welcome) -> float:
         self._backoff.welcomed()
+        if welcome.life:  # an older hello of that process may yet come, on another stream, which is no loss
+            self._state.durability.lost(self.neighbour.id, welcome)
         self._heartbeats.dialled = pipe
         await self._heartbeats.converse(pipe, dialled=True)
         return self._state.timeouts.retry[-1]  # it has said farewell, and will not be back at once
