@@ -3,6 +3,8 @@
 A failure names its federation and seed; `python -m tests.faults.views FEDERATION SEED` replays it.
 """
 
+import errno
+import os
 import re
 from typing import Any
 
@@ -26,6 +28,7 @@ from faults.views import check, wrong_with
 from faults.wires import Stall, Weather
 from peer.learning.data.samples import Standardisation
 from peer.network.collectives import Arrived
+from peer.runtime.membership.view_store import ViewStore
 from peer.runtime.rounds.admission import ENTRY
 from peer.runtime.rounds.calls import Communicator
 from peer.runtime.rounds.learner import Learner
@@ -246,3 +249,14 @@ def test_a_loss_in_the_first_handshake_where_all_need_not_be_there() -> None:
     views = suffered(Kill("peer3", "callback", 3, away=(LONG,)), name="healing quorum").views
     assert "first=0" in views[1]
     assert "'peer3'" not in views[1].split("first")[0]
+
+
+def test_a_disk_without_room_for_a_decision_ends_a_peer_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: ViewStore, _content: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+
+    undisturbed("healing three")
+    monkeypatch.setattr(ViewStore, "write", full)
+    ended = [line for line in simulate("healing three", 1, [GONE]).faults if "failed: " in line]
+    assert ended
+    assert all("cannot write" in line and "make room and start again" in line for line in ended), ended

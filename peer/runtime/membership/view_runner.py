@@ -14,6 +14,7 @@ from math import inf
 from random import Random
 
 from peer.errors import FailedError
+from peer.files import write_failure
 from peer.network.streams.incoming import IncomingStreams
 from peer.network.transport import Transport, no_status
 from peer.runtime.backup import rewind
@@ -152,6 +153,14 @@ class ViewRunner:
 
     async def run(self) -> None:
         """Run to the end; FailedError: the run cannot go on; asyncio.CancelledError: stopped in good order."""
+        try:
+            await self._run()
+        except OSError as error:  # of what is decided, or between two views; a `Runtime` has a sentence of its own
+            message = write_failure(error.filename or self._setup.out, error)
+            self._telemetry.emit(Failed(message=message))
+            raise FailedError(message) from None
+
+    async def _run(self) -> None:
         config, emit = self._setup.config, self._telemetry.emit
         self._setup = setup = replace(self._setup, rewound=rewind(config.directory, config.id, self._setup.spec))
         if setup.recorded is not None:
