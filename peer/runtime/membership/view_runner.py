@@ -258,11 +258,17 @@ class ViewRunner:
         """Answer questions about views during the block, in which this peer, a member, plays none: an evaluation that
         must end before, or a large model, may take longer than `absence`."""
         incoming = IncomingStreams({"Views": membership.answer}, membership.refusals, membership.surprises)
-        transport = self._transport(self.runtime.status if self.runtime else no_status)
+        transport = self._transport(self._status)
         async with connected(membership, transport) as tasks:
             await transport.listen(incoming.serve)
             tasks.create_task(incoming.watch())
             yield
+
+    async def _status(self, request: bytes) -> bytes:
+        """The status in the last view; LookupError if this process has played none."""
+        if self.runtime is None:
+            raise LookupError("it has just started")
+        return await self.runtime.status(request)
 
     async def _drop_after(self, round: int | None) -> None:
         """Remove all that is void, which is all after that round; None: nothing is."""
