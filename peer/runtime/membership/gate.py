@@ -156,7 +156,7 @@ class DynamicMembershipGate(MembershipGate):
         if self.network is None or not welcome:
             return None
         durable = chain.valid(max(self.network.durability.own, self._resumed), self.view.number)
-        return MemberProgress(durable, self.started)
+        return MemberProgress(durable, chain.valid(self.started, self.view.number))
 
     @property
     def has_begun(self) -> bool:

@@ -201,6 +201,7 @@ class Membership:
     def open_gate(self) -> DynamicMembershipGate:
         self.announcements()  # keeps those of the view before
         known = self.gate.progress(self.chain) if self.gate else None
+        self._forget_answers()
         self.gate = DynamicMembershipGate(self.view, self.acceptor, self.answer, self._changed.set, known)
         self._update_gate()
         return self.gate
@@ -251,11 +252,16 @@ class Membership:
     @contextmanager
     def between_views(self, transport: Transport) -> Iterator[None]:
         """Ask over that transport during the block, in which no view is played."""
+        self._forget_answers()
         self._between = transport
         try:
             yield
         finally:
             self._between = None
+
+    def _forget_answers(self) -> None:
+        """Ask again for the promises that others have given or not: that there was none may be this peer's doing."""
+        self._relayed = None, {}
 
     async def ask(self, member: str, request: Request) -> Reply | None:
         """Return the reply; None if there is none, or none that an honest member gives."""
@@ -403,6 +409,8 @@ class Membership:
     async def _relay(self, prepare: Signed[Prepare], to: Iterable[str]) -> Reply:
         """Answer with promises of members from which the proposer has none."""
         slot, present = self.acceptor.slot, self.chain.current
+        if self.transport is None:
+            return Relayed(())
         if prepare != self._prepare or prepare.statement.ballot != slot.promised:
             return Refused(slot.number, slot.promised or prepare.statement.ballot)
         asked = [id for id in present.members if id in {*to} and id not in (self.id, prepare.signer)]
@@ -450,7 +458,7 @@ class Membership:
         if proposal.vote.statement.number != slot.number or not slot.allows_ballot(ballot):
             return None
         self.acceptor.verifier.check_proposal(self.chain, proposal)
-        if not (gate := self.gate) or not self.transport:
+        if not (gate := self.gate) or not (transport := self.transport):
             return Objection(f"{self.id} has just started, and knows nothing of the others")
         known, promised = self.announcements(), {one.signer: one.statement for one in grounds.promises}
         taken_back = [
@@ -470,6 +478,8 @@ class Membership:
             return Objection("the run has not begun, so no member counts as lost")
         away = (*omitted, *grounds.missing)
         answers = await asyncio.gather(*(self._is_there(id, ballot) for id in away))
+        if self.transport is not transport:  # who did not answer may have been asked on connections that were closing
+            return Objection(f"{self.id} goes from one view to another")
         there = [id for id, answered in zip(away, answers, strict=True) if answered]
         return Objection(f"{', '.join(there)} answers {self.id}"[:300]) if there else None
 

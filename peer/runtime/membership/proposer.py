@@ -221,8 +221,8 @@ class Proposer:
 
     @property
     def to_expel(self) -> Mapping[str, Evidence]:
-        """The members to expel now, each with the proof: proved liars first, and only as many as the rest can decide on
-        without them. The others follow in a later view."""
+        """The members to expel now, each with the proof: proved liars first, and only as many as the rest, if all of
+        them are here, can decide on without them. The others follow in a later view."""
         acceptor, view = self._acceptor, self._membership.chain.current
         known = self._consents | {(acceptor.id, one.statement.id): one for one in acceptor.memory.consents}
         guilt = self._guilt | {one.id: one for one in acceptor.memory.guilt}

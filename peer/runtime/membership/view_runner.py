@@ -60,7 +60,7 @@ class Rejoin:
         """Return the view that this peer plays next. newest: finds the round of its private state, -1 if there is none;
         each view that is decided meanwhile may make that void."""
         membership, number, private = self._membership, -1, -1
-        clock = asyncio.get_running_loop().time
+        rules, clock = membership.acceptor.rules, asyncio.get_running_loop().time
         begun = clock()
         self._check_expelled()
         if following := membership.chain.after(membership.memory.entered, membership.id):
@@ -70,12 +70,12 @@ class Rejoin:
                 if following := membership.chain.after(membership.memory.entered, membership.id):
                     break
                 # A peer that cannot reach the others would only be lost again. But f silent liars must not keep it out;
-                # and where no process listens, or after `patience`, the silent may be lost to all: without this peer
-                # the others may be too few to leave them out.
+                # and after `absence` where no process listens, or after `patience`, the silent may be lost to all:
+                # without this peer the others may be too few to leave them out.
                 answering = [id for id in membership.others if id not in silent]
-                unreachable = [id for id in silent if not membership.refused(id)]
-                waited = clock() - begun > membership.acceptor.rules.patience
-                if answering and (waited or len(unreachable) <= membership.tolerates):
+                waited = clock() - begun
+                unreachable = [id for id in silent if waited < rules.absence or not membership.refused(id)]
+                if answering and (waited > rules.patience or len(unreachable) <= membership.tolerates):
                     if number != membership.chain.current.number:
                         number, private = membership.chain.current.number, await newest()
                     entry = membership.keyring.sign(Entry(number, private))
