@@ -276,8 +276,21 @@ async def test_one_between_two_views_promises_what_it_had_and_asks_whom_it_is_to
         assert await membership._is_there("peer3", Ballot(9, "peer1")), "it answers"
     membership.chain.extend(View(1, IDS[:3], 3))
     assert membership.chain.valid(3, 0) == 2
+    assert gate.progress(membership.chain) == MemberProgress(2, 2), "no void round"
     membership.memory.entered = 1
     assert membership.open_gate().progress(membership.chain) == MemberProgress(2, 2), "while it loads"
+
+
+async def test_one_that_loads_passes_nothing_on_and_asks_for_itself_then(tmp_path: Path) -> None:
+    """It cannot ask yet: that counted as no answer, and it voted to leave out one that it had never asked."""
+    membership = seated(tmp_path, {"peer3": promised("peer3")}, [])
+    assert membership.gate
+    connected, membership.gate.transport = membership.gate.transport, None
+    prepare = Stamp("peer1", "").sign(Prepare(1, BALLOT))
+    assert isinstance(await membership.handle(AskPromise(prepare)), Promised)
+    assert await membership.handle(Relay(prepare, ("peer3",))) == Relayed(())
+    membership.gate.transport = connected
+    assert await membership._is_there("peer3", BALLOT)
 
 
 async def test_only_who_has_a_turn_can_end_it(tmp_path: Path) -> None:
