@@ -224,9 +224,9 @@ def test_two_return_one_right_after_the_other(name: str, seed: int, at_once: boo
 
 
 def test_two_return_and_who_is_on_its_way_counts_as_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not wrong_with("healing fedavg", two_return("healing fedavg", 1, 0.05, closing=0.5))
+    assert not wrong_with("healing fedavg", two_return("healing fedavg", 2, 0.0, closing=0.5))
     who_is_on_its_way_counts_as_silent(monkeypatch)
-    assert wrong_with("healing fedavg", two_return("healing fedavg", 1, 0.05, closing=0.5))
+    assert wrong_with("healing fedavg", two_return("healing fedavg", 2, 0.0, closing=0.5))
 
 
 def test_one_that_is_taken_in_dies_before_its_view_begins() -> None:
