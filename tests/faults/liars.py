@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from peer.network.collectives import Collectives
 from peer.network.transport import Pipe, Service, StreamHandler
 from peer.network.transport.grpc import GrpcTransport
-from peer.network.wire.messages import Beat, Hello, Question, Refusal, Reply
+from peer.network.wire.messages import Beat, Hello, Question, Refusal, Reply, Welcome
 from peer.runtime.rounds.local_peer import LocalPeer
 from peer.spec.loading import load_peer
 from peer.versions import WIRE, release
@@ -29,7 +29,7 @@ class Lies:
     members: Sequence[str]
     rounds: int
     names: Random = field(default_factory=lambda: Random("releases"))
-    """Draws what it says that it runs; by itself, so that all other lies of a seed stay the same."""
+    """Draws what it says of its process; by itself, so that all other lies of a seed stay the same."""
 
     def release(self) -> str:
         """What it says that it runs, in each handshake something else."""
@@ -41,6 +41,13 @@ class Lies:
         said.version, said.oldest = self.names.choice(spoken)
         said.release = self.release()
         return said
+
+    def welcome(self, welcome: Welcome, service: Service) -> None:
+        """With a wrong release, and on heartbeats as another process, in another round."""
+        welcome.release = self.release()
+        if service == "Heartbeat":
+            welcome.life = self.names.choice([0, 1, self.names.getrandbits(64), welcome.life])
+            welcome.round = self.names.choice([0, self.rounds, 2**31, welcome.round])
 
     def beat(self, beat: Beat) -> Beat:
         """Its own durable round as it is, or no round at all: to claim more than it has harms only itself."""
@@ -87,7 +94,7 @@ class TwoTongued(Pipe):
         if reply.HasField("welcome") and self._refuses and self._lies.random.random() < 0.3:
             reply = Reply(refusal=self._lies.refusal())
         elif reply.HasField("welcome"):
-            reply.welcome.release = self._lies.release()
+            self._lies.welcome(reply.welcome, self._service)
         elif reply.HasField("beat"):
             reply.beat.CopyFrom(self._lies.beat(reply.beat))
         return reply.SerializeToString()

@@ -293,6 +293,30 @@ async def test_one_that_loads_passes_nothing_on_and_asks_for_itself_then(tmp_pat
     assert await membership._is_there("peer3", BALLOT)
 
 
+async def test_whose_connections_change_while_it_asks_votes_for_nobodys_exclusion(tmp_path: Path) -> None:
+    """It may have asked on those of a view that was over, on which nobody answered any more."""
+    membership = seated(tmp_path, {}, [])
+    prepare = Stamp("peer1", "").sign(Prepare(1, BALLOT))
+    await membership.handle(AskPromise(prepare))
+    grounds = Grounds(tuple(promised(id).promise for id in IDS[:3]))
+    view = next_view(membership.chain, "peer1", grounds, membership.acceptor.rules)
+    digest = membership.acceptor.verifier.digest(membership.chain.current, view)
+    proposal = Proposal(view, Stamp("peer1", "").sign(Vote("accept", 1, BALLOT, digest)), grounds)
+    gate = membership.gate
+    assert gate
+    gate._all_came = True
+    assert await membership._objection(proposal) is None, "peer3 does not answer"
+
+    async def answer(member: str, _ballot: Ballot) -> bool:
+        gate.transport = cast("Transport", object())
+        return False
+
+    membership._is_there = answer  # type: ignore[method-assign]
+    found = await membership._objection(proposal)
+    assert found
+    assert "from one view to another" in found.why
+
+
 async def test_only_who_has_a_turn_can_end_it(tmp_path: Path) -> None:
     """Else whoever says so in its place would cut short what others decide."""
     told = list[Event]()

@@ -307,7 +307,7 @@ class NetworkState:
         """The round after which all peers end, as far as this peer knows."""
 
     def welcome(self, round: int, positions: Iterable[Position] = ()) -> bytes:
-        """The serialised answer to a hello on a tensor stream: the durable round (R3), and what has arrived since."""
+        """The serialised answer to a hello: the durable round (R3), and on a tensor stream what has arrived since."""
         welcome = Welcome(durable=self.durability.own, round=round, positions=positions, release=release())
         welcome.life = self.identity.life
         return Reply(welcome=welcome).SerializeToString()
