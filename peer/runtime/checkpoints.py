@@ -619,8 +619,8 @@ class Checkpointer:
         before = self._view.first - 1
         if before < 0:
             return before
-        if self._participant.face.id not in dict(self._view.entrants):
-            raise self._lost(f"all go back to round {before}, and no checkpoint is whole")
+        if (brought := dict(self._view.entrants).get(self._participant.face.id, before)) >= 0:
+            raise self._lost(f"this peer is to go on from its round {brought}, and no checkpoint is whole")
         return self._enter_network(self._network.state_dict())
 
     def _enter_network(self, state: Mapping[str, Any]) -> int:
