@@ -38,7 +38,7 @@ class Keys(BaseModel):
     rounds: int = 10
     test: str | None = None
     run: str | None = None
-    rewinds: tuple[int, ...] | None = None
+    rewinds: list[Any] | None = None
     protocol: Named
     model: Named
     task: Named = Named(name="classification")

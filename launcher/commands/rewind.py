@@ -4,19 +4,26 @@ Each peer does so as it starts with that file (peer/runtime/backup.py); here it 
 """
 
 import argparse
+import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from launcher.command_spec import resolved
 from launcher.output import Output
 from launcher.supervision.run_directory import RunDirectory
 from peer.errors import InputError
 from peer.files import sole_use, write_atomically
-from peer.runtime.backup import pending_rewind, rounds_in_words, sealed_rounds
+from peer.runtime.backup import pending_rewind, rewind_entry, rounds_in_words, valid_rounds
+from peer.spec.blocks import Rewind
 from peer.spec.document import Document
-from peer.spec.recordings import RUN
+from peer.spec.federation import Spec
+from peer.spec.recordings import RUN, known_views
+from peer.views.decision import Memory
 
 
 def rewind_command(arguments: argparse.Namespace, output: Output) -> int:
@@ -36,34 +43,44 @@ def rewind_command(arguments: argparse.Namespace, output: Output) -> int:
         for place in filter(Path.exists, places.values()):
             with sole_use(place):
                 pass  # a peer that was started by hand may still run
-        round = _common_round({id: sealed_rounds(place) for id, place in places.items()}, arguments.to)
-        rewinds = (*(spec.rewinds or ()), round)
+        known = {id: known_views(place) for id, place in places.items()}
+        most = max(known.values(), key=lambda memory: len(memory.decisions))
+        held = {id: valid_rounds(place, replace(most, entered=known[id].entered)) for id, place in places.items()}
+        entry = _newest_entry(spec, most, held, arguments.to)
+        changed = spec.model_copy(update={"rewinds": (*(spec.rewinds or ()), entry)})
         for place in places.values():
-            pending_rewind(place, spec.model_copy(update={"rewinds": rewinds}))
-        _write_key(arguments.federation, rewinds)
-    output.say(f"`rewinds: {[*rewinds]}` is now in {arguments.federation}: with it, all peers go back to round {round}")
+            pending_rewind(place, changed)
+        _write_key(arguments.federation, changed.plain_rewinds)
+    line, round = _line(changed.plain_rewinds), changed.rewound_rounds[-1]
+    output.say(f"`{line}` is now in {arguments.federation}: with it, all peers go back to round {round}")
     return 0
 
 
-def _common_round(held: Mapping[str, Sequence[int]], wanted: int | None) -> int:
-    """Return the wanted round, or the newest one that all hold; InputError if one does not hold it."""
-    common = set.intersection(*({*rounds} for rounds in held.values()))
-    round = max(common, default=None) if wanted is None else wanted
-    if round is None or round not in common:
-        what = "no round is held by all peers" if wanted is None else f"round {wanted} is not held by all peers"
-        each = "; ".join(f"{id} holds {rounds_in_words(rounds)}" for id, rounds in held.items())
-        raise InputError(f"{what}: {each}; choose another --to, or put backups in the place of those that lack it")
-    return round
+def _newest_entry(spec: Spec, known: Memory, held: Mapping[str, Sequence[int]], wanted: int | None) -> int | Rewind:
+    """Return the entry for the wanted round, or for the newest one that all hold who were members then; InputError if
+    one does not hold it."""
+    for round in sorted({*chain(*held.values())}, reverse=True) if wanted is None else [wanted]:
+        entry = rewind_entry(spec, known, round)
+        members = spec.ids if isinstance(entry, int) else entry.members
+        if len(members) >= spec.protocol.min_peers and all(round in held[id] for id in members):
+            return entry
+    what = "no round is held by all its members" if wanted is None else f"round {wanted} is not held by all its members"
+    each = "; ".join(f"{id} holds {rounds_in_words(rounds)}" for id, rounds in held.items())
+    raise InputError(f"{what}: {each}; choose another --to, or put backups in the place of those that lack it")
 
 
-def _write_key(path: Path, rewinds: Sequence[int]) -> None:
+def _line(rewinds: list[Any] | None) -> str:
+    return f"rewinds: {json.dumps(rewinds)}"
+
+
+def _write_key(path: Path, rewinds: list[Any] | None) -> None:
     """Set `rewinds` in a file of settings, of which all else stays as it is; InputError if that takes a person."""
-    line, text = f"rewinds: {[*rewinds]}", path.read_text()
+    line, text = _line(rewinds), path.read_text()
     changed, count = re.subn(r"(?m)^rewinds:.*$", line, text)
     if not count:
         changed = f"{text.rstrip()}\n{line}\n"
     with suppress(InputError):
-        if Document.parse(changed, path).content.get("rewinds") == [*rewinds]:
+        if Document.parse(changed, path).content.get("rewinds") == rewinds:
             write_atomically(path, changed.encode())
             return
     raise InputError(f"{path}: cannot be changed here; write `{line}` into it")

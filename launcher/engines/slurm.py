@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, field_validator
 
@@ -258,7 +258,7 @@ class ExitCodes(BaseModel):
     """DIR/.job/codes.json. restarts: of each peer, in the job and with it. codes: None: an end that was not seen."""
 
     rounds: int
-    rewinds: tuple[int, ...] | None = None
+    rewinds: list[Any] | None = None
     restarts: dict[str, int]
     codes: dict[str, int | None]
 
@@ -307,7 +307,7 @@ class JobDirectory:
     def finished(self, spec: Spec) -> bool:
         """Return whether every peer has completed all rounds, since the last rewind if there was one."""
         codes = self.read()
-        done = codes is not None and codes.rounds >= spec.rounds and codes.rewinds == spec.rewinds
+        done = codes is not None and codes.rounds >= spec.rounds and codes.rewinds == spec.plain_rewinds
         return codes is not None and done and not any(codes.codes.values())
 
     def last_seen(self, id: str, unseen: int) -> int:

@@ -225,7 +225,7 @@ class RunDirectory:
     def finished(self, spec: Spec) -> Summary | None:
         """The summary, if the run has come to its end; with more rounds than then, or if all go back, it has not."""
         earlier, summary = self.earlier(), summary_json.read(self.files.summary)
-        if summary is None or (earlier and earlier.keys.rewinds != spec.rewinds):
+        if summary is None or (earlier and earlier.keys.rewinds != spec.plain_rewinds):
             return None
         return summary if summary.rounds >= spec.rounds or summary.stopped_early else None
 

@@ -3,27 +3,37 @@
 A *rewind* is agreed on in federation.yaml: `rewinds` lists the rounds to which all have gone back, and handshakes
 compare it. So nobody decides it for another: each operator starts the own peer with the new file, and a peer that has
 not gone back is refused and told why. The peer goes back as it starts, in steps that a crash repeats: the checkpoint of
-that round is brought from the archive; everything later is removed, as are promises, which were about rounds that are
-void; run.json records the rewind. As `rewinds` is part of what names the federation in signatures, no vote from before
-counts afterwards.
+that round is brought from the archive; everything later is removed; run.json records the rewind.
 
-A *backup* is made of a peer that runs or has stopped: run.json, sealed checkpoints, and the lines of its events and
-audit. What the peer has drawn or promised since is not in it, so a peer never continues from a backup alone, which
-could send other values than it has sent before (rule R1): it is only good for a rewind.
+Before members have changed, views begin anew: promises are removed, too, and as the round is part of what names the
+federation in signatures, no vote from before counts afterwards. Once they have changed, the entry sets the next view,
+which takes no votes (`Verifier.rewind_after`): its members go back to that round, others may ask to be admitted, and
+what was signed for views of its number or later does not count (`Keyring`).
+
+A *backup* is made of a peer that runs or has stopped: run.json, sealed checkpoints, decided views, and the lines of its
+events and audit. What the peer has drawn or promised since is not in it, so a peer never continues from a backup alone,
+which could send other values than it has sent before (rule R1): it is only good for a rewind.
 """
 
+import json
 import tarfile
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict, replace
+from math import inf
 from pathlib import Path
 
 from peer.errors import FailedError, InputError
 from peer.files import lines, open_plain, private, sole_use, sync, write_atomically, write_failure
 from peer.runtime.checkpoints import Checkpoints, Journal
+from peer.spec.blocks import Rewind
 from peer.spec.federation import Spec
-from peer.spec.recordings import VIEWS, RunFormat, RunIdentity, view_changes
+from peer.spec.recordings import VIEWS, RunFormat, RunIdentity, known_views
 from peer.telemetry.results import AUDIT, EVENTS, RESULT
+from peer.views.decision import Memory, Slot
+from peer.views.statements import canonical
+from peer.views.view import View, view_rounds
 
 ATTEMPTS = 5
 """How often a checkpoint is copied that a running peer replaces meanwhile."""
@@ -41,25 +51,47 @@ def rounds_in_words(rounds: Sequence[int]) -> str:
     return f"round{'s' * (len(rounds) > 1)} {listed}" if rounds else "no round"
 
 
+def valid_rounds(out: Path, known: Memory) -> list[int]:
+    """Return those of a peer's sealed rounds that no view has made void of which it knows."""
+    void = min((one.view.first for one in known.decisions[known.entered :]), default=inf)
+    return [round for round in sealed_rounds(out) if round < void]
+
+
+def rewind_entry(spec: Spec, known: Memory, round: int) -> int | Rewind:
+    """Return the entry of `rewinds` by which all who were members in that round go back to it."""
+    if not (views := [View(0, spec.ids, first=0), *(one.view for one in known.decisions)])[1:]:
+        return round
+    members = next(span.view.members for span in view_rounds(views, max(spec.rounds, round)) if round in span.rounds)
+    back = tuple(id for id in members if id not in views[-1].expelled)
+    return Rewind(round=round, view=len(views), members=back)
+
+
+def _is_possible(entry: int | Rewind, known: Memory) -> bool:
+    """Return whether a rewind sets a later view than any that was decided, and takes nobody in who was voted out."""
+    if not known.decisions or isinstance(entry, int):
+        return not known.decisions
+    return entry.view > len(known.decisions) and not {*known.decisions[-1].view.expelled} & {*entry.members}
+
+
 def pending_rewind(out: Path, spec: Spec) -> int | None:
     """Return the round to which the peer with this directory is still to go back, if any.
 
     Raises InputError if it cannot go there, and OSError or ValueError if its run.json cannot be read.
     """
-    wanted = spec.rewinds or ()
+    wanted, rounds = spec.plain_rewinds or [], spec.rewound_rounds
     try:
         RunFormat.check(out)
         identity = RunIdentity.read(out)
     except FileNotFoundError:
         if wanted and spec.on_loss != "bypass":  # with bypass, the others admit a peer that has nothing
             raise InputError(
-                f"{out}: holds no run, and `rewinds` takes one back to round {wanted[-1]}; put a backup there, or "
+                f"{out}: holds no run, and `rewinds` takes one back to round {rounds[-1]}; put a backup there, or "
                 "remove `rewinds` to begin anew"
             ) from None
         return None
     done, missed = identity.rewinds, wanted[len(identity.rewinds) :]
     if done != wanted[: len(done)]:
-        raise InputError(f"{out}: went back to {rounds_in_words(done)}, which `rewinds` does not begin with; add it")
+        raise InputError(f"{out}: went back to {json.dumps(done)[1:-1]}, which `rewinds` does not begin with; add it")
     if not missed:
         if identity.backup:
             raise InputError(
@@ -67,14 +99,18 @@ def pending_rewind(out: Path, spec: Spec) -> int | None:
                 "alone; have all peers go back to one of them by `rewinds` (`dfl-launch rewind`)"
             )
         return None
-    if (round := missed[-1]) > min(missed):
-        raise InputError(f"{out}: has missed the rewind to round {min(missed)}; go back there or further")
-    if (changes := view_changes(out)) and round >= (first := min(changes)):
-        way_out = f"choose round {first - 1} or before" if first else "there is none"
+    if (round := rounds[-1]) > (least := min(rounds[len(done) :])):
+        raise InputError(f"{out}: has missed the rewind to round {least}; go back there or further")
+    known, entry = known_views(out), (spec.rewinds or ())[-1]
+    if not _is_possible(entry, known):
+        right = spec.model_copy(update={"rewinds": (rewind_entry(spec, known, round),)}).plain_rewinds
         raise InputError(
-            f"{out}: the members changed from round {first} on, and all can only go back before; {way_out}"
+            f"{out}: the members have changed; to go back to round {round}, give `rewinds` {json.dumps(right)[1:-1]} "
+            f"as its last entry, not {json.dumps(missed[-1])}"
         )
-    if round not in (there := sealed_rounds(out)):
+    if not isinstance(entry, int) and identity.id not in entry.members:
+        return round
+    if round not in (there := valid_rounds(out, known)):
         raise InputError(
             f"{out}: cannot go back to round {round}, as it holds {rounds_in_words(there)}; choose a round that all "
             "peers hold, or put a backup with that round in its place"
@@ -87,21 +123,23 @@ def rewind(out: Path, id: str, spec: Spec) -> int | None:
     and FailedError if the disk is full."""
     if (round := pending_rewind(out, spec)) is None:
         return None
-    files = Checkpoints(out / "checkpoint")
+    files, entry = Checkpoints(out / "checkpoint"), (spec.rewinds or ())[-1]
     with sole_use(out):
-        source = next((one for one in (files, files.archive) if one.verify(round) is None), None)
-        if source is None:
-            raise InputError(f"{out}: its checkpoint of round {round} is damaged; choose another round, or a backup")
-        if source is not files:
-            source.copy(round, files)
+        if isinstance(entry, int) or id in entry.members:
+            source = next((one for one in (files, files.archive) if one.verify(round) is None), None)
+            if source is None:
+                raise InputError(f"{out}: its checkpoint of round {round} is damaged; choose another, or a backup")
+            if source is not files:
+                source.copy(round, files)
         for one in (files, files.archive):
             one.drop_after(round)
         Journal(out / "journal").drop_after(round)
-        # Nobody has a later round on disk any more.
-        facts = files.facts(round)
-        durable = {peer: min(at, round) for peer, at in facts["network"]["durable"].items()}
-        files.replace_facts(round, facts | {"network": facts["network"] | {"durable": durable}})
-        for name in (VIEWS, RESULT, "complete"):
+        if isinstance(entry, int):
+            # Nobody has a later round on disk any more.
+            facts = files.facts(round)
+            durable = {peer: min(at, round) for peer, at in facts["network"]["durable"].items()}
+            files.replace_facts(round, facts | {"network": facts["network"] | {"durable": durable}})
+        for name in (RESULT, "complete", *([VIEWS] if isinstance(entry, int) else [])):
             (out / name).unlink(missing_ok=True)
         sync(out)
         RunIdentity.from_spec(spec, id).write(out)
@@ -136,6 +174,9 @@ def backup(out: Path, to: Path, round: int | None = None) -> Sequence[int]:
             for name in (EVENTS, AUDIT):
                 with suppress(FileNotFoundError), open_plain(out / name) as file:
                     write_atomically(made / name, b"".join(line + b"\n" for line in lines(file)))
+            if (known := known_views(out)).decisions:
+                kept = replace(known, slot=Slot(1), promised=-1)
+                write_atomically(made / VIEWS, canonical(asdict(kept)))
             identity.model_copy(update={"backup": True}).write(made)
             sync(made)
             if to.suffix == ".tar":

@@ -12,7 +12,7 @@ from peer.spec.agreement import differing
 from peer.spec.checks import why_not_continued
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig
-from peer.spec.recordings import RunFormat, RunIdentity, view_changes
+from peer.spec.recordings import RunFormat, RunIdentity, known_views
 from peer.telemetry.results import RESULT
 
 
@@ -39,7 +39,7 @@ def _refuse_other_run(theirs: RunIdentity, config: PeerConfig, spec: Spec) -> No
         raise InputError(f"{out}: belongs to peer `{theirs.id}`; give another `out`")
     if obstacle := why_not_continued(spec, differing(spec.agreement.digests, theirs.digests), theirs.rounds):
         raise InputError(f"{out}: holds another run: {obstacle}; give another `out`")
-    if spec.on_loss != "bypass" and view_changes(out):
+    if spec.on_loss != "bypass" and known_views(out).decisions:
         raise InputError(f"{out}: the members of this run have changed, so `on_loss` has to stay `bypass`")
 
 

@@ -7,7 +7,7 @@ SECURITY.md."""
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from math import ceil
 from typing import Annotated, Literal, Self
@@ -35,6 +35,7 @@ from peer.protocols.base import Protocol
 from peer.protocols.declarations import Share
 from peer.protocols.registry import protocol_class
 from peer.settings import Settings, kind_of_word
+from peer.views.view import View
 
 
 def _named(find: Callable[[str], type[Settings]]) -> PlainValidator:
@@ -280,6 +281,20 @@ class Keep(Settings):
     """Keep the checkpoint of every round that this divides."""
     last: int = Field(default=3, ge=1)
     """How many of them, the newest first."""
+
+
+class Rewind(Settings):
+    """How all go back in a run whose members have changed."""
+
+    round: int = Field(ge=0)
+    """The round to which they go back."""
+    view: int = Field(ge=1)
+    """The number of the view in which they go on: one more than that of the last view of which a peer knows."""
+    members: tuple[Id, ...] = Field(min_length=1)
+    """Its members, which hold that round; the others may be admitted afterwards."""
+
+    def as_view(self, order: Sequence[str]) -> View:
+        return View(self.view, tuple(id for id in order if id in self.members), self.round + 1)
 
 
 class FineTune(Settings):

@@ -188,6 +188,15 @@ def _membership(spec: "Spec") -> Iterator[str]:
             f"`faulty_members: {spec.faulty_members}` takes {least} peers, so that the others can outvote them, and "
             f"the ring has {len(spec.ring)}; add peers, or write less"
         )
+    if (views := [one.number for one in spec.rewind_views]) != sorted({*views}):
+        yield f"each rewind sets a later view than the one before, and these set {', '.join(map(str, views))}"
+    for one in [one for one in spec.rewinds or () if not isinstance(one, int)]:
+        if spec.on_loss != "bypass":
+            yield "a rewind with a `view` goes with `on_loss: bypass`; write that, or the round alone"
+        if strangers := [id for id in one.members if id not in spec.ids]:
+            yield f"`rewinds` names `{strangers[0]}`, which is not in the ring; {suggest(strangers[0], spec.ids)}"
+        if len({*one.members}) < spec.protocol.min_peers:
+            yield f"`rewinds` has too few `members` for `{spec.protocol.name}`, which needs {spec.protocol.min_peers}"
     if spec.views == "replay":
         for reason, hint in _against_replay(spec):
             yield f"`views: replay` cannot be: {reason}; {hint}, or leave `views` out"

@@ -28,6 +28,7 @@ from peer.spec.blocks import (
     Machine,
     Member,
     Port,
+    Rewind,
     StopEarly,
     TrackerName,
     Wire,
@@ -37,6 +38,7 @@ from peer.spec.checks import problems, why_columns_stay
 from peer.spec.document import dump_yaml
 from peer.topology import neighbours
 from peer.versions import SPEC, release
+from peer.views.view import View
 
 MAX_PEERS = 10_000
 FIGURE = Record("stop_early")
@@ -114,8 +116,9 @@ class Spec(Settings):
     `absence`."""
     keep: Keep | None = None
     """Older checkpoints to keep, besides the newest ones: `{every: 500, last: 3}`."""
-    rewinds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] | None = None
-    """The rounds to which all peers have [gone back](backups.md#go-back-together), in order."""
+    rewinds: Annotated[tuple[Annotated[int, Field(ge=0)] | Rewind, ...], Field(min_length=1)] | None = None
+    """The rounds to which all peers have [gone back](backups.md#go-back-together), in order; after a change of members
+    each as `{round: 1500, view: 3, members: [peer0, peer1]}`."""
     absence: Annotated[float, Field(ge=3, le=1e7)] = 30.0
     """Seconds of silence after which a peer is lost with `on_loss: bypass`."""
     start_with: Annotated[int, Field(ge=2)] | None = None
@@ -187,6 +190,26 @@ class Spec(Settings):
         """The peers with which that peer may ever speak: all others where the ring or its members may change."""
         changes = self.protocol.reorders or self.on_loss == "bypass"
         return neighbours("complete" if changes else self.protocol.graph, self.ids, id)
+
+    @property
+    def plain_rewinds(self) -> list[Any] | None:
+        """`rewinds` as plain JSON."""
+        plain: list[Any] | None = self.model_dump(mode="json", include={"rewinds"})["rewinds"]
+        return plain
+
+    @property
+    def rewound_rounds(self) -> tuple[int, ...]:
+        """The rounds to which all peers have gone back, in order."""
+        return tuple(one if isinstance(one, int) else one.round for one in self.rewinds or ())
+
+    @property
+    def rewind_views(self) -> tuple[View, ...]:
+        """The views in which they go on where the members had changed; a rewind to before the first change begins the
+        views anew."""
+        found = list[View]()
+        for one in self.rewinds or ():
+            found = [] if isinstance(one, int) else [*found, one.as_view(self.ids)]
+        return (*found,)
 
     @property
     def metrics_addresses(self) -> dict[str, str]:

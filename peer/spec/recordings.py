@@ -83,10 +83,10 @@ class RunIdentity(RunFormat):
         )
 
     @property
-    def rewinds(self) -> tuple[int, ...]:
-        """The rounds to which this peer has gone back."""
+    def rewinds(self) -> list[Any]:
+        """The entries of `rewinds` by which this peer has gone back, as plain JSON."""
         found = (self.spec or {}).get("rewinds")
-        return tuple(one for one in found if isinstance(one, int)) if isinstance(found, list | tuple) else ()
+        return [*found] if isinstance(found, list | tuple) else []
 
     @classmethod
     def read(cls, directory: Path) -> Self:
@@ -138,12 +138,12 @@ def read_views(directory: Path) -> Memory:
     return read_memory(read_plain(directory / VIEWS, MAX_RECORDS_BYTES))
 
 
-def view_changes(directory: Path) -> list[int]:
-    """The first round of each view that a peer knows to be decided, proved or not; InputError if it is not readable."""
+def known_views(directory: Path) -> Memory:
+    """What a peer knows of views, proved or not; InputError if it is not readable."""
     try:
-        return [one.view.first for one in read_views(directory).decisions]
+        return read_views(directory)
     except FileNotFoundError:
-        return []
+        return Memory("")
     except (OSError, InvalidError) as error:
         raise InputError(f"{directory / VIEWS}: cannot be read ({error}); put a copy of it in its place") from None
 
@@ -156,7 +156,7 @@ def read_proved_views(directory: Path, spec: Spec, trusted: Collection[str] | No
     secured = bool(authorities)
     if spec.faulty_members and memory.decisions and not secured:
         raise InvalidError("nothing in it is signed, and `faulty_members` takes certificates")
-    rules = Rules(spec.ids, spec.rounds, spec.tolerated(secured))
+    rules = Rules(spec.ids, spec.rounds, spec.tolerated(secured), rewinds=spec.rewind_views)
     try:
         _refuse_link(directory / RUN)
         federation = lasting_digest(
@@ -164,9 +164,8 @@ def read_proved_views(directory: Path, spec: Spec, trusted: Collection[str] | No
         )  # a spec that is only looked at may lack settings
     except (OSError, ValueError):
         raise InvalidError(f"its {RUN} is not readable") from None
-    court = Verifier(
-        rules, CertifiedKeyring("", federation, None, authorities) if secured else Keyring(memory.id, federation)
-    )
+    signed = CertifiedKeyring("", federation, None, authorities, rules.rewinds)
+    court = Verifier(rules, signed if secured else Keyring(memory.id, federation))
     present = View(0, spec.ids, first=0)
     for decision in memory.decisions:
         court.check_decision(present, decision)

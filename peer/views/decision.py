@@ -129,6 +129,8 @@ class Rules:
     """Seconds for which a peer waits for members that cannot be excluded."""
     start_with: int | None = None
     """How many members must be there for the run to begin; None: all."""
+    rewinds: tuple[View, ...] = ()
+    """The views in which all go on after they went back: set by their operators, and decided by no votes."""
 
 
 @dataclass(frozen=True)
@@ -317,8 +319,21 @@ class Verifier:
         if lock.view:
             self._check_follows(present, lock.view, lock.evidence)
 
+    def rewind_after(self, present: View) -> Decision | None:
+        """Return the view after `present`, without votes, if the operators have set it (`rewinds`): no votes of before
+        count for a view of its number."""
+        view = next((one for one in self.rules.rewinds if one.number == present.number + 1), None)
+        if view is None:
+            return None
+        outside, back = {*self.rules.ids} - {*present.members, *view.members}, reasons.rewound_reason(view.first - 1)
+        reason = reasons.compose_reason([(view.members, back)], present.reason, outside, self.rules.ids)
+        return Decision(replace(view, reason=reason, expelled=present.expelled), Ballot(1, view.members[0]), ())
+
     def check_decision(self, present: View, decision: Decision) -> None:
         view = decision.view
+        if rewind := self.rewind_after(present):
+            _require(decision == rewind, "another view than the one that `rewinds` sets")
+            return
         vote = Vote("commit", view.number, decision.ballot, self.digest(present, view))
         self.check_votes(decision.votes, vote, present)
         self._check_follows(present, view, decision.evidence)
@@ -503,6 +518,16 @@ class Acceptor:
         return self.id in self.chain.current.members
 
     @property
+    def has_forgotten(self) -> bool:
+        """Whether this member has lost what it promised, so that it must wait until it is left out: whoever is in the
+        last view and the one before has promised for the last one, unless the operators have set it."""
+        view, slot = self.chain.current, self.memory.slot
+        if not view.number or any(one.number == view.number for one in self.rules.rewinds):
+            return False
+        stayed = self.id in view.members and self.id in self.chain.of(view.number - 1).members
+        return stayed and (slot.number < view.number or (slot.number == view.number and slot.promise is None))
+
+    @property
     def consented(self) -> frozenset[str]:
         """The members to whose expulsion this member consents."""
         return frozenset(one.statement.id for one in self.memory.consents)
@@ -637,6 +662,14 @@ class Acceptor:
         lock = slot.lock if slot.lock and slot.lock.ballot >= release.ballot else None  # V6: lower locks are void
         self.memory.slot = replace(slot, promised=release.ballot, released=release.ballot, lock=lock)
 
+    def follow_rewinds(self) -> bool:
+        """Go on to the views that the operators have set; return whether there are any."""
+        before = self.chain.current
+        while rewind := self.verifier.rewind_after(self.chain.current):
+            self.chain.extend(rewind.view)
+            self.memory.decisions.append(rewind)
+        return self.chain.current != before
+
     def _learn(self, decisions: Sequence[Decision]) -> Reply:
         for decision in decisions:
             present = self.chain.current
@@ -647,6 +680,7 @@ class Acceptor:
                 self.chain.extend(decision.view)
                 self.memory.decisions.append(decision)
                 self._forget(decision.view)
+                self.follow_rewinds()
             elif decision.view != self.chain.of(decision.view.number):
                 raise InvalidError(self._contradiction(decision))
         return Heard()
@@ -711,8 +745,6 @@ class Attempt:
         """The highest lock that the promises name (V2), then this attempt's own."""
         self.decision: Decision | None = None
         self.preempted_by: Ballot | None = None
-        self.newer: tuple[Decision, ...] = ()
-        """The views that were decided meanwhile, if the attempt was superseded."""
         self.announced: dict[str, Signed[Announcement]] = {}
         """Announcements that members have raised as objections to promises."""
         self._known: dict[str, Signed[Announcement]] = {}
@@ -780,7 +812,6 @@ class Attempt:
                     self.preempted_by = max(promised, self.preempted_by or promised)
             case Decided(decisions) if decisions and decisions[0].view.number == self.number:
                 self._verifier.check_decision(self._present, decisions[0])
-                self.newer = decisions
                 self._become("superseded")
                 return
             case Behind(number) if number < self._present.number:

@@ -8,10 +8,12 @@ renewed makes one faulty member, as it did then.
 """
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from peer.views.statements import Signed, Statement, canonical
+from peer.views.view import View
 
 MAX_CHECKED_CERTIFICATES = 1024
 """How many checked certificates of others are remembered."""
@@ -23,10 +25,12 @@ class Keyring:
     signs = False
     """Whether there are signatures at all."""
 
-    def __init__(self, id: str, federation: str, authorities: Iterable[str] = ()) -> None:
+    def __init__(self, id: str, federation: str, authorities: Iterable[str] = (), rewinds: Sequence[View] = ()) -> None:
         """id: the member that signs. federation: tells this run's federation from others, such as a digest of its
-        settings. authorities: CAs (PEM) that this peer trusts or has trusted."""
+        settings. authorities: CAs (PEM) that this peer trusts or has trusted. rewinds: the views in which all go on
+        after they went back past a change of members."""
         self.id, self.federation, self.pems = id, federation, list(dict.fromkeys(authorities))
+        self._rewinds = rewinds
 
     def sign(self, statement: Statement) -> Signed[Statement]:
         return Signed(self.id, statement)
@@ -37,6 +41,14 @@ class Keyring:
     def trust(self, pem: str) -> None:
         if pem not in self.pems:
             self.pems.append(pem)
+
+    def _signed_text(self, signer: str, statement: Statement) -> bytes:
+        facts = asdict(statement)
+        # What was signed in a view that a rewind has replaced must not count in the new one of its number.
+        at = facts.get("number", facts.get("view", 0))
+        epoch: list[Any] = [one.as_json() for one in self._rewinds if one.number <= at]
+        federation = [self.federation, *epoch] if epoch else self.federation
+        return canonical([federation, signer, type(statement).__name__, facts])
 
 
 UNSIGNED = Keyring("", "")
@@ -54,10 +66,11 @@ class CertifiedKeyring(Keyring):
         federation: str,
         files: Callable[[], tuple[bytes, bytes, bytes]] | None,
         authorities: Iterable[str] = (),
+        rewinds: Sequence[View] = (),
     ) -> None:
         """files: returns CA, certificate and key (PEM); called at each use, as they may be renewed. None: this keyring
         only checks."""
-        super().__init__(id, federation, authorities)
+        super().__init__(id, federation, authorities, rewinds)
         self._files = files
         self._loaded: tuple[tuple[bytes, bytes, bytes], object, str] | None = None
         self._checked: dict[str, tuple[str, object] | None] = {}
@@ -86,9 +99,6 @@ class CertifiedKeyring(Keyring):
     def trust(self, pem: str) -> None:
         super().trust(pem)
         self._checked.clear()
-
-    def _signed_text(self, signer: str, statement: Statement) -> bytes:
-        return canonical([self.federation, signer, type(statement).__name__, asdict(statement)])
 
     def _load(self) -> None:
         files = self._files() if self._files else None

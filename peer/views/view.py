@@ -7,6 +7,7 @@ reads these reasons from it, so that nothing else needs to be kept or agreed on.
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -147,13 +148,13 @@ class ViewChain:
 
     def admission(self, id: str) -> tuple[int, int]:
         """Return the first round that a member of the current view can be in, and the round of the private state that
-        it brought then, or -1: as the view says that admitted it last. (0, -1) for a member that has been there from
-        the beginning, or since all went back to it."""
+        it brought then, or -1: as the view says that admitted it last, unless all went back to before it. (0, -1) for a
+        member that has been there from the beginning."""
+        least = inf
         for view in reversed(self._views):
-            if id in (entrants := dict(view.entrants)):
+            if view.first < least and id in (entrants := dict(view.entrants)):
                 return view.first, entrants[id]
-            if view.first == 0:
-                break
+            least = least if view.planned else min(least, view.first)
         return 0, -1
 
     def last_rounds(self, number: int) -> dict[int, int]:
@@ -215,6 +216,10 @@ ReasonNews = tuple[Collection[str], str]
 
 def silent_reason(seconds: float) -> str:
     return f"silent for {seconds:g} s"
+
+
+def rewound_reason(round: int) -> str:
+    return f"went back to round {round}"
 
 
 def voted_out_reason(by: Iterable[str]) -> str:

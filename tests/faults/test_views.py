@@ -68,6 +68,7 @@ ONCE_HARMFUL = [
     ("healing standardised", 300_010),  # a neighbour called while the data were read, and was reported as a stranger
     ("signed four", 75_112_700_004),  # one waited to enter for one that had lost its disk, whom too few could leave out
     ("signed seven", 81_112_700_020),  # one that had brought a state and then lost its disk went on with a new one
+    ("healing secrets", 81_112_700_025),  # one that had lost its disk played a view that the others had left behind
     ("healing scaffold", 1011),  # a member asked to enter that had been taken in, and was taken in again when dead
 ]
 

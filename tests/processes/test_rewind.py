@@ -10,7 +10,10 @@ import signal
 import pytest
 from real_peers import Build, SmallFederation, digests, until
 
+from launcher.cli import main
+from launcher.reports.peer_files import decided_views
 from peer.runtime.backup import backup, sealed_rounds
+from peer.spec.document import dump_yaml
 from peer.spec.loading import load_spec
 
 ROUNDS = 24
@@ -102,3 +105,41 @@ def test_a_federation_that_waits_for_one_that_is_lost_for_good_goes_on_without_i
     made.start("peer0")
     assert made.peers["peer0"].wait() == 2
     assert "the members of this run have changed" in made.log("peer0")
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_all_go_back_past_a_change_of_members(federation: Build, back: bool) -> None:
+    """To a round that three of four have played, with the same bits; the fourth, lost since before, may return."""
+    keys = {"on_loss": "bypass", "absence": 3, "patience": 20, "keep": KEEP}
+    made = federation({"name": "fedavg", "epochs": 1}, peers=4, rounds=ROUNDS, **keys)
+    three = made.ids[:3]
+    made.start()
+    made.await_event("peer0", "round", round=4)
+    made.peers.pop("peer3").signal(signal.SIGKILL)
+    assert {*made.wait().values()} == {0}, made.account()
+    [view] = made.events("peer0", "view")
+    before = {id: sha256(made, id) for id in three}
+    path = made.directory / "federation.yaml"
+    rounds = ROUNDS + 200 * back  # enough for peer3 to be there before the others finish
+    path.write_text(dump_yaml(json.loads(path.read_text()) | {"rounds": rounds}))
+    assert main(["rewind", str(path), "--out", str(made.directory), "--to", "16"]) == 0
+    made.spec = load_spec(path)
+    assert made.spec.plain_rewinds == [{"round": 16, "view": 2, "members": [*three]}]
+    backup(made.directory / "peer1", made.directory / "nightly")
+    shutil.rmtree(made.directory / "peer1")
+    (made.directory / "nightly").replace(made.directory / "peer1")
+    made.peers.clear()
+    made.start(*(made.ids if back else three))
+    assert {*made.wait().values()} == {0}, made.account()
+    views = decided_views(made.spec, {id: made.directory / id for id in made.ids}, rounds)
+    assert (views.members(4), views.members(16)) == (made.ids if view["first"] > 4 else three, three)
+    assert views.by_number[2].first == 17
+    assert views.by_number[2].reason.startswith("peer0, peer1, peer2 went back to round 16; peer3 silent for 3 s")
+    if back:
+        assert views.members(rounds) == made.ids
+    else:
+        assert {id: sha256(made, id) for id in three} == before
+
+
+def sha256(made: SmallFederation, id: str) -> str:
+    return str(json.loads((made.directory / id / "result.json").read_text())["model_sha256"])

@@ -5,6 +5,7 @@ import json
 import shutil
 import tarfile
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -13,15 +14,19 @@ import pytest
 
 from peer import cli, files
 from peer.errors import FailedError, InputError
-from peer.runtime.backup import backup, pending_rewind, rewind, sealed_rounds
+from peer.runtime.backup import backup, pending_rewind, rewind, sealed_rounds, valid_rounds
 from peer.runtime.checkpoints import Checkpoints, Journal
 from peer.runtime.in_process import run_in_process
 from peer.runtime.run_directory import check_directory
 from peer.spec.federation import Spec
 from peer.spec.loading import load_spec, read_peer
-from peer.spec.recordings import RunIdentity
+from peer.spec.recordings import VIEWS, RunIdentity, known_views
+from peer.views.decision import Memory, Slot
+from peer.views.statements import Ballot, Decision, canonical
+from peer.views.view import View
 
 ROUNDS = 9
+BYPASS = {"on_loss": "bypass", "absence": 8, "protocol": "fedavg"}
 
 
 def spec(place: Path, **keys: Any) -> Spec:
@@ -68,8 +73,8 @@ def test_all_go_back_and_end_in_the_same_bits(place: Path, round: int, finished:
 
 def test_members_that_may_change_go_back_too(tmp_path: Path) -> None:
     """They vote anew."""
-    before = run(tmp_path, on_loss="bypass", absence=8)
-    assert run(tmp_path, on_loss="bypass", absence=8, rewinds=[4]) == before
+    before = run(tmp_path, **BYPASS)
+    assert run(tmp_path, **BYPASS, rewinds=[4]) == before
 
 
 class KilledError(Exception):
@@ -91,8 +96,12 @@ def interrupted(step: int) -> Callable[..., Any]:
     return counted
 
 
-def test_a_rewind_that_is_cut_off_anywhere_is_done_again(place: Path, tmp_path: Path) -> None:
-    wanted, out, ended = spec(place, rewinds=[4]), place / "peer0", False
+@pytest.mark.parametrize("keys", [{}, BYPASS])
+def test_a_rewind_that_is_cut_off_anywhere_is_done_again(changed: Path, tmp_path: Path, keys: dict[str, Any]) -> None:
+    rewinds = [MEMBERS | {"round": 4}] if keys else [4]
+    wanted, out, ended = spec(changed, **keys, rewinds=rewinds), changed / "peer0", False
+    if not keys:
+        (out / VIEWS).unlink()
     Journal(out / "journal").directory.mkdir(exist_ok=True)
     before = tmp_path / "before"
     shutil.copytree(out, before)
@@ -116,7 +125,7 @@ def test_a_rewind_that_is_cut_off_anywhere_is_done_again(place: Path, tmp_path: 
         checkpoints = Checkpoints(out / "checkpoint")
         assert (checkpoints.rounds(), checkpoints.archive.rounds()) == ([4], [4])
         assert checkpoints.verify(4) is None
-        assert RunIdentity.read(out).rewinds == (4,)
+        assert RunIdentity.read(out).rewinds == rewinds
         assert not (out / "complete").exists()
     assert ended
     assert step > 8
@@ -137,7 +146,7 @@ def test_nobody_is_said_to_have_later_rounds_on_disk(place: Path) -> None:
     [
         ([], [5], "cannot go back to round 5, as it holds rounds 4, 6, .*8, 9; choose a round that all peers hold"),
         ([], [4, 6], "has missed the rewind to round 4; go back there or further"),
-        ([8], [6], "went back to round 8, which `rewinds` does not begin with; add it"),
+        ([8], [6], "went back to 8, which `rewinds` does not begin with; add it"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_is_changed(
@@ -150,6 +159,72 @@ def test_what_cannot_be_is_refused_and_nothing_is_changed(
     with pytest.raises(InputError, match="(?s)" + why.replace("(", r"\(")):
         rewind(out, "peer0", spec(place, rewinds=wanted))
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+MEMBERS = {"round": 6, "view": 2, "members": ["peer0", "peer1"]}
+"""How all go back past the change of members below."""
+
+
+@pytest.fixture
+def changed(place: Path) -> Path:
+    """The run once more, as if peer2 had been lost in round 4 and its members knew it."""
+    view = View(1, ("peer0", "peer1"), 4, reason="peer2 silent for 8 s")
+    for id in view.members:
+        memory = Memory(id, [Decision(view, Ballot(1, "peer0"), ())], Slot(2, promised=Ballot(3, "peer1")), entered=1)
+        (place / id / VIEWS).write_bytes(canonical(asdict(memory)))
+    return place
+
+
+@pytest.mark.parametrize(
+    ("id", "entry", "why"),
+    [
+        ("peer0", 6, r'the members have changed; to go back to round 6, give `rewinds` {"round": 6, "view": 2, .*'
+         r'"members": \["peer0", "peer1"\]} as its last entry, not 6'),
+        ("peer0", 8, r'give `rewinds` {"round": 8, "view": 2, "members": \["peer0", "peer1"\]} as'),
+        ("peer0", MEMBERS | {"view": 1}, r'to go back to round 6, give `rewinds` {"round": 6, "view": 2'),
+        ("peer0", MEMBERS | {"round": 5}, "cannot go back to round 5, as it holds rounds 4, 6"),
+    ],
+)  # fmt: skip
+def test_after_a_change_of_members_it_is_said_what_to_write(changed: Path, id: str, entry: Any, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        pending_rewind(changed / id, spec(changed, **BYPASS, rewinds=[entry]))
+
+
+def test_a_void_round_is_no_round_to_go_back_to(changed: Path) -> None:
+    memory = known_views(changed / "peer0")
+    memory.entered = 0  # it was killed before it entered the view that made round 4 void
+    assert valid_rounds(changed / "peer0", memory) == []
+    assert valid_rounds(changed / "peer0", known_views(changed / "peer0"))[:2] == [4, 6]
+
+
+def test_who_was_no_member_then_keeps_what_it_has_of_before(changed: Path) -> None:
+    wanted = spec(changed, **BYPASS, rewinds=[MEMBERS])
+    for id, kept in (("peer0", [6]), ("peer2", [])):
+        memory = known_views(changed / id)
+        assert rewind(changed / id, id, wanted) == 6
+        assert sealed_rounds(changed / id) == [4, *(kept or [6])]
+        assert known_views(changed / id) == memory, "its promises count as before"
+        assert pending_rewind(changed / id, wanted) is None
+
+
+def test_a_backup_knows_the_views_and_no_promises(changed: Path, tmp_path: Path) -> None:
+    backup(changed / "peer0", tmp_path / "backup")
+    known = known_views(tmp_path / "backup")
+    assert known == replace(known_views(changed / "peer0"), slot=Slot(1), promised=-1)
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({"rewinds": [MEMBERS]}, "a rewind with a `view` goes with `on_loss: bypass`"),
+        ({"rewinds": [MEMBERS, MEMBERS]}, "each rewind sets a later view than the one before, and these set 2, 2"),
+        ({"rewinds": [MEMBERS | {"members": ["peer0"]}]}, "too few `members` for `fedavg`, which needs 2"),
+        ({"rewinds": [MEMBERS | {"members": ["peer0", "peer7"]}]}, "names `peer7`, which is not in the ring"),
+    ],
+)
+def test_rewinds_that_cannot_be_are_refused(tmp_path: Path, keys: dict[str, Any], why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        spec(tmp_path, **(BYPASS if "`on_loss" not in why else {}), **keys)
 
 
 def test_a_damaged_round_is_no_round_to_go_back_to(place: Path) -> None:

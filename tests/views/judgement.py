@@ -32,7 +32,7 @@ def of_view(world: "World", decision: Decision) -> Iterator[str]:
     voters = world.committed.get(vote, set()) | world.liars
     if not before.is_quorum(voters, world.faulty):
         yield f"{view} was decided by {voters} of {before} alone"
-    yield from _of_votes(world, before, view)
+    yield from of_votes(world, before, view)
     if view.members != tuple(id for id in world.ids if id in view.members) or not view.members:
         yield f"{view} is not in the order of the spec"
     if len(view.members) < world.rules.min_members:
@@ -50,7 +50,7 @@ def of_view(world: "World", decision: Decision) -> Iterator[str]:
             yield f"{one.id} answers all and is left out by {view}"
 
 
-def _of_votes(world: "World", before: View, view: View) -> Iterator[str]:
+def of_votes(world: "World", before: View, view: View) -> Iterator[str]:
     """Check the expulsions in a view."""
     new = {*view.expelled} - {*before.expelled} - world.liars
     if new and not (new == {world.accused} and before.is_quorum(world.consenting | world.liars, world.faulty)):

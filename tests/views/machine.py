@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
-from peer.views.decision import Acceptor, Attempt, MemberProgress, Memory, Turns, is_less
+from peer.views.decision import Acceptor, Attempt, MemberProgress, Memory, Rules, Slot, Turns, is_less
 from peer.views.signing import Keyring
 from peer.views.statements import (
     Announcement,
@@ -36,9 +36,9 @@ class Secret(Keyring):
 
     signs = True
 
-    def __init__(self, id: str, signatures: dict[tuple[str, Any], str]) -> None:
+    def __init__(self, id: str, signatures: dict[tuple[str, Any], str], rewinds: tuple[View, ...] = ()) -> None:
         """signatures: of everybody, that were worked out before."""
-        super().__init__(id, "simulated")
+        super().__init__(id, "simulated", rewinds=rewinds)
         self._signatures = signatures
 
     def sign(self, statement: Statement) -> Signed[Statement]:
@@ -49,7 +49,7 @@ class Secret(Keyring):
 
     def _signature(self, signer: str, statement: Any) -> str:
         if (found := self._signatures.get((signer, statement))) is None:
-            text = f"secret of {signer}: {statement}"
+            text = f"secret of {signer}: {self._signed_text(signer, statement).decode()}"
             found = self._signatures[signer, statement] = sha256(text.encode()).hexdigest()
         return found
 
@@ -290,6 +290,19 @@ class Machine:
         return dict.fromkeys((id for id in self.view.members if id != self.id), self.view.first - 1)
 
     # Dying and starting again.
+
+    def go_back(self, rules: Rules, keyring: Keyring, views: int) -> None:
+        """Start anew with what the operators have agreed on. views: of how many decisions what is on disk still knows;
+        if it comes from a backup, what was promised is not in it."""
+        if views < len(self.disk.decisions):
+            self.disk = replace(self.disk, decisions=self.disk.decisions[:views], slot=Slot(1), promised=-1)
+            self.disk.entered = min(views, self.disk.entered)
+        self.kept = {one for one in self.kept if one < rules.rewinds[0].first}
+        self.acceptor = Acceptor(read(Memory, canonical(asdict(self.disk))), rules, keyring)
+        self.acceptor.follow_rewinds()
+        self.write()
+        self.restart()
+        self.move()  # a peer answers nobody before that
 
     def write(self) -> None:
         now = self.memory

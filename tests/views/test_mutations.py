@@ -48,6 +48,7 @@ RULES: dict[str, tuple[Any, str, str, str]] = {
     "back behind the entry": (decision, "next_view", "if first <= earliest", "if False"),
     "void rounds are held against one": (decision, "is_less", "chain.valid(announced.round, announced.view)",
                                          "announced.round"),
+    "an expulsion is forgotten in a rewind": (Verifier, "rewind_after", "expelled=present.expelled", "expelled=()"),
     "the held go on": (Slot, "held", "return self.promised is not None", "return False"),
     "less is told after a restart": (Machine, "read_back", "self.newest", "self.certain()"),
 }  # fmt: skip

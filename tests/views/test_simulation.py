@@ -15,7 +15,7 @@ SEEDS = int(os.environ.get("VIEWS_SEEDS", "400"))
 
 @pytest.mark.parametrize("seeds", [130, pytest.param(SEEDS, marks=pytest.mark.long)])
 def test_what_must_never_be_is_not_and_a_decision_comes_in_the_end(seeds: int) -> None:
-    ends, planned, longest, left, out = Counter[str](), 0, 0, 0, 0
+    ends, planned, longest, left, out, back = Counter[str](), 0, 0, 0, 0, 0
     for seed in range(seeds):
         world = World(seed)
         wrong = world.run()
@@ -24,8 +24,9 @@ def test_what_must_never_be_is_not_and_a_decision_comes_in_the_end(seeds: int) -
         planned += sum(view.planned for view in world.decided.values())
         left += sum({*a.members} > {*b.members} and b.planned for a, b in pairwise(world.decided.values()))
         out += bool(world.decided[max(world.decided)].expelled)
+        back += bool(world.rules.rewinds)
         longest = max(longest, len(world.decided) - 1)
     assert ends.keys() == {"decided", "released", "no_quorum", "preempted", "superseded"}, "every way to end is met"
     assert planned > seeds / 20, "planned views are met"
-    assert min(left, out) >= seeds / 40, "members leave, and are voted out"
+    assert min(left, out, back) >= seeds / 40, "members leave, are voted out, and go back all together"
     assert longest >= 4, "and long chains"

@@ -6,7 +6,7 @@ written down in `World.wrong`.
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -51,7 +51,7 @@ from peer.views.statements import (
     read_request,
     written,
 )
-from peer.views.view import View
+from peer.views.view import View, view_rounds
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class World:
         """Attempts take turns from when it is set."""
         self.over = False
         """More members lie than the view of so few can bear: of the rest nothing can be said."""
-        self.gang = Gang(self, seed)
+        self.gang, self.operators = Gang(self, seed), Random(f"operators {seed}")
         self._begin()
 
     def _begin(self) -> None:
@@ -144,6 +144,8 @@ class World:
         """What was wrong."""
         try:
             self.live(self.random.choice([100, 150, 300]))
+            if not self.wrong and not self.over and self.operators.random() < 0.2 and self.go_back():
+                self.live(100)
             if not self.wrong and not self.over:
                 self.settle()
             for machine in self.honest:
@@ -176,6 +178,47 @@ class World:
                 self.random.choices(actions, weights)[0]()
             if self.wrong or self.over:
                 return
+
+    def go_back(self) -> bool:
+        """All are stopped, perhaps brought back from backups that know fewer views, and their operators have them go
+        back to a round that its members hold; if there is one."""
+        known = max((machine.disk.decisions for machine in self.honest), key=len)
+        if known and self.operators.random() < 0.5:
+            known = known[: self.operators.randrange(len(known))]
+        views = [self.decided[0], *(one.view for one in known)]  # others are forgotten
+        newest = max(machine.newest for machine in self.honest)
+        for span in reversed(view_rounds(views, newest)):
+            members = [self.machines[id] for id in span.view.members if id not in views[-1].expelled]
+            held = {*span.rounds} if members else set[int]()
+            for one in members:
+                void = min((self.decided[n].first for n in range(one.lives + 1, len(self.decided))), default=newest + 1)
+                held &= {round for round in one.kept if round < void}
+            if held and len(members) >= max(1, self.rules.min_members):
+                break
+        else:
+            return False
+        ids, round = tuple(one.id for one in members), self.operators.choice(sorted(held))
+        self.rules = replace(self.rules, rewinds=(View(len(views), ids, round + 1),))
+        signatures: dict[tuple[str, Any], str] = {}
+        for id, machine in self.machines.items():
+            again = Secret(id, signatures, self.rules.rewinds) if self.signed else Keyring(id, "simulated")
+            machine.go_back(self.rules, again, len(known))
+        self._forget(len(views))
+        back = self.honest[0].acceptor.verifier.rewind_after(views[-1])
+        assert back
+        self.wrong += judgement.of_votes(self, views[-1], back.view)
+        self.decided = dict(enumerate([*views, back.view]))
+        self.over |= len(self.liars & {*ids}) > back.view.tolerates(self.faulty)
+        return True
+
+    def _forget(self, number: int) -> None:
+        """Count nothing that was said of views of that number or a later one."""
+        self.letters.clear()
+        self.committed = {vote: ids for vote, ids in self.committed.items() if vote.number < number}
+        self.promised = {key: ballot for key, ballot in self.promised.items() if key[1] < number}
+        self.leaving = {one for one in self.leaving if one[1] < number}
+        self.refusing = {one for one in self.refusing if one[1] < number}
+        self.consenting = {one.id for one in self.honest if self.accused in one.acceptor.consented}
 
     # What happens at a machine.
 
@@ -341,17 +384,20 @@ class World:
                 machine.hear_of(announced)
             if attempt.decision and machine in self.honest:
                 self.learned(attempt.decision, set())
-            if attempt.newer:
-                self.told(machine, machine.id, Decided(attempt.newer))
 
     def learned(self, decision: Decision, those: set[str]) -> None:
         """An honest member knows that this was decided."""
         number = decision.view.number
         if self.decided.setdefault(number, decision.view) != decision.view:
             self.wrong.append(f"two views of one number: {self.decided[number]} and {decision.view}")
-        elif len(self.decided) == number + 1 and number > 0 and not those:
+        elif len(self.decided) == number + 1 and number > 0 and not those and number not in self.set_views:
             self.wrong += judgement.of_view(self, decision)
         self.over |= len(self.liars & {*decision.view.members}) > decision.view.tolerates(self.faulty)
+
+    @property
+    def set_views(self) -> set[int]:
+        """The numbers of the views that the operators have set."""
+        return {view.number for view in self.rules.rewinds}
 
     def told(self, machine: Machine, teller: str, decided: Decided) -> Reply:
         before = machine.chain.current.number
@@ -407,9 +453,9 @@ class World:
             self.gang.note(reply)
         if not machine.up:
             return
-        if attempt is None and isinstance(reply, Decided):
+        if isinstance(reply, Decided):
             self.told(machine, letter.member, reply)
-        elif isinstance(reply, Consents):
+        if isinstance(reply, Consents):
             self.polled(machine, letter.member, reply)
         elif attempt and attempt is machine.proposal and machine.waiting.get(letter.member) is letter.request:
             current = machine.chain.current.number
@@ -423,8 +469,6 @@ class World:
                 attempt.on_reply(letter.member, reply)
             except InvalidError as error:
                 self.named(machine, letter.member, reply, error)
-            if attempt.newer and machine.proposal is attempt and isinstance(reply, Decided):
-                attempt.newer = reply.decisions
             self.go_on(machine)
 
     def polled(self, machine: Machine, teller: str, reply: Consents) -> None:

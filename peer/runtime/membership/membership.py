@@ -149,6 +149,7 @@ class Membership:
             absence=spec.absence,
             patience=spec.patience,
             start_with=spec.start_with,
+            rewinds=spec.rewind_views,
         )
         keyring, store = view_keyring(setup), ViewStore.open(setup.out, config.id)
         rpc = ViewRpc(identity, addresses, limits.limits, limits.timeouts)
@@ -198,6 +199,11 @@ class Membership:
 
     # Playing views.
 
+    async def follow_rewinds(self) -> None:
+        """Go on to the views that the operators have set since; they are on disk when the method returns."""
+        if self.acceptor.follow_rewinds():
+            await self._persist()
+
     def open_gate(self) -> DynamicMembershipGate:
         self.announcements()  # keeps those of the view before
         known = self.gate.progress(self.chain) if self.gate else None
@@ -212,7 +218,8 @@ class Membership:
 
     def is_over(self, view: View) -> bool:
         """Return whether there is no point any more in playing that view."""
-        return view.number == self._abandoned or self.chain.is_over(view.number, self.id)
+        forgotten = self.acceptor.has_forgotten
+        return forgotten or view.number == self._abandoned or self.chain.is_over(view.number, self.id)
 
     def abandon_view(self, view: View) -> None:
         """Give up that view, which this leaving member cannot play to its end, as another member is lost."""

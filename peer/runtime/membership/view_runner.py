@@ -175,6 +175,7 @@ class ViewRunner:
                 )
             self._membership = membership = Membership.open(setup, self._bounds, emit)
             rejoin = Rejoin(membership, self._transport, self._bounds.reminders)
+            await membership.follow_rewinds()
             async with background() as group:
                 group.create_task(Proposer(membership, self._bounds.reminders).run())
                 await self._play_views(membership, rejoin)
@@ -190,7 +191,11 @@ class ViewRunner:
 
     async def _play_views(self, membership: Membership, rejoin: Rejoin) -> None:
         while True:
-            if not membership.is_over(membership.view):
+            if membership.acceptor.has_forgotten:
+                sentence = f"{membership.store.path}: is gone, and with it what this peer has promised to the others"
+                self._telemetry.emit(Returning(sentence=sentence))
+                await rejoin.wait_for_exclusion()
+            elif not membership.is_over(membership.view):
                 try:
                     if await self._play_view(membership):
                         return

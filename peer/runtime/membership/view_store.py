@@ -71,7 +71,7 @@ def view_keyring(setup: Setup) -> Keyring:
     """Return a keyring that signs with the certificate files as they are at each use, as they may be renewed."""
     id, tls, federation = setup.config.id, setup.config.tls, lasting_digest(setup.spec.agreement.digests)
     if tls is None:
-        return Keyring(id, federation)
+        return Keyring(id, federation, rewinds=setup.spec.rewind_views)
     from peer.network.transport.tls import CertificatePaths  # loads X.509
 
     certificates = CertificatePaths(id, tls.ca, tls.cert, tls.key)
@@ -91,7 +91,7 @@ def view_keyring(setup: Setup) -> Keyring:
             last = version, (chain.ca, chain.cert, chain.key)
         return last[1]
 
-    return CertifiedKeyring(id, federation, files, [_authority(path) for path in tls.earlier])
+    return CertifiedKeyring(id, federation, files, [_authority(path) for path in tls.earlier], setup.spec.rewind_views)
 
 
 def _authority(path: Path) -> str:

@@ -108,6 +108,6 @@ class Rounds:
     def _line(self, line: dict[str, Any]) -> dict[str, Any]:
         """A line of the audit with the user code that affects what is sent and, in the first round after all peers have
         gone back, the rounds to which they have."""
-        rewinds, own = self._spec.rewinds, self._setup.own_code
+        rewinds, own = self._spec.rewound_rounds, self._setup.own_code
         line = {**line, "rewinds": [*rewinds]} if rewinds and line["round"] == rewinds[-1] + 1 else line
         return {**line, "own_code": own} if own else line

@@ -61,7 +61,7 @@ def test_who_lacks_the_round_is_named_and_the_file_stays(
     shutil.copytree(run, place)
     code, said = rewind(place, capsys, "--to", "3")
     assert code == 2
-    assert "round 3 is not held by all peers: peer0 holds rounds 2, 4" in said
+    assert "round 3 is not held by all its members: peer0 holds rounds 2, 4" in said
     shutil.rmtree(place / "peer2")
     code, said = rewind(place, capsys)
     assert code == 2
