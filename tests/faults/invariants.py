@@ -115,8 +115,9 @@ def of_words(run: "Simulation", id: str, runtime: Runtime) -> Iterator[str]:
         if link.outbox._released > announced[peer]:
             yield f"{id} has dropped messages that {peer} may ask for"
     older = {peer for (_, peer), span in network.edges._spans.items() if span.last is None and span.first < round}
-    members = runtime.setup.view.members
-    bound = [*older] if run.wires.lies or run.wires.conspiracy or run.kills else members if older else []
+    # Of one that has announced nothing yet only its neighbours know that it is behind (`Durability._bounding`).
+    reported = [peer for peer in runtime.setup.view.members if peer in older or run.announced[peer] >= 0]
+    bound = [*older] if run.wires.lies or run.wires.conspiracy or run.kills else reported if older else []
     for peer in bound:
         if round > announced[peer] + STALENESS_BOUND:
             yield f"{id} is in round {round}, and {peer} has {announced[peer]} on disk"

@@ -127,8 +127,8 @@ class Proposer:
             await asyncio.sleep(self._timeouts.liveness_poll)
             if gate := membership.gate:
                 if self._takes_part(gate):
-                    away = self._away(gate) if self._wants_decision(gate) else []
-                    if missing := {*gate.missing, *away}:
+                    away = [id for id in membership.others if not self._is_here(gate, id)]
+                    if missing := {*gate.missing, *(away if self._wants_decision(gate) else [])}:
                         other = random.choice([id for id in self._rules.ids if id != membership.id])
                         await membership.ask_all(sorted({*missing, other}), Ask(membership.chain.current.number))
                 self._look_for_a_quorum(gate)
@@ -144,14 +144,15 @@ class Proposer:
         return bool(self._lost(gate) or self.to_expel) or membership.deciding_for > self._timeouts.decision_timeout
 
     def _away(self, gate: DynamicMembershipGate) -> list[str]:
-        """Return the members that have sent no heartbeat or answer for `absence`, or that withhold their promises."""
-        membership, out, before = self._membership, self.to_expel, self._clock() - self._rules.absence
+        """Return the members that are not here, but for those to expel."""
+        out = self.to_expel
+        return [id for id in self._membership.others if id not in out and not self._is_here(gate, id)]
 
-        def is_here(id: str) -> bool:
-            heard = max(gate.last_heartbeat(id), membership.answered.get(id, -inf))
-            return heard >= before and not membership.is_withholding(id)
-
-        return [id for id in membership.others if id not in out and not is_here(id)]
+    def _is_here(self, gate: DynamicMembershipGate | None, id: str) -> bool:
+        """Return whether a member has sent a heartbeat or an answer within `absence`, and withholds no promise."""
+        membership = self._membership
+        heard = max(gate.last_heartbeat(id) if gate else -inf, membership.answered.get(id, -inf))
+        return heard >= self._clock() - self._rules.absence and not membership.is_withholding(id)
 
     def _look_for_a_quorum(self, gate: DynamicMembershipGate) -> None:
         """Report, in the log and in this peer's status, a decision that waits for members.
@@ -221,9 +222,9 @@ class Proposer:
 
     @property
     def to_expel(self) -> Mapping[str, Evidence]:
-        """The members to expel now, each with the proof: proved liars first, and only as many as the rest, if all of
-        them are here, can decide on without them. The others follow in a later view."""
-        acceptor, view = self._acceptor, self._membership.chain.current
+        """The members to expel now, each with the proof: proved liars first, then those who are away, and only as many
+        as the rest, if all of them are here, can decide on without them. The others follow in a later view."""
+        acceptor, view, gate = self._acceptor, self._membership.chain.current, self._membership.gate
         known = self._consents | {(acceptor.id, one.statement.id): one for one in acceptor.memory.consents}
         guilt = self._guilt | {one.id: one for one in acceptor.memory.guilt}
         found = {id: Evidence(guilt=(guilt[id],)) for id in guilt if id in view.members}
@@ -232,7 +233,9 @@ class Proposer:
             if acceptor.verifier.is_quorum(view, [one.signer for one in consents]):
                 found[accused] = Evidence((*consents,))
         rest, out = {*view.members}, dict[str, Evidence]()
-        for id in sorted(found, key=lambda id: (id not in guilt, self._rules.ids.index(id))):
+        # Who is here may yet promise, so that the rest can do without one that is away.
+        here = {id for id in found if self._is_here(gate, id)}
+        for id in sorted(found, key=lambda id: (id not in guilt, id in here, self._rules.ids.index(id))):
             left = rest - {id}
             if len(left) >= self._rules.min_members and acceptor.verifier.is_quorum(view, left):
                 rest, out[id] = left, found[id]
