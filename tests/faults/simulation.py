@@ -159,6 +159,8 @@ class Simulation:
         """The members that were away, or cut off from another."""
         self.robbed: set[str] = set()
         """The members whose disks were lost for good."""
+        self.emptied: set[str] = set()
+        """Of these, the members with an empty disk."""
         self.lives: dict[str, Life] = {}
         self.lived: dict[str, ViewRunner] = {}
         self.all: list[Life] = []
@@ -402,14 +404,22 @@ class Simulation:
             newest = max([int(p.stem.split("-")[1]) for p in checkpoints.glob("round-*.json")], default=-1)
             if newest > self.announced[id]:
                 damaged = delete_a_byte(checkpoints, self.random)
-        if kill.wipe:
+        wipe = kill.wipe and self._can_decide_without(id)
+        if wipe:
             shutil.rmtree(self.out / id, ignore_errors=True)
             self.promises.given.pop(id, None)
-        if kill.wipe or damaged is not None:
+            self.emptied.add(id)
+        if wipe or damaged is not None:
             self.robbed.add(id)
-        what = "wiped" if kill.wipe else "power cut" if kill.power else "killed"
+        what = "wiped" if wipe else "power cut" if kill.power else "killed"
         self.outcome.kills.append(f"{id} {what} at {kill.kind} ({state}), damaged {damaged}, away {away:.2f} s")
         self.loop.call_later(away, self._start, id, context=in_life(None))
+
+    def _can_decide_without(self, id: str) -> bool:
+        """Whether those can still decide on views who have lost no disk: without them nothing goes on, and all wait."""
+        view, faulty = self.views[-1], self.spec.tolerated(self.certificates is not None)
+        kept = {*view.members} - self.emptied - {id}
+        return self.spec.on_loss != "bypass" or view.is_quorum(kept, faulty)
 
     async def _watch(self) -> None:
         """Looks, each second, whether anything grows or runs in circles."""
