@@ -13,7 +13,7 @@ from typing import Any, Self
 
 REWIND_VIEWS = "rewinds.view"
 """The entries of `rewinds` that set a view. They are compared like a key, but no signature depends on them."""
-CHANGEABLE = ("finetune", "rewinds", REWIND_VIEWS, "on_loss", "absence", "patience")
+CHANGEABLE = ("finetune", "rewinds", "on_loss", "absence", "patience")
 """Keys that may change in a run, by a restart of all peers: nothing that was computed depends on them."""
 NOT_COMPARED = ("format", "code", "recording", "metrics", "tensorboard", "tracker", "keep", "final_evaluation")
 """Keys of a spec in which peers may differ."""
@@ -116,7 +116,7 @@ def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
 def lasting_digest(digests: Mapping[str, str]) -> str:
     """The digest of what stays the same for a whole run, however it is continued or replayed, by the digests of its
     keys; it names the federation in signatures. Those from before a rewind that begins the views anew do not count."""
-    changing = ("rounds", "views", *(key for key in CHANGEABLE if key != "rewinds"))
+    changing = ("rounds", "views", REWIND_VIEWS, *(key for key in CHANGEABLE if key != "rewinds"))
     return sha256({key: digest for key, digest in digests.items() if key not in changing})
 
 

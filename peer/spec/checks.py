@@ -25,7 +25,7 @@ from peer.plugins import describe_error, is_installed, user_input_errors
 from peer.protocols.base import Init, Protocol, ResourceSource
 from peer.protocols.declarations import Record, Share
 from peer.protocols.registry import suited
-from peer.spec.agreement import CHANGEABLE, NOT_COMPARED
+from peer.spec.agreement import CHANGEABLE, NOT_COMPARED, REWIND_VIEWS
 from peer.spec.blocks import Coded, LabelFlip, why_no_ports
 from peer.topology import Graph, unreachable_pair, unreachable_pair_problem
 
@@ -256,7 +256,7 @@ def why_not_continued(spec: "Spec", differing: Collection[str], rounds: int) -> 
 
     More rounds than before are possible where the protocol's course does not depend on their number.
     """
-    keys = sorted({*differing} - {*CHANGEABLE})
+    keys = sorted({*differing} - {*CHANGEABLE, REWIND_VIEWS})
     if not keys:
         return None
     if keys == ["rounds"] and spec.rounds < rounds:
