@@ -522,10 +522,16 @@ class Acceptor:
         """Whether this member has lost what it promised, so that it must wait until it is left out: whoever is in the
         last view and the one before has promised for the last one, unless the operators have set it."""
         view, slot = self.chain.current, self.memory.slot
-        if not view.number or any(one.number == view.number for one in self.rules.rewinds):
+        if not view.number or any(one.number >= view.number for one in self.rules.rewinds):
             return False
         stayed = self.id in view.members and self.id in self.chain.of(view.number - 1).members
         return stayed and (slot.number < view.number or (slot.number == view.number and slot.promise is None))
+
+    @property
+    def awaits_rewind(self) -> bool:
+        """Whether this peer does not know all views before one that the operators have set. It plays none until it
+        does: it could do away with the round to which all go back."""
+        return any(one.number > self.chain.current.number for one in self.rules.rewinds)
 
     @property
     def consented(self) -> frozenset[str]:

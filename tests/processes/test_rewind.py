@@ -25,8 +25,8 @@ def begun(federation: Build, **keys: object) -> SmallFederation:
     made = federation("rdfl", rounds=ROUNDS, keep=KEEP, **keys)
     (made.directory / "nightly").mkdir()
     made.start()
-    for round, id in ((9, "peer0"), (11, "peer1"), (14, "peer2")):
-        made.await_event(id, "round", round=round)
+    for round, id in ((8, "peer0"), (10, "peer1"), (13, "peer2")):
+        made.await_event(id, "durable", round=round)
         backup(made.directory / id, made.directory / "nightly" / id)
     for id in made.ids:
         made.peers[id].signal(signal.SIGKILL)
@@ -135,10 +135,40 @@ def test_all_go_back_past_a_change_of_members(federation: Build, back: bool) -> 
     assert (views.members(4), views.members(16)) == (made.ids if view["first"] > 4 else three, three)
     assert views.by_number[2].first == 17
     assert views.by_number[2].reason.startswith("peer0, peer1, peer2 went back to round 16; peer3 silent for 3 s")
+    assert [event["number"] for event in made.events("peer0", "view")][:2] == [1, 2]
     if back:
         assert views.members(rounds) == made.ids
     else:
         assert {id: sha256(made, id) for id in three} == before
+
+
+@pytest.mark.long
+def test_one_that_was_away_when_a_view_was_decided_learns_of_it_before_it_plays(federation: Build) -> None:
+    made = federation(
+        {"name": "fedavg", "epochs": 1}, peers=5, rounds=40, on_loss="bypass", absence=3, patience=30, keep=KEEP
+    )
+    made.start()
+    for round, gone in ((3, "peer4"), (11, "peer0")):
+        made.await_event("peer1", "round", round=round)
+        made.peers[gone].signal(signal.SIGKILL)
+    made.await_event("peer1", "view", number=2)
+    for id in ("peer1", "peer2", "peer3"):
+        made.peers[id].signal(signal.SIGKILL)
+        made.peers[id].wait()
+    path = made.directory / "federation.yaml"
+    path.write_text(dump_yaml(json.loads(path.read_text())))
+    assert main(["rewind", str(path), "--out", str(made.directory), "--to", "8"]) == 0
+    made.spec = load_spec(path)
+    assert made.spec.plain_rewinds == [{"round": 8, "view": 3, "members": ["peer0", "peer1", "peer2", "peer3"]}]
+    made.peers.clear()
+    made.start("peer0")
+    until(lambda: "to rejoin" in made.log("peer0") or None, 20, "peer0 asks the others what it has missed")
+    made.start("peer1", "peer2", "peer3")
+    assert {*made.wait().values()} == {0}, made.account()
+    assert made.log("peer0").count("to rejoin: waiting for peer1, peer2, peer3 to answer") == 1
+    assert [event["number"] for event in made.events("peer0", "view")] == [1, 3]
+    after = [event["round"] for event in made.events("peer0", "round")]
+    assert after[-32:] == [*range(9, 41)]
 
 
 def sha256(made: SmallFederation, id: str) -> str:

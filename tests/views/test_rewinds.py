@@ -44,6 +44,7 @@ def test_all_follow_what_the_operators_have_set_whoever_tells_them_of_the_views_
     assembly = rewound()
     late = Acceptor(Memory("d"), assembly.rules, assembly.keyrings["d"])
     assert not late.follow_rewinds()
+    assert late.awaits_rewind
     for acceptor in assembly.acceptors.values():
         assert acceptor.follow_rewinds()
         assert not acceptor.follow_rewinds()
@@ -52,6 +53,7 @@ def test_all_follow_what_the_operators_have_set_whoever_tells_them_of_the_views_
         assert restarted(acceptor).chain.since(-1) == acceptor.chain.since(-1)
     late.handle(Decided((assembly.acceptors["a"].memory.decisions[0],)))
     assert late.chain.since(-1) == assembly.acceptors["a"].chain.since(-1)
+    assert not late.awaits_rewind
 
 
 def test_no_votes_decide_on_another_view_of_its_number() -> None:
@@ -128,7 +130,7 @@ def test_a_member_of_two_views_in_a_row_that_remembers_no_promise_has_forgotten_
 
 
 def test_no_promise_is_needed_for_what_the_operators_have_set() -> None:
-    acceptor = rewound().acceptors["c"]
-    assert acceptor.has_forgotten
+    acceptor = rewound().acceptors["c"]  # it may come from a backup, in which no promise is
+    assert not acceptor.has_forgotten
     acceptor.follow_rewinds()
     assert not acceptor.has_forgotten

@@ -202,6 +202,7 @@ class Membership:
     async def follow_rewinds(self) -> None:
         """Go on to the views that the operators have set since; they are on disk when the method returns."""
         if self.acceptor.follow_rewinds():
+            self._reported = self.chain.current.number  # a runtime reports it, once it writes events
             await self._persist()
 
     def open_gate(self) -> DynamicMembershipGate:
@@ -218,8 +219,8 @@ class Membership:
 
     def is_over(self, view: View) -> bool:
         """Return whether there is no point any more in playing that view."""
-        forgotten = self.acceptor.has_forgotten
-        return forgotten or view.number == self._abandoned or self.chain.is_over(view.number, self.id)
+        waits = self.acceptor.has_forgotten or self.acceptor.awaits_rewind
+        return waits or view.number == self._abandoned or self.chain.is_over(view.number, self.id)
 
     def abandon_view(self, view: View) -> None:
         """Give up that view, which this leaving member cannot play to its end, as another member is lost."""

@@ -46,6 +46,7 @@ from peer.telemetry.events import (
     Started,
     StoppedEarly,
     Unrepeatable,
+    ViewDecided,
     Waiting,
     bounded,
 )
@@ -216,6 +217,8 @@ async def open_files(telemetry: Telemetry, participant: Participant) -> None:
     )
     if setup.rewound is not None:
         telemetry.emit(Rewound(round=setup.rewound))
+        if view.number in {one.number for one in spec.rewind_views}:
+            telemetry.emit(ViewDecided(**view.as_json()))
 
 
 def report_warnings(setup: Setup, report: Report) -> None:
