@@ -21,7 +21,7 @@ from peer.errors import FailedError, InputError
 from peer.learning.tasks import TASKS
 from peer.plugins import import_from
 from peer.protocols.registry import PROTOCOLS
-from peer.spec.agreement import Agreement, differing
+from peer.spec.agreement import REWIND_VIEWS, Agreement, differing
 from peer.spec.federation import Spec
 from peer.spec.recordings import RUN, RunFormat, RunIdentity
 from peer.telemetry.results import RESULT
@@ -129,7 +129,8 @@ def _by_id(runs: Mapping[Path, RunIdentity]) -> dict[str, Path]:
 def _refuse_mixture(runs: Mapping[Path, RunIdentity]) -> None:
     (first, one), *others = runs.items()
     for place, other in others:
-        if keys := differing(one.digests, other.digests):
+        # A peer that has not come back has not gone back either.
+        if keys := [key for key in differing(one.digests, other.digests) if key != REWIND_VIEWS]:
             named = ", ".join(f"`{key}`" for key in keys)
             raise InputError(f"{first} and {place} are of different runs: they differ in {named}")
 
@@ -142,7 +143,7 @@ def _spec(runs: Mapping[Path, RunIdentity], code: Path | None) -> tuple[Spec, Ma
             f"{next(iter(runs))}/{RUN}: was written by an earlier version, which kept no spec there; start this peer "
             "once more with this version, which only ends what it has left open"
         )
-    place, run = whole[0]
+    place, run = max(whole, key=lambda one: len(one[1].rewinds))
     assert run.spec is not None
     file = place / RUN
     try:

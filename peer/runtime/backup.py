@@ -62,7 +62,8 @@ def rewind_entry(spec: Spec, known: Memory, round: int) -> int | Rewind:
     if not (views := [View(0, spec.ids, first=0), *(one.view for one in known.decisions)])[1:]:
         return round
     members = next(span.view.members for span in view_rounds(views, max(spec.rounds, round)) if round in span.rounds)
-    back = tuple(id for id in members if id not in views[-1].expelled)
+    if not (back := tuple(id for id in members if id not in views[-1].expelled)):
+        raise InputError(f"all members of round {round} were voted out; choose another round")
     return Rewind(round=round, view=len(views), members=back)
 
 
@@ -101,12 +102,17 @@ def pending_rewind(out: Path, spec: Spec) -> int | None:
         return None
     if (round := rounds[-1]) > (least := min(rounds[len(done) :])):
         raise InputError(f"{out}: has missed the rewind to round {least}; go back there or further")
-    known, entry = known_views(out), (spec.rewinds or ())[-1]
+    known, (*missed_before, entry) = known_views(out), (spec.rewinds or ())[len(done) :]
     if not _is_possible(entry, known):
         right = spec.model_copy(update={"rewinds": (rewind_entry(spec, known, round),)}).plain_rewinds
         raise InputError(
             f"{out}: the members have changed; to go back to round {round}, give `rewinds` {json.dumps(right)[1:-1]} "
             f"as its last entry, not {json.dumps(missed[-1])}"
+        )
+    if not all(_is_possible(one, known) for one in missed_before):
+        raise InputError(
+            f"{out}: knows views that do not go with an entry of `rewinds` before {json.dumps(missed[-1])}; remove "
+            f"that entry if no peer has started with it, or else {out}: then the others admit this peer anew"
         )
     if not isinstance(entry, int) and identity.id not in entry.members:
         return round
@@ -170,11 +176,12 @@ def backup(out: Path, to: Path, round: int | None = None) -> Sequence[int]:
         with private(), tempfile.TemporaryDirectory(dir=to.parent, prefix=f".{to.name}.") as beside:
             made = Path(beside) / identity.id
             made.mkdir()
+            known = known_views(out)  # first: rounds of a view that begins meanwhile count as void then
             copied = _copy_checkpoints(out, made, round)
             for name in (EVENTS, AUDIT):
                 with suppress(FileNotFoundError), open_plain(out / name) as file:
                     write_atomically(made / name, b"".join(line + b"\n" for line in lines(file)))
-            if (known := known_views(out)).decisions:
+            if known.decisions:
                 kept = replace(known, slot=Slot(1), promised=-1)
                 write_atomically(made / VIEWS, canonical(asdict(kept)))
             identity.model_copy(update={"backup": True}).write(made)

@@ -289,7 +289,7 @@ class Rewind(Settings):
     round: int = Field(ge=0)
     """The round to which they go back."""
     view: int = Field(ge=1)
-    """The number of the view in which they go on: one more than that of the last view of which a peer knows."""
+    """The number of the view in which they go on: one more than that of the last view that any peer knows."""
     members: tuple[Id, ...] = Field(min_length=1)
     """Its members, which hold that round; the others may be admitted afterwards."""
 

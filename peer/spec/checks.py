@@ -188,8 +188,6 @@ def _membership(spec: "Spec") -> Iterator[str]:
             f"`faulty_members: {spec.faulty_members}` takes {least} peers, so that the others can outvote them, and "
             f"the ring has {len(spec.ring)}; add peers, or write less"
         )
-    if (views := [one.number for one in spec.rewind_views]) != sorted({*views}):
-        yield f"each rewind sets a later view than the one before, and these set {', '.join(map(str, views))}"
     for one in [one for one in spec.rewinds or () if not isinstance(one, int)]:
         if spec.on_loss != "bypass":
             yield "a rewind with a `view` goes with `on_loss: bypass`; write that, or the round alone"

@@ -204,11 +204,13 @@ class Spec(Settings):
 
     @property
     def rewind_views(self) -> tuple[View, ...]:
-        """The views in which they go on where the members had changed; a rewind to before the first change begins the
-        views anew."""
+        """The views in which they go on where the members had changed: a later entry replaces earlier ones of its
+        number or later, and a rewind to before the first change begins the views anew."""
         found = list[View]()
         for one in self.rewinds or ():
-            found = [] if isinstance(one, int) else [*found, one.as_view(self.ids)]
+            before = 0 if isinstance(one, int) else one.view
+            found = [view for view in found if view.number < before]
+            found += [] if isinstance(one, int) else [one.as_view(self.ids)]
         return (*found,)
 
     @property

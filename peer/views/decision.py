@@ -528,10 +528,11 @@ class Acceptor:
         return stayed and (slot.number < view.number or (slot.number == view.number and slot.promise is None))
 
     @property
-    def awaits_rewind(self) -> bool:
-        """Whether this peer does not know all views before one that the operators have set. It plays none until it
-        does: it could do away with the round to which all go back."""
-        return any(one.number > self.chain.current.number for one in self.rules.rewinds)
+    def awaited_view(self) -> int | None:
+        """The number of the last view before one that the operators have set, if this peer does not know it. It plays
+        none until it does: it could do away with the round to which all go back."""
+        current = self.chain.current.number
+        return next((one.number - 1 for one in self.rules.rewinds if one.number > current), None)
 
     @property
     def consented(self) -> frozenset[str]:
@@ -599,8 +600,8 @@ class Acceptor:
             return self.since(number - 1, most)
         if number > present.number + 1:
             return Behind(present.number)
-        has_say = self.is_member and ballot.proposer in present.members and ballot.proposer not in self.ignored_members
-        return None if has_say else Refused(number, ballot)
+        proposes = ballot.proposer in present.members and ballot.proposer not in self.ignored_members
+        return None if proposes and self.is_member and not self.has_forgotten else Refused(number, ballot)
 
     def _promise(self, prepare: Signed[Prepare], progress: MemberProgress) -> Reply:
         slot, ballot = self.slot, prepare.statement.ballot
@@ -674,6 +675,9 @@ class Acceptor:
         while rewind := self.verifier.rewind_after(self.chain.current):
             self.chain.extend(rewind.view)
             self.memory.decisions.append(rewind)
+            # What was signed for its number or later counts no more.
+            number = rewind.view.number
+            self.memory.guilt = [one for one in self.memory.guilt if one.one.statement.number < number]
         return self.chain.current != before
 
     def _learn(self, decisions: Sequence[Decision]) -> Reply:

@@ -143,6 +143,39 @@ def test_all_go_back_past_a_change_of_members(federation: Build, back: bool) -> 
 
 
 @pytest.mark.long
+def test_members_learn_from_one_that_is_none_of_the_view_in_which_they_go_on(federation: Build) -> None:
+    """All others know fewer views: they come from backups. A view that nobody knows is named."""
+    made = federation(
+        {"name": "fedavg", "epochs": 1}, peers=4, rounds=300, on_loss="bypass", absence=3, patience=8, keep=KEEP
+    )
+    made.start()
+    made.await_event("peer0", "round", round=4)
+    made.peers["peer3"].signal(signal.SIGKILL)
+    made.await_event("peer0", "round", round=10)
+    for id in made.ids[:3]:
+        backup(made.directory / id, made.directory / f"backup-{id}")
+    made.start("peer3")
+    made.await_event("peer3", "view", number=2)
+    for id in made.ids:
+        made.peers[id].signal(signal.SIGKILL)
+        made.peers[id].wait()
+    for id in made.ids[:3]:
+        shutil.rmtree(made.directory / id)
+        (made.directory / f"backup-{id}").rename(made.directory / id)
+    set_keys(made, rewinds=[{"round": 8, "view": 4, "members": [*made.ids[:3]]}])
+    made.peers.clear()
+    made.start("peer0")
+    assert made.peers["peer0"].wait() == 1
+    assert "no peer that answers knows view 3, after which all go back by `rewinds`" in made.log("peer0")
+    entry = {"round": 8, "view": 3, "members": [*made.ids[:3]]}
+    set_keys(made, rewinds=[{"round": 8, "view": 4, "members": [*made.ids[:3]]}, entry])
+    made.start()
+    assert {*made.wait().values()} == {0}, made.account()
+    views = decided_views(made.spec, {id: made.directory / id for id in made.ids}, 300)
+    assert (views.members(8), views.by_number[3].members, views.members(300)) == (made.ids[:3], made.ids[:3], made.ids)
+
+
+@pytest.mark.long
 def test_one_that_was_away_when_a_view_was_decided_learns_of_it_before_it_plays(federation: Build) -> None:
     made = federation(
         {"name": "fedavg", "epochs": 1}, peers=5, rounds=40, on_loss="bypass", absence=3, patience=30, keep=KEEP

@@ -16,9 +16,11 @@ from peer.views.statements import (
     Decided,
     Decision,
     Entry,
+    Guilt,
     InvalidError,
     Prepare,
     Promise,
+    Refused,
     Statement,
     Vote,
 )
@@ -44,7 +46,7 @@ def test_all_follow_what_the_operators_have_set_whoever_tells_them_of_the_views_
     assembly = rewound()
     late = Acceptor(Memory("d"), assembly.rules, assembly.keyrings["d"])
     assert not late.follow_rewinds()
-    assert late.awaits_rewind
+    assert late.awaited_view == 1
     for acceptor in assembly.acceptors.values():
         assert acceptor.follow_rewinds()
         assert not acceptor.follow_rewinds()
@@ -53,7 +55,7 @@ def test_all_follow_what_the_operators_have_set_whoever_tells_them_of_the_views_
         assert restarted(acceptor).chain.since(-1) == acceptor.chain.since(-1)
     late.handle(Decided((assembly.acceptors["a"].memory.decisions[0],)))
     assert late.chain.since(-1) == assembly.acceptors["a"].chain.since(-1)
-    assert not late.awaits_rewind
+    assert late.awaited_view is None
 
 
 def test_no_votes_decide_on_another_view_of_its_number() -> None:
@@ -95,6 +97,24 @@ def test_no_view_of_another_number_goes_without_votes() -> None:
 def test_what_was_signed_before_counts_for_the_views_before_alone(statement: Statement, counts: bool) -> None:
     """Where all come from backups, views of these numbers may have been voted on that nobody honest remembers."""
     assert rewound().keyrings["a"].is_valid(keyring("b").sign(statement)) == counts
+
+
+def test_a_proof_of_guilt_that_was_signed_before_is_no_proof_afterwards() -> None:
+    """With it nothing could be decided any more: all who have it would propose by it."""
+    assembly = rewound()
+    acceptor = assembly.acceptors["a"]
+    for number in (1, 2):
+        two = (keyring("b").sign(Vote("commit", number, ONE, digest * 64)) for digest in "01")
+        acceptor.memory.guilt.append(Guilt(*two))
+    acceptor.follow_rewinds()
+    assert [guilt.one.statement.number for guilt in acceptor.memory.guilt] == [1]
+
+
+def test_who_has_forgotten_promises_nothing() -> None:
+    assembly = Assembly().begin_with(WITHOUT_D)
+    request = AskPromise(assembly.keyrings["a"].sign(Prepare(2, ONE)))
+    assert isinstance(assembly.acceptors["c"].handle(request, AT_FIVE), Refused)
+    assert assembly.acceptors["c"].has_forgotten
 
 
 def test_who_was_voted_out_stays_out() -> None:

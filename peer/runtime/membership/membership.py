@@ -219,7 +219,7 @@ class Membership:
 
     def is_over(self, view: View) -> bool:
         """Return whether there is no point any more in playing that view."""
-        waits = self.acceptor.has_forgotten or self.acceptor.awaits_rewind
+        waits = self.acceptor.has_forgotten or self.acceptor.awaited_view is not None
         return waits or view.number == self._abandoned or self.chain.is_over(view.number, self.id)
 
     def abandon_view(self, view: View) -> None:

@@ -38,19 +38,24 @@ class ExpelledError(FailedError):
 
 
 @asynccontextmanager
-async def connected(membership: Membership, transport: Transport) -> AsyncIterator[asyncio.TaskGroup]:
-    """Ask others over that transport during the block; its tasks end with it."""
+async def connected(membership: Membership, transport: Transport, listens: bool = False) -> AsyncIterator[None]:
+    """Ask others over that transport during the block. listens: answer their questions about views, too."""
     try:
         async with background() as group:
             group.create_task(transport.run())  # new certificates count meanwhile, too
             with membership.between_views(transport):
-                yield group
+                if listens:
+                    incoming = IncomingStreams({"Views": membership.answer}, membership.refusals, membership.surprises)
+                    await transport.listen(incoming.serve)
+                    group.create_task(incoming.watch())
+                yield
     finally:
         await transport.close()
 
 
 class Rejoin:
-    """Asks the members to admit this peer, on connections of its own; it accepts none until it is a member again."""
+    """Asks the members to admit this peer, on connections of its own; it accepts none until it is a member again, but
+    where all go back: a member may know of the last views from it alone."""
 
     def __init__(self, membership: Membership, transport: MakeTransport, reminders: ReportIntervals) -> None:
         self._membership, self._transport, self._reminders = membership, transport, reminders
@@ -65,7 +70,7 @@ class Rejoin:
         self._check_expelled()
         if following := membership.chain.after(membership.memory.entered, membership.id):
             return following
-        async with connected(membership, self._transport(no_status)):
+        async with connected(membership, self._transport(no_status), listens=bool(rules.rewinds)):
             async for silent in self._poll():
                 if following := membership.chain.after(membership.memory.entered, membership.id):
                     break
@@ -100,10 +105,16 @@ class Rejoin:
         waits, begun, answered = WaitReporter(membership.report, self._reminders), clock(), dict[str, float]()
         while True:
             # On a busy machine not all members answer every time; that alone does not make them lost.
-            ask = Ask(membership.chain.current.number)
-            answered |= dict.fromkeys(await membership.ask_all(membership.others, ask), clock())
+            ask, awaited = Ask(membership.chain.current.number), membership.acceptor.awaited_view
+            asked = membership.others if awaited is None else [id for id in rules.ids if id != membership.id]
+            answered |= dict.fromkeys(await membership.ask_all(asked, ask), clock())
             self._check_expelled()
             silent = [id for id in membership.others if clock() - answered.get(id, -inf) > rules.absence]
+            if awaited is not None and clock() - begun > rules.patience:
+                raise ExcludedError(
+                    f"no peer that answers knows view {awaited}, after which all go back by `rewinds`; start one that "
+                    "knows it, or remove `rewinds` where all begin anew"
+                )
             if clock() - max(answered.values(), default=begun) > rules.patience:
                 raise ExcludedError(
                     f"the others have gone on without this peer since round {membership.chain.current.first}, "
@@ -192,7 +203,7 @@ class ViewRunner:
     async def _play_views(self, membership: Membership, rejoin: Rejoin) -> None:
         while True:
             if membership.acceptor.has_forgotten:
-                sentence = f"{membership.store.path}: is gone, and with it what this peer has promised to the others"
+                sentence = f"{membership.store.path}: does not hold what this peer has promised to the others"
                 self._telemetry.emit(Returning(sentence=sentence))
                 await rejoin.wait_for_exclusion()
             elif not membership.is_over(membership.view):
@@ -249,7 +260,9 @@ class ViewRunner:
             raise ExcludedError("the others have finished without this peer, which came back in their last round")
         async with self._answering(membership):
             # Views decided meanwhile may have made more rounds void.
-            await self._drop_after(entrants.get(membership.id, following.first - 1))
+            brought = entrants.get(membership.id, following.first - 1)
+            valid = membership.chain.last_valid_round(membership.memory.entered)
+            await self._drop_after(brought if valid is None else min(brought, valid))
             await membership.enter(following)
             # A barrier: this returns when the worker thread is free. Training still under way would write into the
             # model with which the next view begins.
@@ -262,11 +275,7 @@ class ViewRunner:
     async def _answering(self, membership: Membership) -> AsyncIterator[None]:
         """Answer questions about views during the block, in which this peer, a member, plays none: an evaluation that
         must end before, or a large model, may take longer than `absence`."""
-        incoming = IncomingStreams({"Views": membership.answer}, membership.refusals, membership.surprises)
-        transport = self._transport(self._status)
-        async with connected(membership, transport) as tasks:
-            await transport.listen(incoming.serve)
-            tasks.create_task(incoming.watch())
+        async with connected(membership, self._transport(self._status), listens=True):
             yield
 
     async def _status(self, request: bytes) -> bytes:
