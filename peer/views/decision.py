@@ -600,8 +600,8 @@ class Acceptor:
             return self.since(number - 1, most)
         if number > present.number + 1:
             return Behind(present.number)
-        proposes = ballot.proposer in present.members and ballot.proposer not in self.ignored_members
-        return None if proposes and self.is_member and not self.has_forgotten else Refused(number, ballot)
+        has_say = self.is_member and ballot.proposer in present.members and ballot.proposer not in self.ignored_members
+        return None if has_say else Refused(number, ballot)
 
     def _promise(self, prepare: Signed[Prepare], progress: MemberProgress) -> Reply:
         slot, ballot = self.slot, prepare.statement.ballot

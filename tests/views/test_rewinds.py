@@ -20,7 +20,6 @@ from peer.views.statements import (
     InvalidError,
     Prepare,
     Promise,
-    Refused,
     Statement,
     Vote,
 )
@@ -108,13 +107,6 @@ def test_a_proof_of_guilt_that_was_signed_before_is_no_proof_afterwards() -> Non
         acceptor.memory.guilt.append(Guilt(*two))
     acceptor.follow_rewinds()
     assert [guilt.one.statement.number for guilt in acceptor.memory.guilt] == [1]
-
-
-def test_who_has_forgotten_promises_nothing() -> None:
-    assembly = Assembly().begin_with(WITHOUT_D)
-    request = AskPromise(assembly.keyrings["a"].sign(Prepare(2, ONE)))
-    assert isinstance(assembly.acceptors["c"].handle(request, AT_FIVE), Refused)
-    assert assembly.acceptors["c"].has_forgotten
 
 
 def test_who_was_voted_out_stays_out() -> None:
