@@ -22,7 +22,7 @@ from peer.runtime.backup import pending_rewind, rewind_entry, rounds_in_words, v
 from peer.spec.blocks import Rewind
 from peer.spec.document import Document
 from peer.spec.federation import Spec
-from peer.spec.recordings import RUN, known_views
+from peer.spec.recordings import RUN, RunFormat, RunIdentity, known_views
 from peer.views.decision import Memory
 
 
@@ -43,6 +43,11 @@ def rewind_command(arguments: argparse.Namespace, output: Output) -> int:
         for place in filter(Path.exists, places.values()):
             with sole_use(place):
                 pass  # a peer that was started by hand may still run
+        for id, place in places.items():
+            with suppress(FileNotFoundError):
+                RunFormat.check(place)
+                if (owner := RunIdentity.read(place).id) != id:
+                    raise InputError(f"{place}: belongs to peer `{owner}`; put the directory of `{id}` in its place")
         known = {id: known_views(place) for id, place in places.items()}
         most = max(known.values(), key=lambda memory: len(memory.decisions))
         held = {id: valid_rounds(place, replace(most, entered=known[id].entered)) for id, place in places.items()}
@@ -56,17 +61,18 @@ def rewind_command(arguments: argparse.Namespace, output: Output) -> int:
     return 0
 
 
-def _newest_entry(spec: Spec, known: Memory, held: Mapping[str, Sequence[int]], wanted: int | None) -> int | Rewind:
+def _newest_entry(spec: Spec, known: Memory, held: Mapping[str, Sequence[int]], wanted: int | None) -> Rewind:
     """Return the entry for the wanted round, or for the newest one that all hold who were members then; InputError if
     one does not hold it."""
     for round in sorted({*chain(*held.values())}, reverse=True) if wanted is None else [wanted]:
         entry = rewind_entry(spec, known, round)
-        members = spec.ids if isinstance(entry, int) else entry.members
+        members = entry.members or spec.ids
         if len(members) >= spec.protocol.min_peers and all(round in held[id] for id in members):
             return entry
-    what = "no round is held by all its members" if wanted is None else f"round {wanted} is not held by all its members"
+    what = f"{'no round is' if wanted is None else f'round {wanted} is not'} held by all peers that played it"
     each = "; ".join(f"{id} holds {rounds_in_words(rounds)}" for id, rounds in held.items())
-    raise InputError(f"{what}: {each}; choose another --to, or put backups in the place of those that lack it")
+    without = ", or leave them out by hand (docs/backups.md)" if spec.on_loss == "bypass" else ""
+    raise InputError(f"{what}: {each}; choose another --to, or put backups in the place of those that lack it{without}")
 
 
 def _line(rewinds: list[Any] | None) -> str:

@@ -21,7 +21,7 @@ from peer.errors import FailedError, InputError
 from peer.learning.tasks import TASKS
 from peer.plugins import import_from
 from peer.protocols.registry import PROTOCOLS
-from peer.spec.agreement import REWIND_VIEWS, Agreement, differing
+from peer.spec.agreement import ANEW, Agreement, differing, lasting_digest
 from peer.spec.federation import Spec
 from peer.spec.recordings import RUN, RunFormat, RunIdentity
 from peer.telemetry.results import RESULT
@@ -129,8 +129,10 @@ def _by_id(runs: Mapping[Path, RunIdentity]) -> dict[str, Path]:
 def _refuse_mixture(runs: Mapping[Path, RunIdentity]) -> None:
     (first, one), *others = runs.items()
     for place, other in others:
-        # A peer that has not come back has not gone back either.
-        if keys := [key for key in differing(one.digests, other.digests) if key != REWIND_VIEWS]:
+        # A peer that has not come back since all went back past a change of members has not gone back, either.
+        same_views = lasting_digest(one.digests) == lasting_digest(other.digests)
+        excused = ("rewinds", ANEW) if same_views else ()
+        if keys := [key for key in differing(one.digests, other.digests) if key not in excused]:
             named = ", ".join(f"`{key}`" for key in keys)
             raise InputError(f"{first} and {place} are of different runs: they differ in {named}")
 

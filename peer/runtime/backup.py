@@ -57,21 +57,21 @@ def valid_rounds(out: Path, known: Memory) -> list[int]:
     return [round for round in sealed_rounds(out) if round < void]
 
 
-def rewind_entry(spec: Spec, known: Memory, round: int) -> int | Rewind:
+def rewind_entry(spec: Spec, known: Memory, round: int) -> Rewind:
     """Return the entry of `rewinds` by which all who were members in that round go back to it."""
     if not (views := [View(0, spec.ids, first=0), *(one.view for one in known.decisions)])[1:]:
-        return round
+        return Rewind(round=round)
     members = next(span.view.members for span in view_rounds(views, max(spec.rounds, round)) if round in span.rounds)
-    if not (back := tuple(id for id in members if id not in views[-1].expelled)):
+    if not (back := [id for id in members if id not in views[-1].expelled]):
         raise InputError(f"all members of round {round} were voted out; choose another round")
     return Rewind(round=round, view=len(views), members=back)
 
 
-def _is_possible(entry: int | Rewind, known: Memory) -> bool:
+def _is_possible(entry: Rewind, known: Memory) -> bool:
     """Return whether a rewind sets a later view than any that was decided, and takes nobody in who was voted out."""
-    if not known.decisions or isinstance(entry, int):
-        return not known.decisions
-    return entry.view > len(known.decisions) and not {*known.decisions[-1].view.expelled} & {*entry.members}
+    if not known.decisions:
+        return True
+    return (entry.view or 0) > len(known.decisions) and not {*known.decisions[-1].view.expelled} & {*entry.members}
 
 
 def pending_rewind(out: Path, spec: Spec) -> int | None:
@@ -92,7 +92,10 @@ def pending_rewind(out: Path, spec: Spec) -> int | None:
         return None
     done, missed = identity.rewinds, wanted[len(identity.rewinds) :]
     if done != wanted[: len(done)]:
-        raise InputError(f"{out}: went back to {json.dumps(done)[1:-1]}, which `rewinds` does not begin with; add it")
+        anew = f", or remove {out}: then the others admit this peer anew" if spec.on_loss == "bypass" else ""
+        raise InputError(
+            f"{out}: went back by {json.dumps(done)[1:-1]}, with which `rewinds` has to begin; write it there{anew}"
+        )
     if not missed:
         if identity.backup:
             raise InputError(
@@ -114,7 +117,7 @@ def pending_rewind(out: Path, spec: Spec) -> int | None:
             f"{out}: knows views that do not go with an entry of `rewinds` before {json.dumps(missed[-1])}; remove "
             f"that entry if no peer has started with it, or else {out}: then the others admit this peer anew"
         )
-    if not isinstance(entry, int) and identity.id not in entry.members:
+    if entry.members and identity.id not in entry.members:
         return round
     if round not in (there := valid_rounds(out, known)):
         raise InputError(
@@ -131,7 +134,7 @@ def rewind(out: Path, id: str, spec: Spec) -> int | None:
         return None
     files, entry = Checkpoints(out / "checkpoint"), (spec.rewinds or ())[-1]
     with sole_use(out):
-        if isinstance(entry, int) or id in entry.members:
+        if entry.view is None or id in entry.members:
             source = next((one for one in (files, files.archive) if one.verify(round) is None), None)
             if source is None:
                 raise InputError(f"{out}: its checkpoint of round {round} is damaged; choose another, or a backup")
@@ -140,12 +143,12 @@ def rewind(out: Path, id: str, spec: Spec) -> int | None:
         for one in (files, files.archive):
             one.drop_after(round)
         Journal(out / "journal").drop_after(round)
-        if isinstance(entry, int):
+        if entry.view is None:
             # Nobody has a later round on disk any more.
             facts = files.facts(round)
             durable = {peer: min(at, round) for peer, at in facts["network"]["durable"].items()}
             files.replace_facts(round, facts | {"network": facts["network"] | {"durable": durable}})
-        for name in (RESULT, "complete", *([VIEWS] if isinstance(entry, int) else [])):
+        for name in (RESULT, "complete", *([VIEWS] if entry.view is None else [])):
             (out / name).unlink(missing_ok=True)
         sync(out)
         RunIdentity.from_spec(spec, id).write(out)

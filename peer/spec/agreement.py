@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-REWIND_VIEWS = "rewinds.view"
-"""The entries of `rewinds` that set a view. They are compared like a key, but no signature depends on them."""
+ANEW = "rewinds that begin the views anew"
+"""The entries of `rewinds` on which signatures depend, where there are others, which set a view."""
 CHANGEABLE = ("finetune", "rewinds", "on_loss", "absence", "patience")
 """Keys that may change in a run, by a restart of all peers: nothing that was computed depends on them."""
 NOT_COMPARED = ("format", "code", "recording", "metrics", "tensorboard", "tracker", "keep", "final_evaluation")
@@ -62,7 +62,9 @@ class Agreement:
         # What a file of weights comes to is compared by digest.
         model = {key: value for key, value in kept["model"].items() if key != "weights"}
         kept |= {"data": data, "model": model, "ring": [member["id"] for member in content["ring"]]}
-        kept = _divided(kept)
+        anew = [one for one in _entries(kept.get("rewinds")) if isinstance(one, int)]
+        if anew != kept.get("rewinds", anew):
+            kept[ANEW] = anew
         for key, value in ADDED.items():
             *block, name = key.split(".")
             kept = with_block(kept, block, _without(name, value))
@@ -82,15 +84,6 @@ class Agreement:
 def _without_places(block: Mapping[str, Any]) -> dict[str, Any]:
     """A block without what says where something lies."""
     return {key: value for key, value in block.items() if key not in PLACES}
-
-
-def _divided(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The content with the entries of `rewinds` that set a view apart, each with its place among them all."""
-    rewinds = [*enumerate(content.get("rewinds", ()))]
-    anew = [one for _, one in rewinds if isinstance(one, int)]
-    views = [[place, one] for place, one in rewinds if not isinstance(one, int)]
-    rest = {key: value for key, value in content.items() if key != "rewinds"}
-    return rest | ({"rewinds": anew} if anew else {}) | ({REWIND_VIEWS: views} if views else {})
 
 
 def with_block(content: Mapping[str, Any], path: Sequence[str], change: Change) -> dict[str, Any]:
@@ -116,8 +109,10 @@ def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
 def lasting_digest(digests: Mapping[str, str]) -> str:
     """The digest of what stays the same for a whole run, however it is continued or replayed, by the digests of its
     keys; it names the federation in signatures. Those from before a rewind that begins the views anew do not count."""
-    changing = ("rounds", "views", REWIND_VIEWS, *(key for key in CHANGEABLE if key != "rewinds"))
-    return sha256({key: digest for key, digest in digests.items() if key not in changing})
+    lasting = {key: one for key, one in digests.items() if key not in ("rounds", "views", ANEW, *CHANGEABLE)}
+    if (anew := digests.get(ANEW, digests.get("rewinds"))) not in (None, sha256([])):
+        lasting["rewinds"] = anew
+    return sha256(lasting)
 
 
 def sha256(value: Any) -> str:

@@ -21,6 +21,7 @@ from pydantic import (
     SerializeAsAny,
     ValidationInfo,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
@@ -284,17 +285,33 @@ class Keep(Settings):
 
 
 class Rewind(Settings):
-    """How all go back in a run whose members have changed."""
+    """How all go back: `1500` and `{round: 1500}` are the same. Once members have changed, it takes all three keys."""
 
     round: int = Field(ge=0)
     """The round to which they go back."""
-    view: int = Field(ge=1)
+    view: int | None = Field(default=None, ge=1)
     """The number of the view in which they go on: one more than that of the last view that any peer knows."""
-    members: tuple[Id, ...] = Field(min_length=1)
+    members: list[Id] = Field(default_factory=list)
     """Its members, which hold that round; the others may be admitted afterwards."""
 
-    def as_view(self, order: Sequence[str]) -> View:
+    @model_validator(mode="after")
+    def _goes_together(self) -> Self:
+        if (self.view is None) == bool(self.members):
+            raise ValueError("`view` and `members` go together; give both, or the round alone")
+        return self
+
+    @model_serializer
+    def _plain(self) -> int | dict[str, JsonValue]:
+        return self.round if self.view is None else {**vars(self)}
+
+    def as_view(self, order: Sequence[str]) -> View | None:
+        """The view that it sets, if it does."""
+        if self.view is None:
+            return None
         return View(self.view, tuple(id for id in order if id in self.members), self.round + 1)
+
+
+AnyRewind = Annotated[Rewind, BeforeValidator(lambda given: {"round": given} if type(given) is int else given)]
 
 
 class FineTune(Settings):

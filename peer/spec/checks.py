@@ -25,7 +25,7 @@ from peer.plugins import describe_error, is_installed, user_input_errors
 from peer.protocols.base import Init, Protocol, ResourceSource
 from peer.protocols.declarations import Record, Share
 from peer.protocols.registry import suited
-from peer.spec.agreement import CHANGEABLE, NOT_COMPARED, REWIND_VIEWS
+from peer.spec.agreement import ANEW, CHANGEABLE, NOT_COMPARED
 from peer.spec.blocks import Coded, LabelFlip, why_no_ports
 from peer.topology import Graph, unreachable_pair, unreachable_pair_problem
 
@@ -188,7 +188,7 @@ def _membership(spec: "Spec") -> Iterator[str]:
             f"`faulty_members: {spec.faulty_members}` takes {least} peers, so that the others can outvote them, and "
             f"the ring has {len(spec.ring)}; add peers, or write less"
         )
-    for one in [one for one in spec.rewinds or () if not isinstance(one, int)]:
+    for one in [one for one in spec.rewinds or () if one.view is not None]:
         if spec.on_loss != "bypass":
             yield "a rewind with a `view` goes with `on_loss: bypass`; write that, or the round alone"
         if strangers := [id for id in one.members if id not in spec.ids]:
@@ -254,7 +254,7 @@ def why_not_continued(spec: "Spec", differing: Collection[str], rounds: int) -> 
 
     More rounds than before are possible where the protocol's course does not depend on their number.
     """
-    keys = sorted({*differing} - {*CHANGEABLE, REWIND_VIEWS})
+    keys = sorted({*differing} - {*CHANGEABLE, ANEW})
     if not keys:
         return None
     if keys == ["rounds"] and spec.rounds < rounds:

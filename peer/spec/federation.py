@@ -18,6 +18,7 @@ from peer.spec.agreement import Agreement, user_code
 from peer.spec.blocks import (
     AnyBehaviour,
     AnyProtocol,
+    AnyRewind,
     AnySource,
     AnyTask,
     FinalEvaluation,
@@ -28,7 +29,6 @@ from peer.spec.blocks import (
     Machine,
     Member,
     Port,
-    Rewind,
     StopEarly,
     TrackerName,
     Wire,
@@ -116,7 +116,7 @@ class Spec(Settings):
     `absence`."""
     keep: Keep | None = None
     """Older checkpoints to keep, besides the newest ones: `{every: 500, last: 3}`."""
-    rewinds: Annotated[tuple[Annotated[int, Field(ge=0)] | Rewind, ...], Field(min_length=1)] | None = None
+    rewinds: Annotated[tuple[AnyRewind, ...], Field(min_length=1)] | None = None
     """The rounds to which all peers have [gone back](backups.md#go-back-together), in order; after a change of members
     each as `{round: 1500, view: 3, members: [peer0, peer1]}`."""
     absence: Annotated[float, Field(ge=3, le=1e7)] = 30.0
@@ -200,7 +200,7 @@ class Spec(Settings):
     @property
     def rewound_rounds(self) -> tuple[int, ...]:
         """The rounds to which all peers have gone back, in order."""
-        return tuple(one if isinstance(one, int) else one.round for one in self.rewinds or ())
+        return tuple(one.round for one in self.rewinds or ())
 
     @property
     def rewind_views(self) -> tuple[View, ...]:
@@ -208,9 +208,8 @@ class Spec(Settings):
         number or later, and a rewind to before the first change begins the views anew."""
         found = list[View]()
         for one in self.rewinds or ():
-            before = 0 if isinstance(one, int) else one.view
-            found = [view for view in found if view.number < before]
-            found += [] if isinstance(one, int) else [one.as_view(self.ids)]
+            view = one.as_view(self.ids)
+            found = [*(earlier for earlier in found if earlier.number < view.number), view] if view else []
         return (*found,)
 
     @property

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from peer.errors import InputError
 from peer.files import MAX_RECORDS_BYTES, lines, open_plain, read_plain, write_atomically
 from peer.protocols.base import Resources
-from peer.spec.agreement import REWIND_VIEWS, Agreement, differing, lasting_digest
+from peer.spec.agreement import ANEW, Agreement, differing, lasting_digest
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig
 from peer.telemetry.events import Note, RoundDone, read_events
@@ -222,9 +222,7 @@ def _views_of(id: str, directory: Path, spec: Spec) -> Memory:
     except (OSError, ValueError):
         raise InputError(f"{directory / RUN}: is not readable; name another recording") from None
     if keys := [
-        key
-        for key in differing(spec.agreement.digests, theirs.digests)
-        if key not in ("views", "run", "rewinds", REWIND_VIEWS)
+        key for key in differing(spec.agreement.digests, theirs.digests) if key not in ("views", "run", "rewinds", ANEW)
     ]:
         named = ", ".join(f"`{key}`" for key in keys)
         raise InputError(f"{directory}: is of another federation, which differs in {named}; name another recording")

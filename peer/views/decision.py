@@ -600,8 +600,10 @@ class Acceptor:
             return self.since(number - 1, most)
         if number > present.number + 1:
             return Behind(present.number)
-        has_say = self.is_member and ballot.proposer in present.members and ballot.proposer not in self.ignored_members
-        return None if has_say else Refused(number, ballot)
+        proposes = ballot.proposer in present.members and ballot.proposer not in self.ignored_members
+        # A promise would hide, also from this peer, that it has forgotten others.
+        has_say = self.is_member and not self.has_forgotten
+        return None if proposes and has_say else Refused(number, ballot)
 
     def _promise(self, prepare: Signed[Prepare], progress: MemberProgress) -> Reply:
         slot, ballot = self.slot, prepare.statement.ballot

@@ -146,7 +146,7 @@ def test_nobody_is_said_to_have_later_rounds_on_disk(place: Path) -> None:
     [
         ([], [5], "cannot go back to round 5, as it holds rounds 4, 6, .*8, 9; choose a round that all peers hold"),
         ([], [4, 6], "has missed the rewind to round 4; go back there or further"),
-        ([8], [6], "went back to 8, which `rewinds` does not begin with; add it"),
+        ([8], [6], "went back by 8, with which `rewinds` has to begin; write it there"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_is_changed(

@@ -5,9 +5,9 @@ from dataclasses import asdict
 
 from keyrings import FEDERATION, keyring
 
-from peer.views.decision import NO_EVIDENCE, Acceptor, Attempt, MemberProgress, MembershipChange, Memory, Rules
+from peer.views.decision import NO_EVIDENCE, Acceptor, Attempt, MemberProgress, MembershipChange, Memory, Rules, Slot
 from peer.views.signing import Keyring
-from peer.views.statements import Ballot, Decided, Decision, Evidence, InvalidError, Vote, canonical, read
+from peer.views.statements import Ballot, Decided, Decision, Evidence, InvalidError, Promise, Vote, canonical, read
 from peer.views.view import View
 
 AT_FIVE = MemberProgress(durable=5, started=7)
@@ -23,6 +23,12 @@ def kept(acceptor: Acceptor) -> bytes:
 def restarted(acceptor: Acceptor) -> Acceptor:
     """A member after a restart, with what it had on disk."""
     return Acceptor(read(Memory, kept(acceptor)), acceptor.rules, acceptor.keyring)
+
+
+def promise_kept(acceptor: Acceptor, number: int) -> None:
+    """Let it remember a promise for the view of that number, as all members of two views in a row do."""
+    promise = acceptor.keyring.sign(Promise(number, ONE, durable=-1, started=-1))
+    acceptor.memory.slot = Slot(number, ONE, promise=promise)
 
 
 class Assembly:
@@ -53,6 +59,7 @@ class Assembly:
         for view in views:
             decided = Decided((self.decision(view),))
             for acceptor in self.acceptors.values():
+                promise_kept(acceptor, view.number)
                 acceptor.handle(decided)
         return self
 

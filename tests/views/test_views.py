@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from assembly import ONE, Assembly, restarted
+from assembly import ONE, Assembly, promise_kept, restarted
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
@@ -228,6 +228,7 @@ def test_one_that_is_behind_says_so_and_promises_once_it_is_told() -> None:
     ahead = assembly().begin_with(View(2, ("a", "b"), 2)).acceptors["a"]
     request = Attempt(ahead, None, MembershipChange()).requests()["a"]
     assert behind.handle(request, STANDING["b"]) == Behind(1)
+    promise_kept(behind, 2)
     assert behind.handle(ahead.since(1, 64)) == Heard()
     assert isinstance(behind.handle(request, STANDING["b"]), Promised)
 

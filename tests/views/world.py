@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import judgement
+from assembly import promise_kept
 from gang import Gang
 from machine import SECONDS, STALENESS, Machine, Secret
 
@@ -128,6 +129,7 @@ class World:
             self.committed[vote] = {one.signer for one in votes}
             self.learned(Decision(view, vote.ballot, votes), {*self.ids})
             for machine in self.machines.values():
+                promise_kept(machine.acceptor, 1)
                 machine.acceptor.handle(Decided((Decision(view, vote.ballot, votes),)))
                 machine.memory.entered = int(machine.id in view.members)
         begun = random.choice([0, 5, 9])

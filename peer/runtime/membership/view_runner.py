@@ -113,7 +113,7 @@ class Rejoin:
             if awaited is not None and clock() - begun > rules.patience:
                 raise ExcludedError(
                     f"no peer that answers knows view {awaited}, after which all go back by `rewinds`; start one that "
-                    "knows it, or remove `rewinds` where all begin anew"
+                    "knows it, append the right entry to `rewinds`, or remove `rewinds` where all begin anew"
                 )
             if clock() - max(answered.values(), default=begun) > rules.patience:
                 raise ExcludedError(

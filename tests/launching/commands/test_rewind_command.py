@@ -61,7 +61,13 @@ def test_who_lacks_the_round_is_named_and_the_file_stays(
     shutil.copytree(run, place)
     code, said = rewind(place, capsys, "--to", "3")
     assert code == 2
-    assert "round 3 is not held by all its members: peer0 holds rounds 2, 4" in said
+    assert "round 3 is not held by all peers that played it: peer0 holds rounds 2, 4" in said
+    shutil.copytree(place / "peer0", place / "other")
+    shutil.rmtree(place / "peer2")
+    (place / "other").rename(place / "peer2")
+    code, said = rewind(place, capsys)
+    assert code == 2
+    assert "peer2: belongs to peer `peer0`; put the directory of `peer2` in its place" in said
     shutil.rmtree(place / "peer2")
     code, said = rewind(place, capsys)
     assert code == 2
