@@ -116,6 +116,8 @@ class Outcome:
     over: bool = False
     """More members lied than a view of that size tolerates, or liars kept the run from beginning: then nothing can be
     said about what followed."""
+    undecidable: bool = False
+    """So many have lost their disks that the others can decide nothing."""
     absent: set[str] = field(default_factory=set)
     """The members that were away, or cut off from another."""
 
@@ -159,8 +161,8 @@ class Simulation:
         """The members that were away, or cut off from another."""
         self.robbed: set[str] = set()
         """The members whose disks were lost for good."""
-        self.emptied: set[str] = set()
-        """Of these, the members with an empty disk."""
+        self.emptied: dict[str, int] = {}
+        """Of these, the members with an empty disk, each with the number of the last view then."""
         self.lives: dict[str, Life] = {}
         self.lived: dict[str, ViewRunner] = {}
         self.all: list[Life] = []
@@ -237,6 +239,7 @@ class Simulation:
             return
         if not self.spec.views:
             self.outcome.views = [str(view) for view in self.views]
+            self.outcome.undecidable = self.undecidable
             self._judge(invariants.of_views(self))
         if self.spec.on_loss == "bypass":
             self._judge(invariants.of_what_all_hold(self))
@@ -404,22 +407,24 @@ class Simulation:
             newest = max([int(p.stem.split("-")[1]) for p in checkpoints.glob("round-*.json")], default=-1)
             if newest > self.announced[id]:
                 damaged = delete_a_byte(checkpoints, self.random)
-        wipe = kill.wipe and self._can_decide_without(id)
-        if wipe:
+        if kill.wipe:
             shutil.rmtree(self.out / id, ignore_errors=True)
             self.promises.given.pop(id, None)
-            self.emptied.add(id)
-        if wipe or damaged is not None:
+            self.emptied[id] = self.views[-1].number
+        if kill.wipe or damaged is not None:
             self.robbed.add(id)
-        what = "wiped" if wipe else "power cut" if kill.power else "killed"
+        what = "wiped" if kill.wipe else "power cut" if kill.power else "killed"
         self.outcome.kills.append(f"{id} {what} at {kill.kind} ({state}), damaged {damaged}, away {away:.2f} s")
         self.loop.call_later(away, self._start, id, context=in_life(None))
 
-    def _can_decide_without(self, id: str) -> bool:
-        """Whether those can still decide on views who have lost no disk: without them nothing goes on, and all wait."""
+    @property
+    def undecidable(self) -> bool:
+        """Whether so many members of the last view have lost what they promised that the others cannot leave them out:
+        they wait, as they must."""
         view, faulty = self.views[-1], self.spec.tolerated(self.certificates is not None)
-        kept = {*view.members} - self.emptied - {id}
-        return self.spec.on_loss != "bypass" or view.is_quorum(kept, faulty)
+        again = {(id, one.number) for one in self.views for id, _ in one.entrants}
+        lost = {id for id, at in self.emptied.items() if not any(who == id and when > at for who, when in again)}
+        return not view.is_quorum({*view.members} - lost, faulty)
 
     async def _watch(self) -> None:
         """Looks, each second, whether anything grows or runs in circles."""

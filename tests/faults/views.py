@@ -64,7 +64,7 @@ def wrong_with(name: str, outcome: Outcome) -> list[str]:
     """What must not be, whatever has happened."""
     ended = {digest for digest in outcome.digests.values() if digest}
     wrong = [*outcome.faults]
-    if not ended:
+    if not ended and not outcome.undecidable:
         wrong.append("nobody has finished")
     if specification(name).protocol.common == "model" and len(ended) > 1:
         wrong.append(f"the global model is not the same at all members: {outcome.digests}")
