@@ -240,18 +240,22 @@ async def test_ballots_far_above_all_others_come_nearer_seldom(tmp_path: Path) -
     assert membership.acceptor.is_beyond(Ballot(2 * JUMP + 1, "peer2"))
 
 
-async def test_one_that_has_just_started_votes_for_nobodys_exclusion(tmp_path: Path) -> None:
-    """Nor does a lock that nothing changes stand for what is proposed after it."""
-    membership = seated(tmp_path, {}, [])
-    prepare = Stamp("peer1", "").sign(Prepare(1, BALLOT))
-    await membership.handle(AskPromise(prepare))
+async def without_peer3(membership: Membership) -> Proposal:
+    """What peer1 proposes when peer3 has not answered; `membership` has promised."""
+    await membership.handle(AskPromise(Stamp("peer1", "").sign(Prepare(1, BALLOT))))
     grounds = Grounds(tuple(promised(id).promise for id in IDS[:3]))
     view = next_view(membership.chain, "peer1", grounds, membership.acceptor.rules)
     digest = membership.acceptor.verifier.digest(membership.chain.current, view)
-    asked = Propose(Proposal(view, Stamp("peer1", "").sign(Vote("accept", 1, BALLOT, digest)), grounds))
+    return Proposal(view, Stamp("peer1", "").sign(Vote("accept", 1, BALLOT, digest)), grounds)
+
+
+async def test_one_that_has_just_started_votes_for_nobodys_exclusion(tmp_path: Path) -> None:
+    """Nor does a lock that nothing changes stand for what is proposed after it."""
+    membership = seated(tmp_path, {}, [])
+    proposal = await without_peer3(membership)
     assert membership.gate
     membership.gate.transport = None
-    assert isinstance(await membership.handle(asked), Objection)
+    assert isinstance(await membership.handle(Propose(proposal)), Objection)
 
 
 async def test_one_between_two_views_promises_what_it_had_and_asks_whom_it_is_to_leave_out(tmp_path: Path) -> None:
@@ -296,12 +300,7 @@ async def test_one_that_loads_passes_nothing_on_and_asks_for_itself_then(tmp_pat
 async def test_whose_connections_change_while_it_asks_votes_for_nobodys_exclusion(tmp_path: Path) -> None:
     """It may have asked on those of a view that was over, on which nobody answered any more."""
     membership = seated(tmp_path, {}, [])
-    prepare = Stamp("peer1", "").sign(Prepare(1, BALLOT))
-    await membership.handle(AskPromise(prepare))
-    grounds = Grounds(tuple(promised(id).promise for id in IDS[:3]))
-    view = next_view(membership.chain, "peer1", grounds, membership.acceptor.rules)
-    digest = membership.acceptor.verifier.digest(membership.chain.current, view)
-    proposal = Proposal(view, Stamp("peer1", "").sign(Vote("accept", 1, BALLOT, digest)), grounds)
+    proposal = await without_peer3(membership)
     gate = membership.gate
     assert gate
     gate._all_came = True
