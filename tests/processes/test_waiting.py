@@ -3,10 +3,13 @@
 import json
 import signal
 import socket
+import time
 from collections.abc import Callable
 
 import pytest
 from real_peers import Build, SmallFederation, digests, until
+
+from peer.network.limits import Timeouts
 
 pytestmark = pytest.mark.long
 
@@ -64,6 +67,19 @@ def test_gives_up_on_a_name_that_is_none(federation: Build, ports: Ports) -> Non
     made.start("peer0")
     assert made.wait() == {"peer0": 1}
     assert "peer1 at no-such-host.invalid:7700: unknown host" in made.log("peer0")
+
+
+def test_who_came_long_before_its_neighbour_has_no_complaint_about_it_later(federation: Build) -> None:
+    """It has dialled by then where it need not dial once the neighbour is there, which dials itself."""
+    made = federation({"name": "fedavg", "epochs": 1}, rounds=5000, data={"name": "digits", "limit": 60})
+    made.start("peer1")
+    tried = made.await_event("peer1", "waiting")["time"]
+    until(lambda: time.time() - tried > 2 * Timeouts().suspect_after + Timeouts().probe or None, 20, "it has dialled")
+    made.start("peer0", "peer2")
+    begun = made.await_event("peer0", "round", round=1)["time"]
+    until(lambda: made.events("peer0", "round")[-1]["time"] - begun > 2 * Timeouts().stable_after or None, 30, "rounds")
+    for id in made.ids:
+        assert not [event for event in made.events(id, "link") if event["state"] in ("suspected", "down")]
 
 
 @pytest.mark.parametrize("lost", ["peer0", "peer2"])

@@ -20,7 +20,7 @@ from math import inf
 
 from peer.network.durability import NOTHING, ImpossibleError
 from peer.network.limits import Limits, RateLimiter, Timeouts
-from peer.network.neighbours import LinkState, Neighbour, Problem
+from peer.network.neighbours import CLOSED_PORT_REASONS, LinkState, Neighbour, Problem
 from peer.network.streams.handshake import RefusedError
 from peer.network.streams.stream import CountedPipe, DialledStream, NetworkCallbacks, NetworkState, StreamTakeover
 from peer.network.transport import REFUSED, TIMED_OUT, BreachError, DisconnectedError
@@ -133,6 +133,8 @@ class FailureDetector:
                 if why != TIMED_OUT or not neighbour.reach.outbound:
                     neighbour.mark_unreachable(why)
                 away = away or why != REFUSED  # a machine that refuses is there: gRPC asks it often enough
+            elif neighbour.reach.outbound.reason in CLOSED_PORT_REASONS and not self._is_silent(neighbour):
+                neighbour.reach.outbound.clear()  # it has come since, and perhaps this peer is to dial nothing
             elif away or self._clock() - renewed > self._timeouts.reconnect_after:
                 away, renewed = False, self._clock()
                 await self._transport.renew(address)
