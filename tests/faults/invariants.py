@@ -115,9 +115,10 @@ def of_words(run: "Simulation", id: str, runtime: Runtime) -> Iterator[str]:
         if link.outbox._released > announced[peer]:
             yield f"{id} has dropped messages that {peer} may ask for"
     older = {peer for (_, peer), span in network.edges._spans.items() if span.last is None and span.first < round}
-    # Of one that has announced nothing yet only its neighbours know that it is behind (`Durability._bounding`).
-    reported = [peer for peer in runtime.setup.view.members if peer in older or run.announced[peer] >= 0]
-    bound = [*older] if run.wires.lies or run.wires.conspiracy or run.kills else reported if older else []
+    # R6 binds it to others as far as it has heard of them, which a restarted peer may not have.
+    known, around = network.durability, network.edges.current()
+    heard = {peer for peer in runtime.setup.view.members if known._latest(peer, around) is not None}
+    bound = [*older] if run.wires.lies or run.wires.conspiracy or run.kills else older | heard if older else []
     for peer in bound:
         if round > announced[peer] + STALENESS_BOUND:
             yield f"{id} is in round {round}, and {peer} has {announced[peer]} on disk"
