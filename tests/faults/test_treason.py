@@ -38,10 +38,13 @@ def test_what_a_liar_s_codec_never_gave_is_refused_and_ends_nobody(monkeypatch: 
             raise
 
     monkeypatch.setattr(CodedBlock, "unpack", counted)
-    for seed in (13, 19):
-        assert not check("signed codec", seed)[1]
-    whys = ("`decode` raises ValueError", "`decode` raises SystemExit", "something else than", "not finite")
-    assert all(any(why in one for one in refused) for why in whys), refused
+    unseen = {"`decode` raises ValueError", "`decode` raises SystemExit", "something else than", "not finite"}
+    for seed in range(1, 31):  # which lie a seed tells shifts with each change of the simulation's draws
+        assert not check("signed codec", seed)[1], seed
+        unseen = {why for why in unseen if not any(why in one for one in refused)}
+        if not unseen:
+            return
+    raise AssertionError(f"no liar gave what was refused with {unseen}: {refused}")
 
 
 @pytest.mark.parametrize(("name", "seed"), ONCE_HARMFUL)
