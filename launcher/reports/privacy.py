@@ -22,8 +22,8 @@ that became void are in the audits, too: what left in them has left. A peer that
 round in which it was, nor will it play that again if the others have gone on without it: of that round its neighbours'
 audits tell, and what each vector is declared to hold.
 
-An audit that is not there proves nothing either way. Of a run whose peers' audits are not all at hand, a definition can
-be denied and not proven: then it is None.
+An audit that is not there proves nothing either way, nor does one that was lost in part with a peer's directory. Of a
+run whose peers' audits are not all at hand, a definition can be denied and not proven: then it is None.
 
 What cannot be verified: a part of the model is taken from the model by the runtime itself, but a vector of a protocol's
 own is whatever its code wrote into it. Of the protocols that come with this project the code is known and tested, so
@@ -424,8 +424,8 @@ MAX_ROUNDS_AHEAD = 5
 """Rounds by which a neighbour may be further than what a peer has on disk, and the one that it is in."""
 
 
-def missing_rounds(views: Views, audits: Audits) -> Iterator[Violation]:
-    """Members with an audit that lacks rounds of a view; round 0 is the set-up and always written down."""
+def missing_rounds(views: Views, audits: Audits) -> dict[str, list[int]]:
+    """The rounds of views that a member's audit lacks, by id; round 0 is the set-up and always written down."""
     whole, lacking = records(audits, whole=True), dict[str, list[int]]()
     for span in views.spans:
         lost = views.lost_after(span)
@@ -434,9 +434,12 @@ def missing_rounds(views: Views, audits: Audits) -> Iterator[Violation]:
             if id in lost:
                 absent = without_the_last(absent, span.last, MAX_ROUNDS_AHEAD * len(lost))
             lacking.setdefault(id, []).extend(absent)
-    for id in [id for id in views.ids if lacking.get(id)]:
-        named = ", ".join(map(str, lacking[id][:10]))
-        yield violation(id, 0, f"{id}'s audit lacks rounds, so nothing is proven: {named}")
+    return {id: rounds for id in views.ids if (rounds := lacking.get(id))}
+
+
+def lacks_rounds(id: str, rounds: Sequence[int]) -> Violation:
+    named = ", ".join(map(str, rounds[:10]))
+    return violation(id, 0, f"{id}'s audit lacks rounds, so nothing is proven: {named}")
 
 
 def without_the_last(absent: list[int], last: int, most: int) -> list[int]:
@@ -601,9 +604,13 @@ def privacy(views: Views, audits: Audits, declaration: PrivacyDeclaration, unfin
     whole = ring_periods(views, (one._replace(order=0) for one in sent))
     announcer = declaration.declared.protocol if declaration.declared.protocol in declaration.own_code else ""
     unseen_heads = any(one.unwritten and declaration.holds_head(one.vector, one.round) for one in sent)
-    unknown = [id for id in views.ids if id in unfinished or id not in audits]
+    unseen = {id for id in views.ids if id in unfinished or id not in audits}
+    lacking = missing_rounds(views, {id: audit for id, audit in audits.items() if id not in unseen})
+    # A member that returned with nothing had lost its directory, and the audit of earlier rounds with it.
+    unseen |= {id for id, rounds in lacking.items() if max(rounds) < views.returned_with_nothing(id)}
+    unknown = [id for id in views.ids if id in unseen]
     violations = [
-        *(gaps := list(missing_rounds(views, {id: audit for id, audit in audits.items() if id not in unknown}))),
+        *(gaps := [lacks_rounds(id, rounds) for id, rounds in lacking.items() if id not in unseen]),
         *disagreed(audits),
         *undeclared(views, audits, private),
         *mismatches(audits, "bytes"),

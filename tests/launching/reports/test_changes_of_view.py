@@ -186,7 +186,7 @@ def test_rounds_that_should_be_there_are_missed(id: str, view: int, round: int) 
     assert f"{id}'s audit lacks rounds, so nothing is proven: {round}" in reasons(told)
 
 
-def test_an_audit_that_begins_with_the_return_proves_nothing() -> None:
+def test_an_audit_that_was_lost_with_the_directory_proves_nothing_either_way() -> None:
     views = Views(IDS, 20, (View(1, ("a", "b", "d"), 12), View(2, IDS, 15, True, (("c", -1),))))
     told = {
         id: {
@@ -199,7 +199,14 @@ def test_an_audit_that_begins_with_the_return_proves_nothing() -> None:
     assert privacy(views, told, PROMISE)["violations"] == []
     told["c"]["rounds"] = [one for one in told["c"]["rounds"] if one.get("view") == 2]
     found = privacy(views, told, PROMISE)
-    assert found["definitions"] == {"3.1": False, "3.2": False, "3.3": False}
+    assert found["definitions"] == {"3.1": None, "3.2": None, "3.3": None}
+    assert (found["violations"], found["unknown"]) == ([], ["c"])
+    for brought in (-1, 3):
+        held = replace(views, later=(views.later[0], replace(views.later[1], entrants=(("c", brought),))))
+        lacking = deepcopy(told)
+        lacking["c"]["rounds"] = told["c"]["rounds"][: -1 if brought == -1 else None]
+        found = privacy(held, lacking, PROMISE)
+        assert found["definitions"] == {"3.1": False, "3.2": False, "3.3": False}, brought
 
 
 def test_of_an_interrupted_round_not_all_arrives_and_never_more() -> None:
