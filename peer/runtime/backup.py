@@ -106,23 +106,23 @@ def pending_rewind(out: Path, spec: Spec) -> int | None:
     if (round := rounds[-1]) > (least := min(rounds[len(done) :])):
         raise InputError(f"{out}: has missed the rewind to round {least}; go back there or further")
     known, (*missed_before, entry) = known_views(out), (spec.rewinds or ())[len(done) :]
-    if not _is_possible(entry, known):
-        right = spec.model_copy(update={"rewinds": (rewind_entry(spec, known, round),)}).plain_rewinds
+    right = entry if _is_possible(entry, known) else rewind_entry(spec, known, round)
+    is_member = not right.members or identity.id in right.members
+    if is_member and round not in (there := valid_rounds(out, known)):
         raise InputError(
-            f"{out}: the members have changed; to go back to round {round}, give `rewinds` {json.dumps(right)[1:-1]} "
+            f"{out}: cannot go back to round {round}, as it holds {rounds_in_words(there)}; choose a round that all "
+            "peers hold, or put a backup with that round in its place"
+        )
+    if right is not entry:
+        listed = spec.model_copy(update={"rewinds": (right,)}).plain_rewinds
+        raise InputError(
+            f"{out}: the members have changed; to go back to round {round}, give `rewinds` {json.dumps(listed)[1:-1]} "
             f"as its last entry, not {json.dumps(missed[-1])}"
         )
     if not all(_is_possible(one, known) for one in missed_before):
         raise InputError(
             f"{out}: knows views that do not go with an entry of `rewinds` before {json.dumps(missed[-1])}; remove "
             f"that entry if no peer has started with it, or else {out}: then the others admit this peer anew"
-        )
-    if entry.members and identity.id not in entry.members:
-        return round
-    if round not in (there := valid_rounds(out, known)):
-        raise InputError(
-            f"{out}: cannot go back to round {round}, as it holds {rounds_in_words(there)}; choose a round that all "
-            "peers hold, or put a backup with that round in its place"
         )
     return round
 

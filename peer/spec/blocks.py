@@ -291,8 +291,8 @@ class Rewind(Settings):
     """The round to which they go back."""
     view: int | None = Field(default=None, ge=1)
     """The number of the view in which they go on: one more than that of the last view that any peer knows."""
-    members: list[Id] = Field(default_factory=list)
-    """Its members, which hold that round; the others may be admitted afterwards."""
+    members: Annotated[list[Id], AfterValidator(lambda ids: sorted({*ids}))] = Field(default_factory=list)
+    """Its members, which hold that round, in any order; the others may be admitted afterwards."""
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:

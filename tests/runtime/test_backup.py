@@ -182,6 +182,7 @@ def changed(place: Path) -> Path:
          r'"members": \["peer0", "peer1"\]} as its last entry, not 6'),
         ("peer0", 8, r'give `rewinds` {"round": 8, "view": 2, "members": \["peer0", "peer1"\]} as'),
         ("peer0", MEMBERS | {"view": 1}, r'to go back to round 6, give `rewinds` {"round": 6, "view": 2'),
+        ("peer0", 5, "cannot go back to round 5, as it holds rounds 4, 6"),
         ("peer0", MEMBERS | {"round": 5}, "cannot go back to round 5, as it holds rounds 4, 6"),
     ],
 )  # fmt: skip
@@ -207,6 +208,14 @@ def test_a_later_entry_replaces_one_with_which_nobody_has_started(changed: Path)
     wanted = spec(changed, **BYPASS, rewinds=[MEMBERS | {"view": 7}, MEMBERS])
     assert [view.number for view in wanted.rewind_views] == [2]
     assert rewind(changed / "peer0", "peer0", wanted) == 6
+
+
+def test_the_order_of_its_members_makes_no_other_entry(changed: Path) -> None:
+    wanted = spec(changed, **BYPASS, rewinds=[MEMBERS])
+    assert rewind(changed / "peer0", "peer0", wanted) == 6
+    again = spec(changed, **BYPASS, rewinds=[MEMBERS | {"members": ["peer1", "peer0", "peer1"]}])
+    assert pending_rewind(changed / "peer0", again) is None
+    assert again.rewind_views == wanted.rewind_views
 
 
 def test_a_void_round_is_no_round_to_go_back_to(changed: Path) -> None:
