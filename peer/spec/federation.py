@@ -127,8 +127,8 @@ class Spec(Settings):
     """How many members may [lie about the membership](views.md#members-that-lie), with `on_loss: bypass`: f takes
     certificates and 3f + 1 members. Default: 1 from four members on with certificates, else 0."""
     run: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=100)] | None = None
-    """Signatures count in one run only. `dfl-launch run` draws it with `on_loss: bypass`; by hand, set another per
-    run."""
+    """Signatures count in one run only. `dfl-launch run` draws it with `on_loss: bypass` (a peer's `run.json` has it);
+    by hand, set another per run."""
     views: Literal["replay"] | None = None
     """`replay` takes all views [from the run in `recording`](views.md#the-same-once-more)."""
     on_stop: Literal["stop", "leave"] = "stop"
