@@ -256,10 +256,15 @@ def is_image(name: str) -> bool:
 
 
 def engine(name: str, given: Mapping[str, Any]) -> Engine[Any]:
-    """Return the engine with these settings. Raises InputError for an unknown setting or a wrong value."""
+    """Return the engine with these settings. Raises InputError for an unknown setting or a wrong value, and where a
+    library of the engine's is not installed."""
     if name not in ENGINES:
         raise InputError(f"unknown engine `{name}`; {suggest(name, [*ENGINES])}")
-    kind = resolve_name(ENGINES[name])
+    try:
+        kind = resolve_name(ENGINES[name])
+    except ModuleNotFoundError as lacking:
+        extra = f"pip install -c constraints.txt 'dfl[{name}]'"
+        raise InputError(f"--on {name} needs {lacking.name}; install it with: {extra}") from None
     return kind(checked_settings(kind.Settings, given, f"--on {name}"))  # type: ignore[no-any-return]
 
 

@@ -25,13 +25,15 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+
+import asyncssh
 
 from launcher.engines.base import Deployment, Engine, Run, certificates_beside, shipped
 from launcher.engines.preflight import as_input_error, check_device, check_secrecy
 from launcher.engines.programs.ssh_host import torch_build
 from launcher.engines.ssh_connection import Agent, HostConnection, RemotePeer, probe_hosts
-from launcher.engines.ssh_hosts import Host, Placement, SshSettings, check_library, placement
+from launcher.engines.ssh_hosts import Host, Placement, SshSettings, placement
 from launcher.engines.ssh_install import install_dfl
 from launcher.run_files import certificate_files
 from peer.errors import FailedError, InputError
@@ -42,9 +44,6 @@ from peer.tasks import background, within
 from peer.telemetry.events import LAST_MOMENT
 from peer.telemetry.results import BEST_MODEL, MODEL, WANTED
 from peer.text import duration, printable
-
-if TYPE_CHECKING:
-    import asyncssh
 
 
 class SshEngine(Engine[SshSettings]):
@@ -74,7 +73,6 @@ class SshEngine(Engine[SshSettings]):
         return config | ({"tls": certificates_beside(id)} if run.certs else {})
 
     def discard(self, run: Run, running: bool = False) -> str:
-        check_library()
         return asyncio.run(discard_run(run, running))
 
     @asynccontextmanager
@@ -407,8 +405,6 @@ async def collect_files(link: HostConnection, there: str, out: Path, names: Iter
 
     Raises FailedError if it cannot.
     """
-    import asyncssh
-
     while True:
         connection = (await link.agent_within()).connection
         try:
@@ -431,15 +427,13 @@ async def collect_files(link: HostConnection, there: str, out: Path, names: Iter
         await asyncio.sleep(0)
 
 
-async def _is_lost(connection: "asyncssh.SSHClientConnection") -> bool:
+async def _is_lost(connection: asyncssh.SSHClientConnection) -> bool:
     await asyncio.sleep(0)  # it is marked as closed a step after its transport is
     closed: bool = connection.is_closed()
     return closed
 
 
-async def _fetch(sftp: "asyncssh.SFTPClient", host: Host, there: str, out: Path, names: Iterable[str]) -> None:
-    import asyncssh
-
+async def _fetch(sftp: asyncssh.SFTPClient, host: Host, there: str, out: Path, names: Iterable[str]) -> None:
     left = host.bytes_of_a_peer
     for name in names:
         try:
@@ -451,7 +445,7 @@ async def _fetch(sftp: "asyncssh.SFTPClient", host: Host, there: str, out: Path,
             raise FailedError(host.too_much(there))
 
 
-async def _copy(file: "asyncssh.SFTPClientFile", here: Path, limit: int) -> int:
+async def _copy(file: asyncssh.SFTPClientFile, here: Path, limit: int) -> int:
     """Return the size of the file. If it exceeds the limit, no file is made and the rest is not asked for."""
     here.parent.mkdir(mode=0o700, exist_ok=True)
     beside, size = here.with_name(f".{here.name}.part"), 0

@@ -26,17 +26,15 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from errno import ECONNREFUSED, EFBIG
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
+
+import asyncssh
 
 from launcher.engines.base import FollowedProcess, bytes_here, write_at
 from launcher.engines.ssh_hosts import Host, ssh_options, user_and_host
 from peer.errors import FailedError
 from peer.files import write_failure
 from peer.tasks import background
-
-if TYPE_CHECKING:
-    import asyncssh
-
 
 CONNECT_TIMEOUT_S = 10
 """Seconds for an attempt to connect, and then for one to log in."""
@@ -52,10 +50,8 @@ class UnreachableError(FailedError):
 
 
 @asynccontextmanager
-async def connected(host: Host) -> AsyncIterator["asyncssh.SSHClientConnection"]:
+async def connected(host: Host) -> AsyncIterator[asyncssh.SSHClientConnection]:
     """A connection for the block. Raises UnreachableError if there is none, or the server is not the known one."""
-    import asyncssh
-
     unknown: list[HostKey] = []
 
     class Client(asyncssh.SSHClient):
@@ -89,8 +85,6 @@ async def connected(host: Host) -> AsyncIterator["asyncssh.SSHClientConnection"]
 @contextmanager
 def unreachable_errors(host: Host) -> Iterator[None]:
     """Raise UnreachableError for what goes wrong with a connection inside the block."""
-    import asyncssh
-
     try:
         yield
     except (OSError, ValueError, asyncssh.Error) as error:
@@ -99,8 +93,6 @@ def unreachable_errors(host: Host) -> Iterator[None]:
 
 def connection_error(error: Exception, host: Host) -> str:
     """Return the error in words, with a hint where the user has to do something."""
-    import asyncssh
-
     match error:
         case TimeoutError() | asyncio.TimeoutError():
             return "timed out"
@@ -129,7 +121,7 @@ class HostKey:
     name: str
     address: str
     port: int
-    key: "asyncssh.SSHKey"
+    key: asyncssh.SSHKey
 
     def why_refused(self, host: Host) -> str:
         """Return whether no key is known or another, by their fingerprints, with a hint."""
@@ -144,10 +136,8 @@ class HostKey:
             f"connect once by `ssh {host.host}`"
         )
 
-    def _known(self, host: Host) -> "list[asyncssh.SSHKey]":
+    def _known(self, host: Host) -> list[asyncssh.SSHKey]:
         """Return the keys that are known for the host, of the same kind if there are any."""
-        import asyncssh
-
         files = cast(list[str], ssh_options(host).known_hosts) or [str(Path("~/.ssh/known_hosts").expanduser())]
         listed = asyncssh.read_known_hosts([file for file in files if Path(file).is_file()])
         port = None if self.port == SSH_PORT else self.port
@@ -169,8 +159,6 @@ async def why_denied(host: Host) -> str:
 
 
 async def _held_by_agent(host: Host) -> set[bytes]:
-    import asyncssh
-
     with suppress(OSError, ValueError, asyncssh.Error):
         async with asyncssh.connect_agent(ssh_options(host).agent_path or "") as agent:
             return {key.public_data for key in await agent.get_keys()}
@@ -185,8 +173,6 @@ def _key_files(host: Host) -> list[Path]:
 
 def _is_locked(path: Path, held: Collection[bytes]) -> bool:
     """Return whether the file holds a key with a passphrase that is not among those that an agent holds."""
-    import asyncssh
-
     try:
         asyncssh.read_private_key(path)
     except asyncssh.KeyImportError as error:
@@ -226,7 +212,7 @@ class Agent:
     """One connection to one host, and the process there that executes orders."""
 
     def __init__(
-        self, host: Host, connection: "asyncssh.SSHClientConnection", process: "asyncssh.SSHClientProcess[bytes]"
+        self, host: Host, connection: asyncssh.SSHClientConnection, process: asyncssh.SSHClientProcess[bytes]
     ) -> None:
         self.host, self.connection, self._process = host, connection, process
         self._numbers = itertools.count()
@@ -306,7 +292,7 @@ async def agent(host: Host, python: str, on_notice: Callable[[Notice], None] = l
         yield one
 
 
-async def _hello(process: "asyncssh.SSHClientProcess[bytes]", python: str) -> None:
+async def _hello(process: asyncssh.SSHClientProcess[bytes], python: str) -> None:
     async for line in process.stdout:
         if line.startswith(b'{"hello"'):
             return

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
+import asyncssh
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, field_validator, model_validator
 
 from peer.errors import InputError, suggest
@@ -18,9 +19,6 @@ from peer.spec.blocks import MAX_PORT, Address, Id, Member
 from peer.spec.document import Document, Location, validate
 from peer.spec.federation import Spec
 from peer.spec.loading import FIRST_PORT
-
-if TYPE_CHECKING:
-    import asyncssh
 
 ADDRESS: TypeAdapter[str] = TypeAdapter(Address)
 
@@ -150,16 +148,6 @@ class SshSettings(Settings):
         return self
 
 
-def check_library() -> None:
-    """Raise InputError unless asyncssh is installed."""
-    try:
-        import asyncssh  # noqa: F401
-    except ImportError:
-        raise InputError(
-            "--on ssh needs asyncssh; install it with: pip install -c constraints.txt 'dfl[ssh]'"
-        ) from None
-
-
 def user_and_host(host: Host) -> dict[str, str]:
     """Return the host, and the user if one is given, as arguments of asyncssh."""
     user, _, name = host.host.rpartition("@")
@@ -167,18 +155,13 @@ def user_and_host(host: Host) -> dict[str, str]:
     return found | {"username": user} if user else found
 
 
-def ssh_options(host: Host) -> "asyncssh.SSHClientConnectionOptions":
+def ssh_options(host: Host) -> asyncssh.SSHClientConnectionOptions:
     """Return what ~/.ssh/config says of the host."""
-    import asyncssh
-
     return asyncssh.SSHClientConnectionOptions(**user_and_host(host), config=())
 
 
 def name_for_others(host: Host) -> str:
     """Return the name in ~/.ssh/config, in brackets if it is an IPv6 address."""
-    check_library()
-    import asyncssh
-
     try:
         name = ssh_options(host).host
     except (OSError, ValueError, asyncssh.Error) as error:

@@ -1,5 +1,6 @@
 """`--option`, hosts.yaml and more that is said of engines on the command line: one sentence with what is wanted."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -153,3 +154,13 @@ def test_what_has_no_meaning_in_a_file_is_refused(
 )
 def test_images_are_named_as_engines_name_them(image: str) -> None:
     assert DockerSettings(image=image).image == image
+
+
+def test_an_engine_whose_library_is_missing_names_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("launcher.engines.ssh")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "asyncssh", None)
+    said = refused(capsys, "run", str(DEMO), "--on", "ssh", "--hosts", "hosts.yaml")
+    assert "--on ssh needs asyncssh; install it with: pip install -c constraints.txt 'dfl[ssh]'" in said
