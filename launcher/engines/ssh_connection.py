@@ -1,9 +1,9 @@
 """A host as the launcher reaches it: a connection by SSH, and the process there that executes its orders.
 
 Connections are made with the user's own keys, agent, ~/.ssh/config and known hosts; where one fails it is said why, and
-what would mend it (`HostKey`, `why_denied`). Over one of them, `programs/ssh_host.py` is sent to the host and run by
-the Python there: it executes orders and answers them (`Agent`), and reports unasked what is added to peers' files and
-how peers end (`RemotePeer`).
+what would mend it (`why_refused`, `why_denied`). Over one of them, `programs/ssh_host.py` is sent to the host and run
+by the Python there: it executes orders and answers them (`Agent`), and reports unasked what is added to peers' files
+and how peers end (`RemotePeer`).
 
 `probe_hosts` connects to all hosts at once, for a check whether peers can run there. For as long as a run lasts there
 is a `HostConnection`, which is made again whenever it is lost: orders wait until the host can be reached, and peers are
@@ -18,12 +18,10 @@ import base64
 import itertools
 import json
 import os
-import re
 import shlex
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
 from errno import ECONNREFUSED, EFBIG
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
@@ -52,11 +50,11 @@ class UnreachableError(FailedError):
 @asynccontextmanager
 async def connected(host: Host) -> AsyncIterator[asyncssh.SSHClientConnection]:
     """A connection for the block. Raises UnreachableError if there is none, or the server is not the known one."""
-    unknown: list[HostKey] = []
+    shown: list[tuple[str, str, int, asyncssh.SSHKey]] = []
 
     class Client(asyncssh.SSHClient):
         def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
-            unknown.append(HostKey(host, addr, port, key))
+            shown.append((host, addr, port, key))
             return False
 
     with unreachable_errors(host):
@@ -70,9 +68,9 @@ async def connected(host: Host) -> AsyncIterator[asyncssh.SSHClientConnection]:
                 keepalive_count_max=2,
             )
         except asyncssh.HostKeyNotVerifiable:
-            if not unknown:  # it is revoked, or a certificate
+            if not shown:  # it is revoked, or a certificate
                 raise
-            raise UnreachableError(unknown[0].why_refused(host)) from None
+            raise UnreachableError(why_refused(host, *shown[0])) from None
         except asyncssh.PermissionDenied:
             raise UnreachableError(await why_denied(host)) from None
     try:
@@ -114,35 +112,24 @@ SSH_PORT = 22
 """The port that known_hosts does not name."""
 
 
-@dataclass(frozen=True)
-class HostKey:
-    """The key that a host has shown at this name, address and port."""
+def why_refused(host: Host, name: str, address: str, port: int, key: asyncssh.SSHKey) -> str:
+    """Return whether no key is known or another than the host has shown, by their fingerprints, with a hint.
 
-    name: str
-    address: str
-    port: int
-    key: asyncssh.SSHKey
-
-    def why_refused(self, host: Host) -> str:
-        """Return whether no key is known or another, by their fingerprints, with a hint."""
-        shown = self.key.get_fingerprint()
-        known = sorted({key.get_fingerprint() for key in self._known(host)})
-        if not known:
-            return f"its host key {shown} is not known here; connect once by `ssh {host.host}`, which asks about it"
-        name = self.name if self.port == SSH_PORT else f"[{self.name}]:{self.port}"
-        return (
-            f"its host key has changed: {' or '.join(known)} is known here, and it shows {shown}; ask who runs it "
-            f"whether that is right, and only then forget the old one by `ssh-keygen -R {shlex.quote(name)}` and "
-            f"connect once by `ssh {host.host}`"
-        )
-
-    def _known(self, host: Host) -> list[asyncssh.SSHKey]:
-        """Return the keys that are known for the host, of the same kind if there are any."""
-        files = cast(list[str], ssh_options(host).known_hosts) or [str(Path("~/.ssh/known_hosts").expanduser())]
-        listed = asyncssh.read_known_hosts([file for file in files if Path(file).is_file()])
-        port = None if self.port == SSH_PORT else self.port
-        keys = [*asyncssh.match_known_hosts(listed, self.name, self.address, port)[0]]
-        return [key for key in keys if key.algorithm == self.key.algorithm] or keys
+    name, address, port: where it has shown it. Of the keys that are known, those of the same kind count, if any are.
+    """
+    files = cast(list[str], ssh_options(host).known_hosts) or [str(Path("~/.ssh/known_hosts").expanduser())]
+    listed = asyncssh.read_known_hosts([file for file in files if Path(file).is_file()])
+    keys = [*asyncssh.match_known_hosts(listed, name, address, None if port == SSH_PORT else port)[0]]
+    alike = [one for one in keys if one.algorithm == key.algorithm] or keys
+    known, shown = sorted({one.get_fingerprint() for one in alike}), key.get_fingerprint()
+    if not known:
+        return f"its host key {shown} is not known here; connect once by `ssh {host.host}`, which asks about it"
+    entry = name if port == SSH_PORT else f"[{name}]:{port}"
+    return (
+        f"its host key has changed: {' or '.join(known)} is known here, and it shows {shown}; ask who runs it "
+        f"whether that is right, and only then forget the old one by `ssh-keygen -R {shlex.quote(entry)}` and "
+        f"connect once by `ssh {host.host}`"
+    )
 
 
 async def why_denied(host: Host) -> str:
@@ -175,13 +162,10 @@ def _is_locked(path: Path, held: Collection[bytes]) -> bool:
     """Return whether the file holds a key with a passphrase that is not among those that an agent holds."""
     try:
         asyncssh.read_private_key(path)
-    except asyncssh.KeyImportError as error:
+        return False
+    except (OSError, ValueError) as error:
         if not str(error).startswith("Passphrase"):
             return False
-    except (OSError, ValueError):
-        return False
-    else:
-        return False
     with suppress(OSError, asyncssh.KeyImportError):
         return asyncssh.read_public_key(f"{path}.pub").public_data not in held
     return not held
@@ -249,17 +233,13 @@ class Agent:
                 if not answer.done():
                     answer.set_exception(ConnectionLostError())
 
-    async def _notices(self) -> AsyncIterator[Notice]:
+    async def _notices(self) -> AsyncIterator[Any]:
         with suppress(UnreachableError), unreachable_errors(self.host):
             async for line in self._process.stdout:
-                try:
-                    notice = json.loads(line)
-                except (ValueError, RecursionError):
-                    continue  # printed by a login shell there
-                if isinstance(notice, dict):
-                    yield notice
+                with suppress(ValueError, RecursionError):  # printed by a login shell there
+                    yield json.loads(line)
 
-    def _dispatch(self, notice: Notice, on_notice: Callable[[Notice], None]) -> None:
+    def _dispatch(self, notice: Any, on_notice: Callable[[Notice], None]) -> None:
         match notice:
             case {"answer": int(number)}:
                 if (answer := self._awaited.get(number)) and not answer.done():
@@ -307,8 +287,7 @@ async def _hello(process: asyncssh.SSHClientProcess[bytes], python: str) -> None
 
 def command(python: str) -> str:
     """Quote it for any shell; `~/` stays the home directory."""
-    home = re.match(r"~/", python)
-    return f"~/{shlex.quote(python[2:])}" if home else shlex.quote(python)
+    return f"~/{shlex.quote(python[2:])}" if python.startswith("~/") else shlex.quote(python)
 
 
 @asynccontextmanager
