@@ -53,21 +53,18 @@ class SshEngine(Engine[SshSettings]):
     outlives_launcher = True
     Settings = SshSettings
 
-    def _places(self, spec: Spec) -> dict[str, Placement]:
-        return placement(self.settings.hosts, spec)
-
     def with_addresses(self, spec: Spec) -> Spec:
-        places = self._places(spec)
+        places = placement(self.settings.hosts, spec)
         ring = tuple(member.model_copy(update={"address": places[member.id].address}) for member in spec.ring)
         return spec.model_copy(update={"ring": ring})
 
     def check(self, run: Run) -> None:
         check_device(run.device)
         check_secrecy(run)
-        asyncio.run(check_hosts(run, self._places(run.spec), self.settings.install))
+        asyncio.run(check_hosts(run, placement(self.settings.hosts, run.spec), self.settings.install))
 
     def config(self, run: Run, id: str) -> Mapping[str, object]:
-        place = self._places(run.spec)[id]
+        place = placement(self.settings.hosts, run.spec)[id]
         config = {**super().config(run, id), "device": place.host.device or run.device}
         config |= {"listen": place.listen} if place.address else {}
         return config | ({"tls": certificates_beside(id)} if run.certs else {})
@@ -77,7 +74,7 @@ class SshEngine(Engine[SshSettings]):
 
     @asynccontextmanager
     async def deploy(self, run: Run) -> AsyncIterator[Deployment]:
-        places = self._places(run.spec)
+        places = placement(self.settings.hosts, run.spec)
         hosts = {place.host.host: place.host for place in places.values()}
         links = {name: HostConnection(host, host.run(run.files.path.name), run.say) for name, host in hosts.items()}
         if self.settings.install:
@@ -464,14 +461,24 @@ async def _copy(file: asyncssh.SFTPClientFile, here: Path, limit: int) -> int:
     return size
 
 
-Left = Sequence[tuple[Agent, dict[str, Any]]]
-"""For each host where the run's peers were placed last, an agent there and what orders say of their files."""
+def obstacles(run: Run, answers: Mapping[str, Answer]) -> Iterator[str]:
+    """Why what is on these hosts may not be removed, by their answers."""
+    attach = f"`dfl-launch attach {run.files.path}`"
+    for name, answer in answers.items():
+        finished = [id for id, code in answer["codes"].items() if code == 0]
+        if answer["running"]:
+            yield f"{name}: {', '.join(answer['running'])} still running; {attach} and Ctrl-C end that"
+        elif finished and not run.files.summary.exists():
+            yield f"{name}: the results of {', '.join(finished)} are not here yet; {attach} fetches them"
 
 
-@asynccontextmanager
-async def left_there(run: Run) -> AsyncIterator[Left]:
-    """What the run has left on hosts, for the block. FailedError names those that cannot be reached."""
-    placed = earlier_hosts(run)
+async def discard_run(run: Run, running: bool) -> str:
+    """Remove the files of the run's peers, with `running` also of those that run, which are ended; return which.
+
+    FailedError, before any of it, names hosts that cannot be reached; InputError, unless `running`, peers that run, and
+    those that have finished and whose results are not here.
+    """
+    placed, whose = earlier_hosts(run), known_owner(run)
     async with probe_hosts({name: host for name, (host, _) in placed.items()}) as (here, unreachable):
         if unreachable:
             raise FailedError(
@@ -481,46 +488,18 @@ async def left_there(run: Run) -> AsyncIterator[Left]:
                     for name, why in unreachable.items()
                 )
             )
-        same = {"run": known_owner(run)}
-        yield [
-            (one, {**same, "directory": one.host.run(run.files.path.name), "ids": placed[name][1]})
-            for name, one in here.items()
-        ]
 
+        async def ask(name: str, do: str) -> Any:
+            host, ids = placed[name]
+            try:
+                return await here[name].ask(do, directory=host.run(run.files.path.name), run=whose, ids=ids)
+            except FailedError as error:
+                raise FailedError(f"{name}: {error}") from None
 
-def obstacles(run: Run, names: Sequence[str], answers: Sequence[Answer]) -> Iterator[str]:
-    """Why what is on the hosts of these names may not be removed, by their answers."""
-    attach = f"`dfl-launch attach {run.files.path}`"
-    for name, answer in zip(names, answers, strict=True):
-        finished = [id for id, code in answer["codes"].items() if code == 0]
-        if answer["running"]:
-            yield f"{name}: {', '.join(answer['running'])} still running; {attach} and Ctrl-C end that"
-        elif finished and not run.files.summary.exists():
-            yield f"{name}: the results of {', '.join(finished)} are not here yet; {attach} fetches them"
-
-
-async def ask_all(left: Left, do: str) -> list[Any]:
-    """Return each host's answer. FailedError names the one that rejects the order."""
-
-    async def ask(one: Agent, order: dict[str, Any]) -> Any:
-        try:
-            return await one.ask(do, **order)
-        except FailedError as error:
-            raise FailedError(f"{one.host.host}: {error}") from None
-
-    return await asyncio.gather(*(ask(*pair) for pair in left))
-
-
-async def discard_run(run: Run, running: bool) -> str:
-    """Remove the files of the run's peers, with `running` also of those that run, which are ended; return which.
-
-    FailedError, before any of it, names hosts that cannot be reached; InputError, unless `running`, peers that run, and
-    those that have finished and whose results are not here.
-    """
-    async with left_there(run) as left:
-        names = [one.host.host for one, _ in left]
-        if not running and (problems := [*obstacles(run, names, await ask_all(left, "survey"))]):
-            raise InputError(*problems)
-        await ask_all(left, "discard")
-    run.write_place(known_owner(run))
-    return f"keys, checkpoints and models on {', '.join(names)}" if names else ""
+        if not running:
+            answers = await asyncio.gather(*(ask(name, "survey") for name in here))
+            if problems := [*obstacles(run, dict(zip(here, answers, strict=True)))]:
+                raise InputError(*problems)
+        await asyncio.gather(*(ask(name, "discard") for name in here))
+    run.write_place(whose)
+    return f"keys, checkpoints and models on {', '.join(here)}" if here else ""
