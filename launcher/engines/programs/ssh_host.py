@@ -200,22 +200,19 @@ FOLLOWED = ("events.jsonl", "log.txt")
 class RemotePeerFiles:
     """One peer's files in the run's directory."""
 
-    def __init__(self, root: str, id: str) -> None:
-        self.root, self.id = root, id
-        self.out, self.config = os.path.join(root, id), os.path.join(root, f"{id}.yaml")
+    def __init__(self, directory: str, id: str) -> None:
+        root = self.root = absolute(directory)
+        self.id, self.out, self.config = id, os.path.join(root, id), os.path.join(root, f"{id}.yaml")
         self.lock, self.exit, self.run = (os.path.join(root, f".{id}.{kind}") for kind in ("lock", "exit", "run"))
 
     def runs(self) -> bool:
         try:
-            descriptor = os.open(self.lock, os.O_RDONLY)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            with open(self.lock, "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        finally:
-            os.close(descriptor)
+        except FileNotFoundError:
+            pass
         return False
 
     def code(self) -> int | None:
@@ -458,7 +455,7 @@ def discard(directory: str, run: dict[str, str], ids: list[str]) -> None:
 
 def forget(directory: str, ids: list[str]) -> None:
     """Forget how peers ended that are to be started anew."""
-    for peer in (RemotePeerFiles(absolute(directory), id) for id in ids):
+    for peer in (RemotePeerFiles(directory, id) for id in ids):
         for path in (peer.exit, peer.lock):
             if os.path.exists(path) and not peer.runs():
                 os.remove(path)
@@ -496,13 +493,8 @@ def greet(server: socket.socket, token: bytes) -> None:
 def dial(address: str, token: str, seconds: float) -> str:
     """Return why the address does not answer with the token; empty if it does. Without a token any listener will do."""
     try:
-        with socket.create_connection(endpoint(address), timeout=seconds) as connection:
-            if not token:
-                return ""
-            heard = b""
-            while len(heard) < len(token) and (data := connection.recv(len(token) - len(heard))):
-                heard += data
-            return "" if heard == token.encode() else "something else answers there"
+        with socket.create_connection(endpoint(address), timeout=seconds) as called, called.makefile("rb") as heard:
+            return "" if heard.read(len(token)) == token.encode() else "something else answers there"
     except socket.gaierror:
         return "no such host name there"
     except socket.timeout:  # noqa: UP041 (an old Python knows no other)
@@ -515,19 +507,15 @@ SILENCE_S = 60
 """Seconds without an order after which this process ends, as the connection was lost without notice."""
 
 
-def peer(directory: str, id: str) -> RemotePeerFiles:
-    return RemotePeerFiles(absolute(directory), id)
-
-
 def follow(directory: str, id: str, offsets: dict[str, int]) -> None:
-    threading.Thread(target=peer(directory, id).follow, args=(offsets,), daemon=True).start()
+    threading.Thread(target=RemotePeerFiles(directory, id).follow, args=(offsets,), daemon=True).start()
 
 
 ORDERS: dict[str, Callable[..., Any]] = {
     **{order.__name__: order for order in (survey, installed, install, device, place, discard, forget, listen, dial)},
     "awake": lambda: None,  # that an order came shows that the launcher is there
-    "start": lambda directory, id, keeper: peer(directory, id).start(keeper),
-    "send": lambda directory, id, number: peer(directory, id).signal(number),
+    "start": lambda directory, id, keeper: RemotePeerFiles(directory, id).start(keeper),
+    "send": lambda directory, id, number: RemotePeerFiles(directory, id).signal(number),
     "follow": follow,
 }
 
