@@ -29,7 +29,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import psutil
 
@@ -72,7 +72,7 @@ class ServerProcess:
 
     pid: int
     control: socket.socket
-    lifeline: int
+    lifeline: BinaryIO
     wait: Callable[[], object]
     """Returns when it has ended."""
 
@@ -80,7 +80,7 @@ class ServerProcess:
     def spawned(cls, entry: str = ENTRY, preload: Sequence[str] = PRELOAD, grace: float = GRACE) -> "ServerProcess":
         """A new process, which shares no memory with this one."""
         with _channels() as (ours, theirs, end, lifeline):
-            kept = theirs.fileno(), end
+            kept = theirs.fileno(), end.fileno()
             command = [sys.executable, "-P", "-m", program.__name__, *map(str, kept), entry, str(grace), *preload]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=kept, start_new_session=True)
         return cls(process.pid, ours, lifeline, process.wait)
@@ -94,7 +94,7 @@ class ServerProcess:
         with _channels() as (ours, theirs, end, lifeline), signals_deferred(program.SIGNALS):
             pid = os.fork()
             if pid == 0:
-                program.serve_as_fork(theirs, end, entry, preload, grace)
+                program.serve_as_fork(theirs, end.fileno(), entry, preload, grace)
         return cls(pid, ours, lifeline, partial(os.waitpid, pid, 0))
 
     def kill(self) -> None:
@@ -102,26 +102,23 @@ class ServerProcess:
         os.kill(self.pid, signal.SIGKILL)
         self.wait()
         self.control.close()
-        os.close(self.lifeline)
+        self.lifeline.close()
 
 
 @contextmanager
-def _channels() -> Iterator[tuple[socket.socket, socket.socket, int, int]]:
+def _channels() -> Iterator[tuple[socket.socket, socket.socket, BinaryIO, BinaryIO]]:
     """Both ends of the socket and of the pipe, this process's on the outside; the fork server's are closed here after
-    the block."""
+    the block. By the end of the pipe all children that still run are ended."""
     raise_open_files()  # inherited by it and its children
-    (ours, theirs), (end, lifeline) = socket.socketpair(), os.pipe()
-    with theirs:
-        try:
-            yield ours, theirs, end, lifeline
-        finally:
-            os.close(end)
+    (ours, theirs), (read, write) = socket.socketpair(), os.pipe()
+    with theirs, os.fdopen(read, "rb") as end:
+        yield ours, theirs, end, os.fdopen(write, "wb")
 
 
 class ForkServer:
     """A `launcher.engines.programs.fork_server` process and its children; `fork_server` starts and ends it."""
 
-    def __init__(self, pid: int, writer: asyncio.StreamWriter, lifeline: int) -> None:
+    def __init__(self, pid: int, writer: asyncio.StreamWriter, lifeline: BinaryIO) -> None:
         self.pid = pid
         self._writer, self._lifeline = writer, lifeline
         self._numbers = itertools.count()
@@ -135,7 +132,7 @@ class ForkServer:
         Raises FailedError if the log cannot be opened, no process can be had or the fork server has ended.
         """
         await asyncio.shield(self._ready)
-        if self._lifeline < 0:
+        if self._lifeline.closed:
             raise FailedError(SERVER_ENDED)
         number = next(self._numbers)
         started: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
@@ -156,7 +153,7 @@ class ForkServer:
         with suppress(ConnectionError):
             async for line in reader:
                 self._on_notice(json.loads(line))
-        self.close_lifeline()
+        self._lifeline.close()
         awaited: list[asyncio.Future[Any]] = [self._ready, *self._starting.values()]
         for waiting in awaited:
             if not waiting.done():
@@ -179,12 +176,6 @@ class ForkServer:
             why = f"a peer could not be started ({notice['why']}); mend that and run again"
             refused.set_exception(FailedError(why))
 
-    def close_lifeline(self) -> None:
-        """End all children that still run, by the end of the pipe that they read."""
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
-
 
 @asynccontextmanager
 async def fork_server(process: ServerProcess | None = None, *, keep: Sequence[int] = ()) -> AsyncIterator[ForkServer]:
@@ -204,7 +195,7 @@ async def fork_server(process: ServerProcess | None = None, *, keep: Sequence[in
         try:
             yield server
         finally:
-            server.close_lifeline()
+            process.lifeline.close()
             writer.close()
             with suppress(ConnectionError):
                 await writer.wait_closed()

@@ -196,11 +196,9 @@ class ForkServerProcess:
         sys.argv = ["dfl-peer", *order["argv"]]
 
     def reap(self) -> None:
-        try:
+        with suppress(BlockingIOError):
             while os.read(self.wakeup, 4096):
                 pass
-        except BlockingIOError:
-            pass
         for pid in tuple(self.children):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
