@@ -10,7 +10,6 @@ reports changes, so both are polled.
 """
 
 import asyncio
-import json
 import math
 import re
 import shlex
@@ -19,7 +18,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,7 +29,7 @@ from launcher.engines.base import Deployment, Engine, FollowedProcess, Run, as_t
 from launcher.engines.preflight import as_input_error, check_room, check_secrecy
 from launcher.run_files import RunFiles
 from peer.errors import FailedError, InputError
-from peer.files import make_private, write_atomically, write_failure
+from peer.files import lines, make_private, write_atomically, write_failure
 from peer.settings import Settings, Wanted
 from peer.spec.federation import Spec
 from peer.tasks import background, within
@@ -277,32 +276,24 @@ class JobDirectory:
     @property
     def job(self) -> str | None:
         """The id of the job that was submitted; None if unknown."""
-        try:
-            return (self._path / "id").read_text()
-        except FileNotFoundError:
-            return None
+        return self._read("id")
 
     def submitted(self, id: str) -> None:
         write_atomically(self._path / "id", id.encode())
 
     def new_lines(self) -> list[str]:
         """Return the complete lines that the job has printed since the last call."""
-        try:
-            with self.log.open("rb") as file:
-                file.seek(self._read_bytes)
-                new = file.read()
-        except FileNotFoundError:
-            return []
-        whole = new[: new.rfind(b"\n") + 1]
-        self._read_bytes += len(whole)
-        return [printable(line) for line in whole.decode(errors="replace").splitlines()]
+        new: list[str] = []
+        with suppress(FileNotFoundError), self.log.open("rb") as file:
+            file.seek(self._read_bytes)
+            new += (printable(line.decode(errors="replace")) for line in lines(file))
+            self._read_bytes = file.tell()
+        return new
 
     def read(self) -> ExitCodes | None:
         """Return None until the job has decided."""
-        try:
-            return ExitCodes.model_validate(json.loads((self._path / "codes.json").read_bytes()))
-        except FileNotFoundError:
-            return None
+        written = self._read("codes.json")
+        return None if written is None else ExitCodes.model_validate_json(written)
 
     def finished(self, spec: Spec) -> bool:
         """Return whether every peer has completed all rounds, since the last rewind if there was one."""
@@ -312,10 +303,14 @@ class JobDirectory:
 
     def last_seen(self, id: str, unseen: int) -> int:
         """Return a peer's exit code where the job could no longer decide; `unseen` if there is none."""
+        return int(self._read(f"exit/{id}") or unseen)
+
+    def _read(self, name: str) -> str | None:
+        """Return what is in a file; None if it is not there."""
         try:
-            return int((self._path / "exit" / id).read_text())
+            return (self._path / name).read_text()
         except FileNotFoundError:
-            return unseen
+            return None
 
     def ask_to_stop(self) -> str:
         """Let the job know that peers which end now are not to be restarted. Return why that cannot be done, or ""."""
