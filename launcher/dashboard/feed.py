@@ -152,15 +152,6 @@ def live_document(
     return replace(document, runs=[part])
 
 
-def final_document(spec: Spec, files: RunFiles, summary: Summary | None) -> ReportDocument | None:
-    """The run as its report shows it; None where it left nothing to be read."""
-    places = {id: files.out(id) for id in spec.ids if files.out(id).is_dir()}
-    try:
-        return document_of(RunData.read(spec, places, summary), files.path.name) if places else None
-    except (InputError, FailedError):
-        return None  # `write_report` says why
-
-
 LOG_LINES, LOG_LETTERS = 12, 400
 
 
@@ -250,19 +241,21 @@ class Feed:
         finally:
             self._watchers -= 1
 
-    @property
-    def is_watched(self) -> bool:
-        return self._watchers > 0
-
-    def end(self, said: str, document: ReportDocument | None = None) -> None:
-        """The last that is told: how it ended, and all of it, if that is known."""
+    def end(self, said: str) -> None:
+        """The last that is told: how it ended."""
         if not self.ended:
             self.ended = said
             self.now = self._now(time.time())
-            if document:
-                with suppress(FailedError):  # `write_report` says why
-                    self._show(as_json(document))
             self._tell()
+
+    def conclude(self, said: str, summary: Summary | None) -> None:
+        """The end of a run on this machine, as its report shows it, if it left anything to be read."""
+        places = {id: out for id in self.spec.ids if self._files and (out := self._files.out(id)).is_dir()}
+        if self._files and self._watchers and places and not self.ended:
+            with suppress(InputError, FailedError):  # `write_report` says why
+                data = RunData.read(self.spec, places, summary)
+                self._show(as_json(document_of(data, self._files.path.name)))
+        self.end(said)
 
     def _write(self, views: Views, histories: Mapping[str, PeerHistory]) -> str:
         began = launched(self._files) if self._files else {}

@@ -10,10 +10,10 @@ import re
 import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from launcher.page.charts import vega_script
 from peer.errors import InputError
@@ -53,14 +53,12 @@ class Address:
         """A socket that listens there from now on; InputError where that cannot be."""
         try:
             kind, _, _, _, where = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]
-            made = socket.socket(kind, socket.SOCK_STREAM)
-            try:
+            with ExitStack() as unless_it_listens:
+                made = unless_it_listens.enter_context(socket.socket(kind, socket.SOCK_STREAM))
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 made.bind(where)
                 made.listen()
-            except BaseException:
-                made.close()
-                raise
+                unless_it_listens.pop_all()
         except (OSError, UnicodeError) as error:
             why = getattr(error, "strerror", None) or str(error)
             raise InputError(f"--at {self}: {why}; give another HOST:PORT, or none for a free port") from None
@@ -138,6 +136,19 @@ def opened(address: Address | None) -> Iterator[Dashboard | None]:
     with address.taken() as listening:
         at = replace(address, port=listening.getsockname()[1])
         yield Dashboard(at, listening, secrets.token_urlsafe(16), charts)
+
+
+@asynccontextmanager
+async def beside(dashboard: Dashboard | None, say: Callable[[str], None], *seen: Any) -> AsyncIterator["Feed | None"]:
+    """Show a federation on a page during the block, if that is wanted. seen: as `Feed` takes it."""
+    if dashboard is None:
+        yield None
+        return
+    from launcher.dashboard.feed import Feed  # or every start would wait for it
+
+    say(f"dashboard: {dashboard.url}")
+    async with dashboard.showing(Feed(*seen), say) as feed:
+        yield feed
 
 
 def _server(app: "ASGIApp") -> "uvicorn.Server":
