@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.certificates import Credentials
-from launcher.dashboard.server import Address, Dashboard, beside, opened
+from launcher.dashboard.server import Dashboard, beside, opened
 from launcher.engines.base import Engine, Run, engine
 from launcher.monitor.federation import Federation
 from launcher.output import Output
@@ -42,7 +42,8 @@ class RunOptions:
     device: str | None = None
     certs: Path | None = None
     engine: Engine[Any] = field(default_factory=lambda: engine("local", {}))
-    dashboard: Address | None = None
+    dashboard: str | None = None
+    """HOST:PORT of the live page, if there is to be one."""
     beside: bool = False
     """Whether the same peers train alone, too, before they do so together."""
 
@@ -176,10 +177,10 @@ def write_report(run: Run, summary: Summary | None, output: Output) -> None:
         output.say(f"report: {run.files.report}")
 
 
-def attach(path: Path, output: Output, at: Address | None = None) -> RunOutcome:
+def attach(path: Path, output: Output, at: str | None = None) -> RunOutcome:
     """Take up the peers of the run in that directory and watch them to the end; return how that was, as `run` does.
 
-    at: where it is shown as a page, if anywhere.
+    at: HOST:PORT where it is shown as a page, if anywhere.
     """
     directory, record = begun(path)
     engine = record.engine

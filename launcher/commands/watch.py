@@ -17,7 +17,7 @@ from rich.text import Text
 
 from launcher.certificates import AskingBundle, Credentials
 from launcher.command_spec import resolved
-from launcher.dashboard.server import Address, Dashboard, beside, opened
+from launcher.dashboard.server import Dashboard, beside, opened, read_address
 from launcher.headline import Headline
 from launcher.history import SOON_S, expiry_words
 from launcher.monitor.live_table import Display, display, render
@@ -137,10 +137,10 @@ POLL_SECONDS = 0.25
 """Seconds between an answer and the next question, and between two pictures."""
 
 
-def watch_command(arguments: argparse.Namespace, output: Output, at: Address | None = None) -> int:
+def watch_command(arguments: argparse.Namespace, output: Output, at: str | None = None) -> int:
     """Show the peers until all have finished; return 0, 1 if some were lost from sight, or 130 after Ctrl-C.
 
-    at: where they are shown as a page, too, if anywhere.
+    at: HOST:PORT where they are shown as a page, too, if anywhere.
     """
     spec, chain = resolved(arguments), Credentials(arguments.certs, arguments.tls).any()
     unasked = [member.id for member in spec.ring if not member.address]
@@ -204,4 +204,4 @@ async def _follow(federation: PolledFederation, peers: StatusClient, screen: Dis
 
 
 def dashboard_command(arguments: argparse.Namespace, output: Output) -> int:
-    return watch_command(arguments, output, Address.read(arguments.at))
+    return watch_command(arguments, output, read_address(arguments.at))
