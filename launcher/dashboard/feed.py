@@ -3,8 +3,6 @@
 A snapshot of what all peers do, with an icon, a tone and words for each, so that it is seen without colours, too. A
 document of the run so far, by what its peers have told: nothing is proven of it yet. And the last document, the run as
 its report shows it.
-
-A feed holds the newest state alone, and no queue: a slow browser misses what was in between, and delays no other.
 """
 
 import asyncio
@@ -213,7 +211,7 @@ class Feed:
         if self._drawn_to != self.federation.applied and clock >= self._due:
             self._drawn_to, begun = self.federation.applied, time.monotonic()
             # Copies: the federation goes on hearing of its peers while the thread reads.
-            histories = {id: history.copy() for id, history in self.federation.histories.items()}
+            histories = {id: peer.history.copy() for id, peer in self.federation.peers.items()}
             try:
                 written = await asyncio.to_thread(self._write, self.federation.views, histories)
             except FailedError as error:
@@ -266,7 +264,7 @@ class Feed:
         return replace(seen, said=f"{seen.said} {self._trouble}") if self._trouble else seen
 
     def _order(self) -> tuple[str, ...]:
-        orders = [order for one in self.federation.histories.values() for order in one.orders]
+        orders = [order for peer in self.federation.peers.values() for order in peer.history.orders]
         newest = max(orders, key=lambda order: order.time, default=None)
         known = newest is not None and sorted(newest.order) == sorted(self.spec.ids)
         return tuple(newest.order) if newest and known else self.spec.ids

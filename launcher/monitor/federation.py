@@ -11,7 +11,7 @@ Peers that were started elsewhere are polled instead: `polled_federation.py`.
 
 import os
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -278,10 +278,6 @@ class FederationView:
             if isinstance(event, events.StoppedEarly) and event.round < self.rounds:
                 self.rounds, self._early_end = event.round, event
         return [*map(printable, changes + told + self._take_shortages(news))]  # a refused caller chooses its own words
-
-    @property
-    def histories(self) -> Mapping[str, PeerHistory]:
-        return {id: peer.history for id, peer in self.peers.items()}
 
     @property
     def views(self) -> Views:
