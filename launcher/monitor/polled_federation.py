@@ -24,11 +24,6 @@ def in_trouble(status: PeerStatus) -> list[LinkStatus]:
     return [link for link in status.neighbours if link.state not in ("up", "left")]
 
 
-def completed(status: PeerStatus) -> int:
-    """How many rounds it has behind it."""
-    return status.round if status.state in ROUND_OVER else max(0, status.round - 1)
-
-
 def events(status: PeerStatus, before: PeerView, headline: Headline, now: float) -> list[Event]:
     """What has happened to a peer since it was `before`, as far as its status tells it. `now` in unix seconds."""
     told = (_state(status, before), _links(status, before), _waits(status, before), _rounds(status, before, headline))
@@ -64,7 +59,8 @@ def _waits(status: PeerStatus, before: PeerView) -> Sequence[Event]:
 
 def _rounds(status: PeerStatus, before: PeerView, headline: Headline) -> Sequence[Event]:
     """The event of the last round; those in between were not asked for."""
-    if not (done := completed(status)):
+    done = status.round if status.state in ROUND_OVER else status.round - 1
+    if done < 1:
         return []
     told = RoundDone(round=done, **headline.fields(status.figure), bytes_sent=status.bytes_sent)
     known = before.history.rounds.get(done)
