@@ -89,20 +89,13 @@ def make_certificates(spec: Spec, directory: Path, days: float) -> str:
     ca_key = ec.generate_private_key(ec.SECP256R1())
     name = _name(f"{spec.name} CA")
     issuer = x509.AuthorityKeyIdentifier(_identifier(ca_key.public_key()).digest, None, None)
-    ca = (
-        _builder(name, name, ca_key.public_key(), *valid)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(ca=True), critical=True)
-        .sign(ca_key, hashes.SHA256())
-    )
+    ca = _builder(name, name, ca_key.public_key(), *valid, ca=True).sign(ca_key, hashes.SHA256())
     for member in spec.ring:
         key = ec.generate_private_key(ec.SECP256R1())
         purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         cert = (
-            _builder(_name(member.id), name, key.public_key(), *valid)
+            _builder(_name(member.id), name, key.public_key(), *valid, ca=False)
             .add_extension(x509.SubjectAlternativeName([x509.DNSName(member.id)]), critical=False)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(ca=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
             .add_extension(issuer, critical=False)
             .sign(ca_key, hashes.SHA256())
@@ -115,7 +108,7 @@ def make_certificates(spec: Spec, directory: Path, days: float) -> str:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, begins: datetime, expires: datetime
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, begins: datetime, expires: datetime, ca: bool
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -126,6 +119,8 @@ def _builder(
         .not_valid_before(begins)
         .not_valid_after(expires)
         .add_extension(_identifier(key), critical=False)
+        .add_extension(x509.BasicConstraints(ca=ca, path_length=0 if ca else None), critical=True)
+        .add_extension(_usage(ca), critical=True)
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.certificates import Credentials
-from launcher.dashboard.server import Address, Dashboard, opened
+from launcher.dashboard.server import Dashboard, beside, opened
 from launcher.engines.base import Engine, Run, engine
 from launcher.monitor.federation import Federation
 from launcher.output import Output
@@ -42,7 +42,8 @@ class RunOptions:
     device: str | None = None
     certs: Path | None = None
     engine: Engine[Any] = field(default_factory=lambda: engine("local", {}))
-    dashboard: Address | None = None
+    dashboard: str | None = None
+    """HOST:PORT of the live page, if there is to be one."""
     beside: bool = False
     """Whether the same peers train alone, too, before they do so together."""
 
@@ -126,18 +127,12 @@ async def launch(
     """Start the peers, or take up those that run; watch over them to the end, and finish the run."""
     run = replace(run, lock=directory.peers_lock)
     federation = Federation.from_spec(run.spec, run.files.path)
-    if dashboard is None:
-        federation.forget_past()
-        return finish(await supervise(engine, run, federation, output.console), run, directory, output)
-    from launcher.dashboard.feed import Feed, final_document  # or every start would wait for it
-
-    output.say(f"dashboard: {dashboard.url}")
-    made = Feed(run.spec, federation, Credentials(run.certs, None).any(), run.files)
-    async with dashboard.showing(made, output.say) as feed:
+    chain = Credentials(run.certs).any() if dashboard else None
+    async with beside(dashboard, output.say, run.spec, federation, chain, run.files) as feed:
         federation.forget_past()
         ended = finish(await supervise(engine, run, federation, output.console), run, directory, output)
-        document = final_document(run.spec, run.files, ended.summary) if feed.is_watched else None
-        feed.end(ended.why or "The run has finished.", document)
+        if feed:
+            feed.conclude(ended.why or "The run has finished.", ended.summary)
     return ended
 
 
@@ -182,10 +177,10 @@ def write_report(run: Run, summary: Summary | None, output: Output) -> None:
         output.say(f"report: {run.files.report}")
 
 
-def attach(path: Path, output: Output, at: Address | None = None) -> RunOutcome:
+def attach(path: Path, output: Output, at: str | None = None) -> RunOutcome:
     """Take up the peers of the run in that directory and watch them to the end; return how that was, as `run` does.
 
-    at: where it is shown as a page, if anywhere.
+    at: HOST:PORT where it is shown as a page, if anywhere.
     """
     directory, record = begun(path)
     engine = record.engine

@@ -7,18 +7,17 @@
 import argparse
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from launcher.certificates import AskingBundle, Credentials
 from launcher.command_spec import resolved
-from launcher.dashboard.server import Address, Dashboard, opened
+from launcher.dashboard.server import Dashboard, beside, opened, read_address
 from launcher.headline import Headline
 from launcher.history import SOON_S, expiry_words
 from launcher.monitor.live_table import Display, display, render
@@ -138,12 +137,16 @@ POLL_SECONDS = 0.25
 """Seconds between an answer and the next question, and between two pictures."""
 
 
-def watch(spec: Spec, chain: AskingBundle, output: Output, dashboard: Dashboard | None = None) -> int:
-    """Show the peers until all have finished; return 0, 1 if some were lost from sight, or 130 after Ctrl-C."""
+def watch_command(arguments: argparse.Namespace, output: Output, at: str | None = None) -> int:
+    """Show the peers until all have finished; return 0, 1 if some were lost from sight, or 130 after Ctrl-C.
+
+    at: HOST:PORT where they are shown as a page, too, if anywhere.
+    """
+    spec, chain = resolved(arguments), Credentials(arguments.certs, arguments.tls).any()
     unasked = [member.id for member in spec.ring if not member.address]
     federation = PolledFederation(spec.ids, spec.rounds, Headline.from_spec(spec), unasked)
-    watching = _watch(federation, spec, chain, output.console)
-    code = asyncio.run(_beside(dashboard, spec, chain, federation, output, watching) if dashboard else watching)
+    with opened(at) as dashboard:
+        code = asyncio.run(_watch(federation, spec, chain, output, dashboard))
     if code is not None:
         output.say("The peers keep running.")
         return code
@@ -157,32 +160,20 @@ def watch(spec: Spec, chain: AskingBundle, output: Output, dashboard: Dashboard 
     return 0
 
 
-async def _beside(
-    dashboard: Dashboard,
-    spec: Spec,
-    chain: AskingBundle,
-    federation: PolledFederation,
-    output: Output,
-    watching: Coroutine[None, None, int | None],
+async def _watch(
+    federation: PolledFederation, spec: Spec, chain: AskingBundle, output: Output, dashboard: Dashboard | None
 ) -> int | None:
-    """What is watched, on a page, too."""
-    from launcher.dashboard.feed import Feed  # or every `watch` would wait for it
-
-    output.say(f"dashboard: {dashboard.url}")
-    async with dashboard.showing(Feed(spec, federation, chain), output.say) as feed:
-        code = await watching
-        feed.end("All peers have finished, or none answers any more." if code is None else "No longer watched.")
-    return code
-
-
-async def _watch(federation: PolledFederation, spec: Spec, chain: AskingBundle, console: Console) -> int | None:
     """The exit code that a signal asks for; None when there is nothing more to see."""
-    async with aclosing(StatusClient(spec.name, spec.addresses, chain)) as peers:
-        with Stop().listening() as stop, display(console) as screen:
+    client = StatusClient(spec.name, spec.addresses, chain)
+    async with beside(dashboard, output.say, spec, federation, chain) as feed, aclosing(client) as peers:
+        with Stop().listening() as stop, display(output.console) as screen:
             screen.say(f"{spec.protocol.name}, {len(spec.ids)} peers, asked at their addresses")
             for id in federation.unasked:
                 screen.say(f"{id} only dials out and cannot be asked: its neighbours tell which round is on its disk")
-            return await _follow(federation, peers, screen, stop)
+            code = await _follow(federation, peers, screen, stop)
+        if feed:
+            feed.end("All peers have finished, or none answers any more." if code is None else "No longer watched.")
+    return code
 
 
 async def _follow(federation: PolledFederation, peers: StatusClient, screen: Display, stop: Stop) -> int | None:
@@ -212,12 +203,5 @@ async def _follow(federation: PolledFederation, peers: StatusClient, screen: Dis
     return None
 
 
-def watch_command(arguments: argparse.Namespace, output: Output) -> int:
-    return watch(resolved(arguments), Credentials(arguments.certs, arguments.tls).any(), output)
-
-
 def dashboard_command(arguments: argparse.Namespace, output: Output) -> int:
-    at = Address.read(arguments.at)
-    spec, chain = resolved(arguments), Credentials(arguments.certs, arguments.tls).any()
-    with opened(at) as dashboard:
-        return watch(spec, chain, output, dashboard)
+    return watch_command(arguments, output, read_address(arguments.at))

@@ -3,8 +3,6 @@
 A snapshot of what all peers do, with an icon, a tone and words for each, so that it is seen without colours, too. A
 document of the run so far, by what its peers have told: nothing is proven of it yet. And the last document, the run as
 its report shows it.
-
-A feed holds the newest state alone, and no queue: a slow browser misses what was in between, and delays no other.
 """
 
 import asyncio
@@ -152,15 +150,6 @@ def live_document(
     return replace(document, runs=[part])
 
 
-def final_document(spec: Spec, files: RunFiles, summary: Summary | None) -> ReportDocument | None:
-    """The run as its report shows it; None where it left nothing to be read."""
-    places = {id: files.out(id) for id in spec.ids if files.out(id).is_dir()}
-    try:
-        return document_of(RunData.read(spec, places, summary), files.path.name) if places else None
-    except (InputError, FailedError):
-        return None  # `write_report` says why
-
-
 LOG_LINES, LOG_LETTERS = 12, 400
 
 
@@ -222,7 +211,7 @@ class Feed:
         if self._drawn_to != self.federation.applied and clock >= self._due:
             self._drawn_to, begun = self.federation.applied, time.monotonic()
             # Copies: the federation goes on hearing of its peers while the thread reads.
-            histories = {id: history.copy() for id, history in self.federation.histories.items()}
+            histories = {id: peer.history.copy() for id, peer in self.federation.peers.items()}
             try:
                 written = await asyncio.to_thread(self._write, self.federation.views, histories)
             except FailedError as error:
@@ -250,19 +239,21 @@ class Feed:
         finally:
             self._watchers -= 1
 
-    @property
-    def is_watched(self) -> bool:
-        return self._watchers > 0
-
-    def end(self, said: str, document: ReportDocument | None = None) -> None:
-        """The last that is told: how it ended, and all of it, if that is known."""
+    def end(self, said: str) -> None:
+        """The last that is told: how it ended."""
         if not self.ended:
             self.ended = said
             self.now = self._now(time.time())
-            if document:
-                with suppress(FailedError):  # `write_report` says why
-                    self._show(as_json(document))
             self._tell()
+
+    def conclude(self, said: str, summary: Summary | None) -> None:
+        """The end of a run on this machine, as its report shows it, if it left anything to be read."""
+        places = {id: out for id in self.spec.ids if self._files and (out := self._files.out(id)).is_dir()}
+        if self._files and self._watchers and places and not self.ended:
+            with suppress(InputError, FailedError):  # `write_report` says why
+                data = RunData.read(self.spec, places, summary)
+                self._show(as_json(document_of(data, self._files.path.name)))
+        self.end(said)
 
     def _write(self, views: Views, histories: Mapping[str, PeerHistory]) -> str:
         began = launched(self._files) if self._files else {}
@@ -273,7 +264,7 @@ class Feed:
         return replace(seen, said=f"{seen.said} {self._trouble}") if self._trouble else seen
 
     def _order(self) -> tuple[str, ...]:
-        orders = [order for one in self.federation.histories.values() for order in one.orders]
+        orders = [order for peer in self.federation.peers.values() for order in peer.history.orders]
         newest = max(orders, key=lambda order: order.time, default=None)
         known = newest is not None and sorted(newest.order) == sorted(self.spec.ids)
         return tuple(newest.order) if newest and known else self.spec.ids

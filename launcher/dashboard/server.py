@@ -10,14 +10,14 @@ import re
 import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any
 
 from launcher.page.charts import vega_script
 from peer.errors import InputError
-from peer.network.transport.addresses import names_of
+from peer.network.transport.addresses import names_of, split
 from peer.spec.blocks import MAX_PORT
 from peer.text import one_line
 
@@ -28,49 +28,35 @@ if TYPE_CHECKING:
     from launcher.dashboard.feed import Feed
 
 
-ADDRESS = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):)?(?P<port>[0-9]{1,5})")
-LOOPBACK = "127.0.0.1"
+ADDRESS = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*\]|[A-Za-z0-9.-]+):)?(?P<port>[0-9]{1,5})")
 
 
-@dataclass(frozen=True)
-class Address:
-    """port: 0 stands for one that is free."""
-
-    host: str = LOOPBACK
-    port: int = 0
-
-    @classmethod
-    def read(cls, text: str | None) -> Self:
-        """What `--at` says: HOST:PORT or PORT, or nothing; InputError for anything else."""
-        if text is None:
-            return cls()
-        found = ADDRESS.fullmatch(text)
-        if not found or int(found["port"]) > MAX_PORT:
-            raise InputError(f"--at {text}: give HOST:PORT, such as 127.0.0.1:8080, or leave it out")
-        return cls((found["host"] or LOOPBACK).strip("[]"), int(found["port"]))
-
-    def taken(self) -> socket.socket:
-        """A socket that listens there from now on; InputError where that cannot be."""
-        try:
-            kind, _, _, _, where = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]
-            made = socket.socket(kind, socket.SOCK_STREAM)
-            try:
-                made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                made.bind(where)
-                made.listen()
-            except BaseException:
-                made.close()
-                raise
-        except (OSError, UnicodeError) as error:
-            why = getattr(error, "strerror", None) or str(error)
-            raise InputError(f"--at {self}: {why}; give another HOST:PORT, or none for a free port") from None
-        return made
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+def read_address(text: str | None) -> str:
+    """The HOST:PORT of `--at HOST:PORT`, `--at PORT` or nothing; port 0 stands for one that is free. InputError for
+    anything else."""
+    found = ADDRESS.fullmatch("0" if text is None else text)
+    if not found or int(found["port"]) > MAX_PORT:
+        raise InputError(f"--at {text}: give HOST:PORT, such as 127.0.0.1:8080, or leave it out")
+    return f"{found['host'] or '127.0.0.1'}:{int(found['port'])}"
 
 
-def dashboard_address(*, dashboard: bool, at: str | None, quiet: bool) -> Address | None:
+def taken(address: str) -> socket.socket:
+    """A socket that listens there from now on; InputError where that cannot be."""
+    try:
+        kind, _, _, _, where = socket.getaddrinfo(*split(address), type=socket.SOCK_STREAM)[0]
+        with ExitStack() as unless_it_listens:
+            made = unless_it_listens.enter_context(socket.socket(kind, socket.SOCK_STREAM))
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind(where)
+            made.listen()
+            unless_it_listens.pop_all()
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"--at {address}: {why}; give another HOST:PORT, or none for a free port") from None
+    return made
+
+
+def dashboard_address(*, dashboard: bool, at: str | None, quiet: bool) -> str | None:
     """What `run --dashboard --at HOST:PORT` stands for; None without a dashboard."""
     if not dashboard:
         if at is not None:
@@ -78,7 +64,7 @@ def dashboard_address(*, dashboard: bool, at: str | None, quiet: bool) -> Addres
         return None
     if quiet:
         raise InputError("--quiet would hide the address of the --dashboard; leave one of them out")
-    return Address.read(at)
+    return read_address(at)
 
 
 MAX_CONNECTIONS = 100
@@ -94,9 +80,9 @@ INSTALL_HINT = "it needs starlette and uvicorn; install them with: pip install -
 
 @dataclass(frozen=True)
 class Dashboard:
-    """An address that is taken, from `opened` to the end. charts: the script that draws them."""
+    """An address, HOST:PORT, that is taken from `opened` to the end. charts: the script that draws them."""
 
-    address: Address
+    address: str
     listening: socket.socket
     token: str
     charts: str
@@ -110,7 +96,7 @@ class Dashboard:
         """Serve the page beside a block. What goes wrong with it ends the page alone, and is said."""
         from launcher.dashboard.site import site
 
-        server = _server(site(feed, self.charts, self.token, names_of(str(self.address))))
+        server = _server(site(feed, self.charts, self.token, names_of(self.address)))
         serving = asyncio.create_task(server.serve(sockets=[self.listening]))
         feeding = asyncio.create_task(feed.run())
         for task in (serving, feeding):
@@ -127,7 +113,7 @@ class Dashboard:
 
 
 @contextmanager
-def opened(address: Address | None) -> Iterator[Dashboard | None]:
+def opened(address: str | None) -> Iterator[Dashboard | None]:
     """Take the address, if one is wanted. InputError where that, or the page, cannot be."""
     if address is None:
         yield None
@@ -135,9 +121,22 @@ def opened(address: Address | None) -> Iterator[Dashboard | None]:
     if not all(map(find_spec, ("starlette", "uvicorn"))):
         raise InputError(f"the dashboard: {INSTALL_HINT}")
     charts = vega_script()
-    with address.taken() as listening:
-        at = replace(address, port=listening.getsockname()[1])
+    with taken(address) as listening:
+        at = f"{address.rpartition(':')[0]}:{listening.getsockname()[1]}"
         yield Dashboard(at, listening, secrets.token_urlsafe(16), charts)
+
+
+@asynccontextmanager
+async def beside(dashboard: Dashboard | None, say: Callable[[str], None], *seen: Any) -> AsyncIterator["Feed | None"]:
+    """Show a federation on a page during the block, if that is wanted. seen: as `Feed` takes it."""
+    if dashboard is None:
+        yield None
+        return
+    from launcher.dashboard.feed import Feed  # or every start would wait for it
+
+    say(f"dashboard: {dashboard.url}")
+    async with dashboard.showing(Feed(*seen), say) as feed:
+        yield feed
 
 
 def _server(app: "ASGIApp") -> "uvicorn.Server":

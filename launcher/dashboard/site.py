@@ -23,7 +23,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from launcher.dashboard.feed import Feed, LiveSnapshot
-from launcher.page.html import Addition, page
+from launcher.page.html import page
 from peer.telemetry.metrics import called_by
 
 TOKEN_NEEDED = "Token needed: open the full address that dfl-launch printed.\n"
@@ -98,7 +98,9 @@ WATCHES = "watches"
 
 def site(feed: Feed, library: str, token: str, names: Collection[str]) -> Starlette:
     """names: as `AccessControl` takes them."""
-    made = page(None, library, live())
+    parts = files("launcher.dashboard")
+    markup, style, script = (parts.joinpath(f"live.{kind}").read_text("utf-8") for kind in ("html", "css", "js"))
+    made = page(None, library, markup, style, script, connect="'self'")
 
     async def show(request: Request) -> Response:
         return HTMLResponse(made, headers=HEADERS)
@@ -112,13 +114,5 @@ def site(feed: Feed, library: str, token: str, names: Collection[str]) -> Starle
         known = id in feed.spec.ids
         return JSONResponse(await feed.of_peer(id) if known else None, 200 if known else 404, HEADERS)
 
-    entrance = Middleware(AccessControl, token=token, names=names)
-    return Starlette(
-        routes=[Route("/", show), Route("/events", stream), Route("/peers/{id}", one)], middleware=[entrance]
-    )
-
-
-def live() -> Addition:
-    parts = files("launcher.dashboard")
-    markup, style, script = (parts.joinpath(f"live.{kind}").read_text("utf-8") for kind in ("html", "css", "js"))
-    return Addition(markup, style, script, connect="'self'")
+    routes = [Route("/", show), Route("/events", stream), Route("/peers/{id}", one)]
+    return Starlette(routes=routes, middleware=[Middleware(AccessControl, token=token, names=names)])

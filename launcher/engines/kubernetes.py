@@ -23,7 +23,7 @@ from typing import Any
 
 from launcher.engines.base import Deployment, Engine, FollowedProcess, Process, Run, bytes_here, write_at
 from launcher.engines.kubernetes_cluster import CLAIM, Cluster, ClusterState, CutError, Kubectl, Pod, refusal
-from launcher.engines.kubernetes_objects import DIGEST_ANNOTATION, RUNS, ClusterLayout, KubernetesSettings, RunObjects
+from launcher.engines.kubernetes_objects import RUNS, ClusterLayout, KubernetesSettings, RunObjects
 from launcher.engines.preflight import as_input_error, check_container_device, check_resources, check_secrecy, laid_out
 from peer.errors import FailedError, InputError
 from peer.files import write_failure
@@ -361,7 +361,7 @@ class ControlLoop:
         self.begun = True
         self.idle.clear()
         self._run.say(
-            f"job {self._order.name} in the namespace {self._cluster.kubectl.namespace or 'default'} of the cluster"
+            f"job {self._cluster.name} in the namespace {self._cluster.kubectl.namespace or 'default'} of the cluster"
         )
 
     @property
@@ -450,7 +450,9 @@ class ControlLoop:
 
     async def _reconcile_job(self) -> None:
         if self.begun and self.state.job is None and not self.all_done:
-            raise FailedError(f"the job {self._order.name} was deleted from outside; the same command resumes the run")
+            raise FailedError(
+                f"the job {self._cluster.name} was deleted from outside; the same command resumes the run"
+            )
         if not self.begun and self.readable.is_set():
             await self._cluster.apply([self._order.job])
             self._begin()
@@ -499,15 +501,15 @@ class KubernetesDeployment(Deployment):
         self._run, self._cluster, self._order, self._new = run, cluster, order, new
         # As the collector sees them.
         directories = {id: str(RUNS / str(index) / id) for index, id in enumerate(run.spec.ids)}
-        self._files = VolumeFiles(cluster.kubectl, f"{order.name}-collect", run, directories)
+        self._files = VolumeFiles(cluster.kubectl, f"{cluster.name}-collect", run, directories)
         self.loop = ControlLoop(run, cluster, order, self._files)
         self._collected = self._over = False
 
     async def prepare(self) -> None:
         """Take over the Job that is there if it is the same and has not failed; otherwise make room for a new one."""
         state = await self._cluster.look()
-        job = state.job
-        if job and job.over != "Failed" and job.annotations.get(DIGEST_ANNOTATION) == self._order.digest:
+        job, asked = state.job, self._order.job["metadata"]["annotations"]
+        if job and job.over != "Failed" and asked.items() <= job.annotations.items():
             self.loop.take_over(state)
             return
         try:
@@ -527,7 +529,7 @@ class KubernetesDeployment(Deployment):
             return
         self.loop.ask(signal.SIGKILL)
         if not await within(STOP_TIMEOUT_S, self.loop.idle.wait()):
-            shown = f"kubectl get pods --selector=job-name={self._order.name}"
+            shown = f"kubectl get pods --selector=job-name={self._cluster.name}"
             self._run.say(f"the cluster has not ended all peers yet; `{shown}` shows them")
 
     async def collect(self) -> None:
@@ -537,10 +539,6 @@ class KubernetesDeployment(Deployment):
         if not await within(COLLECTOR_TIMEOUT_S, self.loop.readable.wait()):
             raise FailedError("the results cannot be read in the cluster now; the same command tries again")
         await self._files.caught_up()
-        await self._fetch()
-        self._collected = True
-
-    async def _fetch(self) -> None:
         for left in reversed(range(FETCH_ATTEMPTS)):
             try:
                 await self._files.fetch()
@@ -549,6 +547,7 @@ class KubernetesDeployment(Deployment):
                 if not left:
                     raise
                 await asyncio.sleep(RETRY_INTERVAL_S)
+        self._collected = True
 
     async def close(self) -> None:
         """Remove what is in the cluster, except checkpoints from which the run may be resumed."""
@@ -562,6 +561,6 @@ class KubernetesDeployment(Deployment):
             self._run.say(f"{error}; what is left there: `kubectl get all,{CLAIM} {self._cluster.mine}`")
         if kept:
             self._run.say(
-                f"the checkpoints stay in the cluster, in the claim {self._order.name}; if the run will not be "
+                f"the checkpoints stay in the cluster, in the claim {self._cluster.name}; if the run will not be "
                 f"resumed, remove them with `dfl-launch discard {self._run.files.path}`"
             )

@@ -206,8 +206,8 @@ class JobState:
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Self:
         status = found.get("status", {})
-        conditions = {one["type"]: one for one in status.get("conditions", []) if one["status"] == "True"}
-        failed = conditions.get("Failed") or conditions.get("FailureTarget") or {}
+        conditions = {one["type"] for one in status.get("conditions", []) if one["status"] == "True"}
+        failed = conditions & {"Failed", "FailureTarget"}
         return cls(
             annotations=found["metadata"].get("annotations", {}),
             completed=indexes(status.get("completedIndexes", "")),
@@ -250,10 +250,8 @@ class ClusterState:
 
 def indexes(written: str) -> frozenset[int]:
     """Return the numbers in "0,2-4"."""
-    found: set[int] = set()
-    for first, last in re.findall(r"(\d+)(?:-(\d+))?", written):
-        found |= {*range(int(first), int(last or first) + 1)}
-    return frozenset(found)
+    spans = re.findall(r"(\d+)(?:-(\d+))?", written)
+    return frozenset(number for first, last in spans for number in range(int(first), int(last or first) + 1))
 
 
 REMOVED = ("job", "pod", "service", "configmap", "secret", "poddisruptionbudget", "networkpolicy")

@@ -69,9 +69,7 @@ class KubernetesSettings(Settings):
 PEER_PORT, HEALTH_PORT, METRICS_PORT = 7700, 7800, 9400
 DNS_PORTS = (53, 5353)
 """The second is where the DNS pods of OpenShift listen: policies go by the pods' ports, not by the service's."""
-CONFIG, RUNS, DATA, CODE, TLS = (
-    Path("/", *parts) for parts in (("etc", "dfl"), ("runs",), ("data",), ("code",), ("tls",))
-)
+CONFIG, RUNS, DATA, CODE, TLS = map(Path, ("/etc/dfl", "/runs", "/data", "/code", "/tls"))
 MAX_NAME_LENGTH = 63
 """The most characters of a DNS label."""
 
@@ -381,7 +379,7 @@ def collector(name: str, settings: KubernetesSettings, **metadata: Any) -> Objec
 RUN_LABEL = "app.kubernetes.io/instance"
 """The label of everything that belongs to a run."""
 DIGEST_ANNOTATION = "dfl/order"
-"""The annotation of a Job that tells what was asked for."""
+"""The annotation of a Job that tells what was asked for, and so whether it is what would be made now."""
 
 
 @dataclass(frozen=True)
@@ -392,13 +390,9 @@ class RunObjects:
     place: ClusterLayout
     settings: KubernetesSettings
 
-    @property
-    def name(self) -> str:
-        return self.place.name
-
     def beside(self) -> list[Object]:
         """All that the Job needs."""
-        name, ids = self.name, self.place.spec.ids
+        name, ids = self.place.name, self.place.spec.ids
         made = [
             service(name),
             disruption_budget(name, len(ids)),
@@ -415,21 +409,16 @@ class RunObjects:
     @cached_property
     def job(self) -> Object:
         settings = self.settings
-        volumes = [certificates_volume(self.name, self.place.spec.ids)] if self.run.certs else []
+        volumes = [certificates_volume(self.place.name, self.place.spec.ids)] if self.run.certs else []
         volumes += [data_volume(settings.data)] if settings.data else []
         made = job(self.place, settings, ("--quiet",), volumes)
         asked = json.dumps([made, self.place.files(), self.run.spec.agreement.digest], sort_keys=True)
         made["metadata"]["annotations"] = {DIGEST_ANNOTATION: hashlib.sha256(asked.encode()).hexdigest()}
         return made
 
-    @property
-    def digest(self) -> str:
-        """Tells whether a Job is what would be made now."""
-        return str(self.job["metadata"]["annotations"][DIGEST_ANNOTATION])
-
     def collector(self) -> Object:
-        labels = {"app.kubernetes.io/name": "dfl-collect", RUN_LABEL: self.name}
-        return collector(self.name, self.settings, labels=labels)
+        labels = {"app.kubernetes.io/name": "dfl-collect", RUN_LABEL: self.place.name}
+        return collector(self.place.name, self.settings, labels=labels)
 
 
 KUSTOMIZATION, COMPONENT = "kustomize.config.k8s.io/v1beta1", "kustomize.config.k8s.io/v1alpha1"
@@ -445,24 +434,21 @@ def tree(spec: Spec, settings: KubernetesSettings) -> dict[str, str]:
     place = ClusterLayout(spec)
     secured, name, ids = replace(place, certificates=True), place.name, spec.ids
     base = {
-        "service": service(name),
-        "claim": claim(name, settings),
-        "job": job(place, settings),
-        "disruption-budget": disruption_budget(name, len(ids)),
+        "service": [service(name)],
+        "claim": [claim(name, settings)],
+        "job": [job(place, settings)],
+        "disruption-budget": [disruption_budget(name, len(ids))],
+        "network-policy": [*network_policies(place, settings.egress)],
     }
+    resources = [f"{file}.yaml" for file in base]
     one_gpu = {"name": "peer", "resources": {"limits": {"nvidia.com/gpu": 1}}}
     mount, volume = certificates_volume(name, ids)
     peer = {"name": "peer", "volumeMounts": [mount]}
     names = ["ca.pem", *(f"{id}.{end}" for id in ids for end in ("pem", "key"))]
     secret = {"name": f"{name}-certificates", "files": [f"certs/{one}" for one in names]}
     objects = {
-        **{f"base/{file}": [content] for file, content in base.items()},
-        "base/network-policy": [*network_policies(place, settings.egress)],
-        "base/kustomization": [
-            _kustomization(
-                resources=[f"{file}.yaml" for file in (*base, "network-policy")], configMapGenerator=[_settings(place)]
-            )
-        ],
+        **{f"base/{file}": content for file, content in base.items()},
+        "base/kustomization": [_kustomization(resources=resources, configMapGenerator=[_settings(place)])],
         **_component("gpu", name, {"containers": [one_gpu]}),
         **_component(
             "certificates",

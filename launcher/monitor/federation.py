@@ -11,8 +11,8 @@ Peers that were started elsewhere are polled instead: `polled_federation.py`.
 
 import os
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -38,35 +38,30 @@ class Tail:
     def lines(self) -> list[bytes]:
         """The whole lines that are new; a line still being written is kept for the next look."""
         found: list[bytes] = []
-        if self._file is not None and self._replaced():
-            found += self._read()  # what the old file got before it was moved away
+        if self._file and self._replaced(self._file):
+            found += self._read(self._file)  # what the old file got before it was moved away
             self.close()
-        if self._file is None:
-            try:
-                self._file = open_plain(self.path)
-            except OSError:
-                return found
-        return found + self._read()
+        try:
+            self._file = self._file or open_plain(self.path)
+        except OSError:
+            return found
+        return found + self._read(self._file)
 
     def close(self) -> None:
-        if self._file is not None:
+        if self._file:
             self._file.close()
         self._file = None
 
-    def _replaced(self) -> bool:
-        assert self._file is not None
-        old = os.fstat(self._file.fileno())
+    def _replaced(self, file: BinaryIO) -> bool:
         try:
-            new = self.path.stat()
+            return not os.path.samestat(os.fstat(file.fileno()), self.path.stat())
         except FileNotFoundError:
             return True
-        return not os.path.samestat(old, new)
 
-    def _read(self) -> list[bytes]:
-        assert self._file is not None
-        if os.fstat(self._file.fileno()).st_size < self._file.tell():  # cut short: begin again
-            self._file.seek(0)
-        return [*lines(self._file)]
+    def _read(self, file: BinaryIO) -> list[bytes]:
+        if os.fstat(file.fileno()).st_size < file.tell():  # cut short: begin again
+            file.seek(0)
+        return [*lines(file)]
 
 
 def last_lines(path: Path, count: int, reach: int = 16384) -> list[str]:
@@ -120,7 +115,6 @@ class Wait:
         return self.awaited
 
 
-@dataclass
 class PeerView:
     """One peer as its events show it: its history, and what it does at the moment.
 
@@ -129,18 +123,13 @@ class PeerView:
     restarts: as its supervisor counts them; of a peer without one, its history says how often it was restarted.
     """
 
-    id: str
-    state: str = field(default="starting", init=False)
-    round: int = field(default=0, init=False)
-    waits: dict[events.Cause, Wait] = field(default_factory=dict, init=False)
-    links: dict[str, str] = field(default_factory=dict, init=False)
-    failure: str | None = field(default=None, init=False)
-    """Why the process that runs now cannot go on."""
-    restarts: int = field(default=0, init=False)
-    history: PeerHistory = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.history = PeerHistory(self.id)
+    def __init__(self, id: str) -> None:
+        self.id, self.history = id, PeerHistory(id)
+        self.state, self.round, self.restarts = "starting", 0, 0
+        self.waits: dict[events.Cause, Wait] = {}
+        self.links: dict[str, str] = {}
+        self.failure: str | None = None
+        """Why the process that runs now cannot go on."""
 
     def start(self) -> None:
         """Note that the peer's process is started, perhaps again; what it does is not known yet."""
@@ -289,10 +278,6 @@ class FederationView:
             if isinstance(event, events.StoppedEarly) and event.round < self.rounds:
                 self.rounds, self._early_end = event.round, event
         return [*map(printable, changes + told + self._take_shortages(news))]  # a refused caller chooses its own words
-
-    @property
-    def histories(self) -> Mapping[str, PeerHistory]:
-        return {id: peer.history for id, peer in self.peers.items()}
 
     @property
     def views(self) -> Views:

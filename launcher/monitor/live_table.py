@@ -34,16 +34,7 @@ def render(federation: FederationView, console: Console) -> RenderableType:
     shown, hidden = choose(federation, visible_rows(federation, console))
     rows = [row(federation, peer) for peer in shown]
     # Left out in this order where the terminal is too narrow for all.
-    expendable = (
-        "train/comm/eval",
-        "curve",
-        "sent",
-        "loss",
-        "restarts",
-        "round",
-        federation.headline.name,
-        "waits for",
-    )
+    expendable = "train/comm/eval", "curve", "sent", "loss", "restarts", "round", federation.headline.name, "waits for"
     lines: list[RenderableType] = [fitting(rows, expendable, console, elastic="waits for")]
     if hidden:
         states = Counter(federation.status_of(peer.id) for peer in hidden)

@@ -6,6 +6,7 @@ view knows no difference.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from launcher.headline import Headline, mean
 from launcher.monitor.federation import FederationView, PeerView
@@ -23,38 +24,29 @@ def in_trouble(status: PeerStatus) -> list[LinkStatus]:
     return [link for link in status.neighbours if link.state not in ("up", "left")]
 
 
-def completed(status: PeerStatus) -> int:
-    """How many rounds it has behind it."""
-    return status.round if status.state in ROUND_OVER else max(0, status.round - 1)
-
-
 def events(status: PeerStatus, before: PeerView, headline: Headline, now: float) -> list[Event]:
     """What has happened to a peer since it was `before`, as far as its status tells it. `now` in unix seconds."""
-    return [
-        *_state(status, before, now),
-        *_links(status, before, now),
-        *_waits(status, before, now),
-        *_rounds(status, before, headline, now),
-    ]
+    told = (_state(status, before), _links(status, before), _waits(status, before), _rounds(status, before, headline))
+    return [replace(one, time=now) for one in chain.from_iterable(told)]
 
 
-def _state(status: PeerStatus, before: PeerView, now: float) -> Sequence[Event]:
+def _state(status: PeerStatus, before: PeerView) -> Sequence[Event]:
     """Said again, it would be another start of a peer that joins."""
     known = (before.state, before.round) == (status.state, status.round)
-    return [] if known else [StateChanged(state=status.state, round=status.round, time=now)]
+    return [] if known else [StateChanged(state=status.state, round=status.round)]
 
 
-def _links(status: PeerStatus, before: PeerView, now: float) -> Sequence[Event]:
+def _links(status: PeerStatus, before: PeerView) -> Sequence[Event]:
     """A link that has never been up is no news; one that is not told of any more is over."""
     told = [one for one in status.neighbours if one.state != "joining" or one.id in before.links]
     over = before.links.keys() - {one.id for one in status.neighbours}
     return [
-        *(LinkChanged(neighbour=one.id, state=one.state, reason=one.reason, time=now) for one in told),
-        *(LinkChanged(neighbour=id, state="left", time=now) for id in sorted(over)),
+        *(LinkChanged(neighbour=one.id, state=one.state, reason=one.reason) for one in told),
+        *(LinkChanged(neighbour=id, state="left") for id in sorted(over)),
     ]
 
 
-def _waits(status: PeerStatus, before: PeerView, now: float) -> Sequence[Event]:
+def _waits(status: PeerStatus, before: PeerView) -> Sequence[Event]:
     """A peer that joins waits for its neighbours, and later on for those that it has lost; and for members, where too
     few are here to decide."""
     awaited = tuple(Awaited(one.id, one.address, one.reason) for one in in_trouble(status))
@@ -62,17 +54,17 @@ def _waits(status: PeerStatus, before: PeerView, now: float) -> Sequence[Event]:
     waits = [Waiting(cause=cause, awaited=awaited, sentence="")]
     waits += [Waiting.for_quorum(status.shortage, status.awaited)] if status.shortage else []
     over = before.waits.keys() - {one.cause for one in waits}
-    waits += [Waiting(cause=other, awaited=(), sentence="") for other in sorted(over)]
-    return [replace(one, time=now) for one in waits]
+    return waits + [Waiting(cause=other, awaited=(), sentence="") for other in sorted(over)]
 
 
-def _rounds(status: PeerStatus, before: PeerView, headline: Headline, now: float) -> Sequence[Event]:
+def _rounds(status: PeerStatus, before: PeerView, headline: Headline) -> Sequence[Event]:
     """The event of the last round; those in between were not asked for."""
-    if not (done := completed(status)):
+    done = status.round if status.state in ROUND_OVER else status.round - 1
+    if done < 1:
         return []
-    told = RoundDone(round=done, **headline.fields(status.figure), bytes_sent=status.bytes_sent, time=now)
+    told = RoundDone(round=done, **headline.fields(status.figure), bytes_sent=status.bytes_sent)
     known = before.history.rounds.get(done)
-    return [] if known and replace(known, time=now) == told else [told]
+    return [] if known and replace(known, time=told.time) == told else [told]
 
 
 SILENCE_SECONDS = 10.0

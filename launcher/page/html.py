@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import html
-from dataclasses import dataclass
 from importlib.resources import files
 from string import Template
 from typing import Any
@@ -33,34 +32,29 @@ LATE_FIGURES = ("time", "traffic", "timeline")
 """The figures that follow the section on privacy."""
 
 
-@dataclass(frozen=True)
-class Addition:
-    """Additions to a page: markup above the figures, style, a script that runs last, and where it may connect."""
-
-    markup: str = ""
-    style: str = ""
-    script: str = ""
-    connect: str = "'none'"
-
-
-NO_ADDITION = Addition()
-
-
-def page(document: ReportDocument | None, library: str, more: Addition = NO_ADDITION) -> str:
-    """The page's HTML. document: None if the page gets it later. library: the script that sets `vegaEmbed`."""
+def page(
+    document: ReportDocument | None,
+    library: str,
+    markup: str = "",
+    style: str = "",
+    more: str = "",
+    connect: str = "'none'",
+) -> str:
+    """The page's HTML. document: None if the page gets it later. library: the script that sets `vegaEmbed`. markup:
+    above the figures; more: a script that runs last; connect: where it may connect."""
     parts = files("launcher.page")
     script = parts.joinpath("page.js").read_text(encoding="utf-8")
     return Template(parts.joinpath("page.html").read_text(encoding="utf-8")).substitute(
         title=html.escape(document.title if document else "Federation"),
-        style=parts.joinpath("page.css").read_text(encoding="utf-8") + more.style,
-        hashes=" ".join(map(_hash, (library, script, more.script))),
-        connect=more.connect,
+        style=parts.joinpath("page.css").read_text(encoding="utf-8") + style,
+        hashes=" ".join(map(_hash, (library, script, more))),
+        connect=connect,
         document=document.thinned().dump() if document else "null",
         figures=as_text({"figures": figures_for_page(document) if document else [], "look": look("any")}),
         library=library,
         script=script,
-        markup=more.markup,
-        more=f"<script>{more.script}</script>\n" if more.script else "",
+        markup=markup,
+        more=f"<script>{more}</script>\n" if more else "",
     )
 
 

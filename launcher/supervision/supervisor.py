@@ -286,17 +286,15 @@ class Supervisor:
         self.federation.ending = True
         for process in self._running.values():
             process.signal(self.policy.stop_signal)
-        async with asyncio.TaskGroup() as tasks:
+        async with background() as tasks:
             everyone = tasks.create_task(self._everyone())
             hurried = tasks.create_task(forced.wait())
             await asyncio.wait((everyone, hurried), timeout=self.policy.grace, return_when=asyncio.FIRST_COMPLETED)
-            hurried.cancel()
             for process in self._running.values():
                 process.signal(signal.SIGKILL)  # reaches only those that have not ended
             await self.deployment.stop_all()
             # An unreachable place reports no end: that has been said, and is not waited for without a limit.
             await asyncio.wait((everyone,), timeout=self.policy.grace)
-            everyone.cancel()
 
     async def _everyone(self) -> None:
         """Wait for all that still run; a lost fork server has been reported by the keepers."""

@@ -10,9 +10,10 @@ import pytest
 
 from launcher.dashboard import server
 from launcher.dashboard.feed import Feed
-from launcher.dashboard.server import Address, opened
+from launcher.dashboard.server import opened
 from launcher.headline import Headline
 from launcher.monitor.federation import FederationView
+from peer.network.transport.addresses import split
 from peer.spec.loading import load_spec
 from peer.telemetry.events import read_event
 
@@ -67,10 +68,10 @@ async def test_who_says_nothing_keeps_no_connection(feed: Feed, monkeypatch: pyt
     monkeypatch.setattr(server, "REQUEST_TIMEOUT_S", 0.2)
     monkeypatch.setattr(server, "vega_script", lambda: "")
     said: list[str] = []
-    with opened(Address()) as dashboard:
+    with opened("127.0.0.1:0") as dashboard:
         assert dashboard
         async with dashboard.showing(feed, said.append):
-            reader, writer = await asyncio.open_connection(dashboard.address.host, dashboard.address.port)
+            reader, writer = await asyncio.open_connection(*split(dashboard.address))
             with suppress(ConnectionResetError):
                 async with asyncio.timeout(30):
                     assert await reader.read() == b""

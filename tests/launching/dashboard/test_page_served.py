@@ -17,12 +17,13 @@ from launcher.cli import main
 from launcher.dashboard import feed as feed_room
 from launcher.dashboard import server
 from launcher.dashboard.feed import Feed
-from launcher.dashboard.server import Address, Dashboard, opened
+from launcher.dashboard.server import Dashboard, opened, read_address, taken
 from launcher.headline import Headline
 from launcher.monitor.federation import FederationView
 from launcher.run_files import RunFiles
 from peer.errors import FailedError, InputError
 from peer.network.operator_client import PeerStatus, StatusAnswer, StatusClient
+from peer.network.transport.addresses import split
 from peer.spec.federation import Spec
 from peer.spec.loading import load_spec
 from peer.telemetry.events import LinkChanged, RoundDone, StateChanged, ViewDecided
@@ -52,7 +53,7 @@ def serves(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> Serves:
     monkeypatch.setattr(server, "vega_script", lambda: "window.vegaEmbed = null;")
 
     @asynccontextmanager
-    async def serves(address: Address = Address()) -> AsyncIterator[tuple[Dashboard, httpx.AsyncClient]]:  # noqa: B008
+    async def serves(address: str = "127.0.0.1:0") -> AsyncIterator[tuple[Dashboard, httpx.AsyncClient]]:
         with opened(address) as made:
             assert made
             said: list[str] = []
@@ -64,7 +65,7 @@ def serves(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> Serves:
 
 
 def bare(made: Dashboard) -> str:
-    return f"http://127.0.0.1:{made.address.port}/"
+    return f"http://127.0.0.1:{split(made.address)[1]}/"
 
 
 async def told(lines: AsyncIterator[str]) -> tuple[str, Any]:
@@ -123,7 +124,7 @@ async def test_a_tunnel_may_have_another_port(serves: Serves, host: str) -> None
 
 
 async def test_beyond_loopback_any_name_of_the_machine_does(serves: Serves) -> None:
-    async with serves(Address("0.0.0.0", 0)) as (made, client):
+    async with serves("0.0.0.0:0") as (made, client):
         elsewhere = {"Host": "node17:8080"}
         assert (await client.get(bare(made), headers=elsewhere)).status_code == 200
         assert (await client.get(f"{bare(made)}events", headers=elsewhere)).status_code == 403
@@ -209,7 +210,7 @@ async def test_a_browser_that_takes_nothing_makes_nobody_wait(
     monkeypatch.setattr(server, "CLOSE_TIMEOUT_S", 0.2)
     monkeypatch.setattr(feed_room, "as_json", lambda document: json.dumps("x" * 8_000_000))
     async with serves() as (made, client):
-        stuck = [socket.create_connection(("127.0.0.1", made.address.port)) for _ in range(5)]
+        stuck = [socket.create_connection(split(made.address)) for _ in range(5)]
         for one in stuck:
             head = f"Host: localhost\r\nAuthorization: Bearer {made.token}"
             one.sendall(f"GET /events HTTP/1.1\r\n{head}\r\n\r\n".encode())
@@ -238,7 +239,7 @@ async def test_what_goes_wrong_with_the_page_ends_the_page_alone(
         raise BrokenPipeError("nobody listens")
 
     monkeypatch.setattr(feed, "look", broken)
-    with opened(Address()) as made:
+    with opened("127.0.0.1:0") as made:
         assert made
         async with made.showing(feed, say):
             await feed.following.wait()
@@ -333,7 +334,7 @@ async def test_without_the_token_no_connection_is_kept(
     async with serves() as (made, client), client.stream("GET", f"{bare(made)}events", headers=bearer(made)) as answer:
         lines = answer.aiter_lines()
         await told_of(lines, "now")
-        reader, writer = await asyncio.open_connection("127.0.0.1", made.address.port)
+        reader, writer = await asyncio.open_connection(*split(made.address))
         writer.write(b"GET /events HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n")
         with suppress(ConnectionError):
             assert await reader.readline() == b"HTTP/1.1 403 Forbidden\r\n"
@@ -350,20 +351,20 @@ async def test_without_the_token_no_connection_is_kept(
     [(None, "127.0.0.1:0"), ("8080", "127.0.0.1:8080"), ("0.0.0.0:80", "0.0.0.0:80"), ("[::1]:80", "[::1]:80")],
 )
 def test_addresses(text: str | None, read: str) -> None:
-    assert str(Address.read(text)) == read
+    assert read_address(text) == read
 
 
 @pytest.mark.parametrize("text", ["", "fed.yaml", ":", "a:b", "127.0.0.1", "x:99999", "http://x:1", "::1:80"])
 def test_no_addresses(text: str) -> None:
     with pytest.raises(InputError, match=r"--at .*: give HOST:PORT"):
-        Address.read(text)
+        read_address(text)
 
 
 def test_a_port_in_use_is_wrong_input_before_anything_is_made(
     spec: Spec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Address().taken() as taken:
-        at = f"127.0.0.1:{taken.getsockname()[1]}"
+    with taken("127.0.0.1:0") as listening:
+        at = f"127.0.0.1:{listening.getsockname()[1]}"
         out = tmp_path / "out"
         run = ["run", str(tmp_path / "fed.yaml"), "--peers", "3", "--out", str(out), "--at", at]
         assert main(run) == 2

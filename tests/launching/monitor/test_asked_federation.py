@@ -122,7 +122,7 @@ def test_the_history_is_told_each_thing_once_and_with_its_time() -> None:
     seen = federation()
     for now in (1.0, 2.0):
         seen.record({"a": status("a", "joining", 2)}, now)
-    history = seen.histories["a"]
+    history = seen.peers["a"].history
     assert [run.start for run in history.runs] == [1.0], "said again, it would be another start"
     assert [(number, one.time) for number, one in history.rounds.items()] == [(1, 1.0)]
     assert history.timeline == []
