@@ -3,6 +3,8 @@
 A snapshot of what all peers do, with an icon, a tone and words for each, so that it is seen without colours, too. A
 document of the run so far, by what its peers have told: nothing is proven of it yet. And the last document, the run as
 its report shows it.
+
+A feed holds the newest state alone, and no queue: a slow browser misses what was in between, and delays no other.
 """
 
 import asyncio
