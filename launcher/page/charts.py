@@ -33,7 +33,8 @@ NAMES_AXIS: Chart = {"labelOverlap": "greedy", "labelSeparation": 6, "labelAngle
 
 @dataclass(frozen=True)
 class ReportFigure:
-    """tables: from which it draws; it is left out where the first is empty. wide: takes a whole row of the page."""
+    """tables: from which it draws, the first where the chart names no other; it is left out where that is empty. wide:
+    takes a whole row of the page."""
 
     name: str
     title: str
@@ -44,7 +45,8 @@ class ReportFigure:
 
     def filled(self, document: ReportDocument) -> Chart:
         """The chart with its data, whole, for a file."""
-        return {**self.chart, "datasets": {name: document.tables[name] for name in self.tables}}
+        tables = {name: document.tables[name] for name in self.tables}
+        return {"data": {"name": self.tables[0]}, **self.chart, "datasets": tables}
 
 
 def titled(words: str) -> str:

@@ -100,7 +100,6 @@ def _spans(figure: str, across: Chart, *places: str) -> Chart:
     }
     told = f"{'' if 'class' in places else '!'}isValid(datum.class)"
     return {
-        "data": {"name": "final"},
         "height": 200,
         "transform": [{"filter": {"field": "figure", "equal": figure}}, {"filter": told}],
         "encoding": across,
@@ -120,5 +119,5 @@ def confusion_figure(document: ReportDocument) -> ReportFigure:
         "How often a peer's last model takes a test sample of the class at the left for the class at the bottom, added "
         f"up over the peers, which may be tested on the same samples.{_left_out(document, 'confusion')}",
         ("confusion",),
-        {**chart, "data": {"name": "confusion"}, "transform": [{"filter": "datum.samples > 0"}]},
+        chart | {"transform": [{"filter": "datum.samples > 0"}]},
     )

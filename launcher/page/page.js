@@ -161,7 +161,7 @@ async function charts(doc) {
     }
     known?.view.finalize();
     views.delete(one.name);
-    const chart = { description: `${one.title}. ${one.caption}`, width: "container", autosize: { type: "fit-x", contains: "padding" }, ...one.chart, datasets: data };
+    const chart = { description: `${one.title}. ${one.caption}`, width: "container", autosize: { type: "fit-x", contains: "padding" }, data: { name: one.tables[0] }, ...one.chart, datasets: data };
     // `ast`: expressions are interpreted, as the page's own policy forbids code made of text.
     // Warnings are of empty tables, which are no fault (logLevel 1: errors alone).
     const options = { actions: false, ast: true, renderer: "svg", logLevel: 1, config: look };

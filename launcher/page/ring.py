@@ -284,7 +284,6 @@ def traffic_figure(document: ReportDocument) -> ReportFigure:
         ("edges",),
         {
             **chart,
-            "data": {"name": "edges"},
             "transform": [
                 {"calculate": "datum.bytes + datum.number_bytes", "as": "size"},
                 {"aggregate": [{"op": "sum", "field": "size", "as": "sent"}], "groupby": ["from", "to", "ring"]},

@@ -155,31 +155,24 @@ def activity_rows(data: RunData) -> Iterator[Row]:
 
 def time_figure(document: ReportDocument) -> ReportFigure:
     order = [row["peer"] for row in document.tables["peers"]]
-    return ReportFigure(
-        "time",
-        "Where the time went",
-        "Start: from a process's first event to its first round. Communicate: sending, and waiting for what neighbours "
-        "send. Other: waiting for a round, saving.",
-        ("seconds",),
-        {
-            "data": {"name": "seconds"},
-            "height": 330,
-            "mark": {"type": "bar", "cornerRadius": 1},
-            "encoding": {
-                "x": nominal("peer", sort=order, axis=NAMES_AXIS),
-                "y": quantitative("seconds", "time (s)"),
-                "color": nominal(
-                    "activity", scale={"domain": [*ACTIVITY_COLOURS], "range": [*ACTIVITY_COLOURS.values()]}, sort=None
-                ),
-                "order": {"field": "activity_order", "type": "quantitative"},
-                "tooltip": [tip("peer", "peer"), tip("activity", "activity"), tip("seconds", "time (s)", ".1f")],
-            },
-            "transform": [{"calculate": f"indexof({[*ACTIVITY_COLOURS]}, datum.activity)", "as": "activity_order"}],
+    scale = {"domain": [*ACTIVITY_COLOURS], "range": [*ACTIVITY_COLOURS.values()]}
+    chart: Chart = {
+        "height": 330,
+        "mark": {"type": "bar", "cornerRadius": 1},
+        "encoding": {
+            "x": nominal("peer", sort=order, axis=NAMES_AXIS),
+            "y": quantitative("seconds", "time (s)"),
+            "color": nominal("activity", scale=scale, sort=None),
+            "order": {"field": "activity_order", "type": "quantitative"},
+            "tooltip": [tip("peer", "peer"), tip("activity", "activity"), tip("seconds", "time (s)", ".1f")],
         },
+        "transform": [{"calculate": f"indexof({[*ACTIVITY_COLOURS]}, datum.activity)", "as": "activity_order"}],
+    }
+    said = (
+        "Start: from a process's first event to its first round. Communicate: sending, and waiting for what neighbours "
+        "send. Other: waiting for a round, saving."
     )
-
-
-LASTING = ("waits", "not heard")
+    return ReportFigure("time", "Where the time went", said, ("seconds",), chart)
 
 
 def timeline_figure(document: ReportDocument) -> ReportFigure:
@@ -227,10 +220,6 @@ def timeline_figure(document: ReportDocument) -> ReportFigure:
         "Grey: running. Gap: not running. Dashed line: view change or restart of the run. Idle periods of the whole "
         "run are cut out.",
         ("moments",),
-        {
-            "data": {"name": "moments"},
-            "height": height,
-            "layer": [bar(("running",), 0.4), bar(LASTING, 0.9), changes, points],
-        },
+        {"height": height, "layer": [bar(("running",), 0.4), bar(("waits", "not heard"), 0.9), changes, points]},
         wide=True,
     )
