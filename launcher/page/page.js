@@ -123,19 +123,13 @@ function tables(doc) {
 // The runs beside each other: the best of each column in bold, where like is compared with like.
 function compare(doc) {
   const keys = [...new Set(doc.runs.flatMap((run) => run.cards.map((one) => one.key)))];
-  const find = (run, key) => run.cards.find((one) => one.key === key);
-  const best = new Map(keys.map((key) => {
-    const known = doc.runs.map((run) => find(run, key)).filter((one) => one && one.value !== null);
-    const better = known[0]?.better === "up" ? Math.max : Math.min;
-    return [key, doc.alike && known.length > 1 ? better(...known.map((one) => one.value)) : null];
-  }));
   const columns = keys.map((key) => {
-    const name = doc.runs.map((run) => find(run, key)).find(Boolean).name;
-    const cell = (run) => {
-      const one = find(run, key);
-      return one ? [one.shown, best.get(key) !== null && one.value === best.get(key) ? "best" : ""] : null;
-    };
-    return [name, cell];
+    const find = (run) => run.cards.find((one) => one.key === key);
+    const found = doc.runs.map(find).filter(Boolean);
+    const known = found.map((one) => one.value).filter((value) => value !== null);
+    const best = doc.alike && known.length > 1 ? (found[0].better === "up" ? Math.max : Math.min)(...known) : NaN;
+    const cell = (one) => one && [one.shown, one.value === best ? "best" : ""];
+    return [found[0].name, (run) => cell(find(run))];
   });
   return grid("The runs", [["run", (run) => run.label, true], ["protocol", (run) => run.protocol, true], ["seed", (run) => run.seed],
     ["peers", (run) => run.peers],
