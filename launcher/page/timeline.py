@@ -6,6 +6,7 @@ without the times in which no peer ran, as a run may pause for days.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 
 from launcher.history import ACTIVITIES, PeerHistory, TimelineEvent
 from launcher.page.charts import GREY, NAMES_AXIS, Chart, ReportFigure, nominal, quantitative, tip
@@ -14,7 +15,6 @@ from launcher.page.run_data import RunData
 from launcher.views import Views, change_in_words
 from peer.telemetry.events import RoundDone
 from peer.text import printable
-from peer.views.view import View
 
 MIN_PAUSE_S = 5.0
 """Seconds without any peer that are still shown: a launcher waits as long before it starts one again."""
@@ -96,12 +96,9 @@ def _matters(silence: TimelineEvent, histories: Mapping[str, PeerHistory]) -> bo
 
 def _changes(histories: Mapping[str, PeerHistory], views: Views) -> Iterator[TimelineEvent]:
     """Each change of view once, when the first peer told of it."""
-    before = View(0, views.ids, first=0)
-    for view in views.later:
-        times = [one.views[view.number].time for one in histories.values() if view.number in one.views]
-        if times:
+    for before, view in pairwise(views.by_number.values()):
+        if times := [one.views[view.number].time for one in histories.values() if view.number in one.views]:
             yield TimelineEvent("change of view", min(times), change_in_words(before, view))
-        before = view
 
 
 def peer_rows(data: RunData) -> Iterator[Row]:
