@@ -61,8 +61,6 @@ Flow = tuple[int, int, str, str, str]
 """Number of the view, round, sender, receiver, name of the vector."""
 SizeKind = Literal["bytes", "scalar_bytes"]
 """Bytes of tensors, or of the numbers with a tensor or in a record."""
-AuditedRoundKey = tuple[str, int, int]
-"""The peer whose audit it is, the number of the view, the round."""
 
 
 class SentVector(NamedTuple):
@@ -146,8 +144,8 @@ def received_entries(audits: Audits) -> Iterator[tuple[str, AuditedRound, Receiv
     return ((id, record, entry) for id, record in all_rounds(audits) for entry in record.received)
 
 
-def records(audits: Audits, *, whole: bool) -> set[AuditedRoundKey]:
-    """The rounds that are written down; whole: without those that were cut off."""
+def records(audits: Audits, *, whole: bool) -> set[tuple[str, int, int]]:
+    """The rounds that are written down: whose audit it is, view, round; whole: without those that were cut off."""
     return {(id, *record.at) for id, record in all_rounds(audits) if not (whole and record.interrupted)}
 
 
@@ -190,10 +188,6 @@ class RingPeriod:
     @cached_property
     def edges(self) -> set[Edge]:
         return {flow.edge for flow in self.flows}
-
-    @property
-    def rounds(self) -> str:
-        return _rounds(flow.round for flow in self.flows)
 
     @cached_property
     def sizes(self) -> Counter[Edge]:
@@ -242,7 +236,7 @@ def no_server(periods: Sequence[RingPeriod]) -> DefinitionFinding:
             sizes = _sizes_by_edge(flows)
             if (centre := hub(sizes)) is not None:
                 others = plural(len(neighbourhoods(sizes)) - 1, "other")
-                when = f"{what} in {_rounds(flow.round for flow in flows)}"
+                when = f"{what} in {_rounds(flows)}"
                 return DefinitionFinding(
                     False, f"{centre} {_stood(centre, sizes, when)}, so it stood between the {others}"
                 )
@@ -279,14 +273,13 @@ def neighbours_only(orders: Sequence[RingPeriod], announcer: str = "") -> Defini
     for one in orders:
         if why := why_no_ring(one.edges, one.members):
             meanwhile = " while the ring stayed in one order" if len(orders) > 1 else ""
-            return DefinitionFinding(False, f"{why} in {one.rounds}{meanwhile}; {used}")
+            return DefinitionFinding(False, f"{why} in {_rounds(one.flows)}{meanwhile}; {used}")
     for _, among_the_same in groupby(orders if announcer else (), key=lambda one: one.view):
         announced = [*among_the_same]
         vectors = [flow for one in announced for flow in one.flows if flow.bytes]
         if why := why_no_ring({flow.edge for flow in vectors}, announced[0].members):
             told = f"as `{announcer}` put the ring into {plural(len(announced), 'order')}"
-            rounds = _rounds(flow.round for flow in vectors)
-            return DefinitionFinding(False, f"{why} in {rounds}, {told}; {used}")
+            return DefinitionFinding(False, f"{why} in {_rounds(vectors)}, {told}; {used}")
     if earlier_edges(orders):
         whole = max(map(len, neighbourhoods(edge for one in orders for edge in one.edges).values()))
         in_all = f" in one order of the ring, nor more than {whole} in all"
@@ -380,12 +373,9 @@ def _used(orders: Sequence[RingPeriod]) -> str:
     whole = plural(len({edge for one in orders for edge in one.edges}), "directed edge")
     if not earlier:
         return whole
-    bytes_of, vectors = Counter[Edge](), set[str]()
-    for flow in (flow for one in orders for flow in one.flows if flow.edge in earlier):
-        bytes_of[flow.edge] += flow.bytes + flow.number_bytes
-        vectors.add(flow.vector)
-    most = quantity(max(bytes_of.values()))
-    each = f"{most} each" if len({*bytes_of.values()}) == 1 else f"at most {most} each"
+    flows = [flow for one in orders for flow in one.flows if flow.edge in earlier]
+    vectors, sizes = {flow.vector for flow in flows}, {*_sizes_by_edge(flows).values()}
+    each = f"{'at most ' if len(sizes) > 1 else ''}{quantity(max(sizes))} each"
     change = "it was reordered" if orders[0].view == orders[-1].view else "its members changed"
     before = f"the ring before {change}" if len(orders) == 2 else f"the {len(orders) - 1} rings before it"
     return (
@@ -405,8 +395,8 @@ def _by(flows: Iterable[SentVector], key: Callable[[SentVector], K]) -> Iterator
     yield from groups.items()
 
 
-def _rounds(rounds: Iterable[int]) -> str:
-    known = {*rounds}
+def _rounds(flows: Iterable[SentVector]) -> str:
+    known = {flow.round for flow in flows}
     return f"rounds {min(known)} to {max(known)}" if len(known) > 1 else f"round {max(known)}"
 
 
@@ -463,24 +453,19 @@ def disagreed(audits: Audits) -> Iterator[Violation]:
 def undeclared(views: Views, audits: Audits, private: Callable[[int], bool]) -> Iterator[Violation]:
     """Lines of an audit against what the protocol declared for that round."""
     for id, record, entry in sent_entries(audits):
-        flow = (*record.at, id, entry.to, entry.vector)
-        for reason in undeclared_reasons(views, id, record, entry):
-            yield violation(flow, entry.bytes, reason)
+        flow, members = (*record.at, id, entry.to, entry.vector), views.members_of(record.view)
+        for end, peer in (("receiver", entry.to), ("sender", id)):
+            if peer not in members:
+                where = f"view {record.view}" if record.view else "the federation"
+                yield violation(flow, entry.bytes, f"the {end} is not a member of {where}")
+        if "send" not in record.edges.get(entry.to, ()):
+            yield violation(flow, entry.bytes, "the edge was not authorised in this round")
         if entry.head_bytes and private(record.round):
             yield violation(flow, entry.bytes, f"{entry.head_bytes} bytes of a private head")
     for id, record, got in received_entries(audits):
         if "receive" not in record.edges.get(got.sender, ()):
             flow = (*record.at, got.sender, id, got.vector)
             yield violation(flow, got.bytes, f"{id} was not to receive from {got.sender} in this round")
-
-
-def undeclared_reasons(views: Views, sender: str, record: AuditedRound, entry: SentEntry) -> Iterator[str]:
-    members = views.members_of(record.view)
-    for end, id in (("receiver", entry.to), ("sender", sender)):
-        if id not in members:
-            yield f"the {end} is not a member of {f'view {record.view}' if record.view else 'the federation'}"
-    if "send" not in record.edges.get(entry.to, ()):
-        yield "the edge was not authorised in this round"
 
 
 def mismatches(audits: Audits, kind: SizeKind) -> Iterator[Violation]:
