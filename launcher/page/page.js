@@ -188,10 +188,6 @@ function choose(peer) {
   document.querySelectorAll("[data-peer]").forEach((one) => one.classList.toggle("chosen", one.dataset.peer === peer));
 }
 
-function save(name, href) {
-  Object.assign(make("a"), { download: name, href }).click();
-}
-
 // A text that a spreadsheet would run as a formula is made plain.
 function cell(value) {
   const text = typeof value === "string" ? value.replace(/^[=+\-@\t\r]/, "'$&") : `${value ?? ""}`;
@@ -223,7 +219,10 @@ function downloads(one) {
   for (const [kind, made] of Object.entries(offer)) {
     const button = make("button", kind);
     button.ariaLabel = `${one.title} as ${kind}`;
-    button.onclick = async () => save(`${one.name}.${kind.toLowerCase()}`, await made(views.get(one.name).view));
+    button.onclick = async () => {
+      const href = await made(views.get(one.name).view);
+      Object.assign(make("a"), { download: `${one.name}.${kind.toLowerCase()}`, href }).click();
+    };
     line.append(button);
   }
   return line;

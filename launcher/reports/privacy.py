@@ -229,8 +229,10 @@ def no_head_left(
 
 def no_server(periods: Sequence[RingPeriod]) -> DefinitionFinding:
     """Definition 3.2: members only, and none through which the others talk, be it over several rounds or in one."""
-    if stranger := _stranger(periods):
-        return DefinitionFinding(False, stranger)
+    edges = [(edge, one.members) for one in periods for edge in sorted(one.edges)]
+    if strangers := [(id, edge) for edge, members in edges for id in edge if id not in members]:
+        id, (source, target) = strangers[0]
+        return DefinitionFinding(False, f"{id} was no member, and {source} sent to {target}")
     for one in periods:
         for flows, what in one.groups:
             sizes = _sizes_by_edge(flows)
@@ -383,11 +385,6 @@ def _used(orders: Sequence[RingPeriod]) -> str:
     )
 
 
-def _stranger(orders: Iterable[RingPeriod]) -> str:
-    found = ((id, edge) for one in orders for edge in sorted(one.edges) for id in edge if id not in one.members)
-    return next((f"{id} was no member, and {edge[0]} sent to {edge[1]}" for id, edge in found), "")
-
-
 def _by(flows: Iterable[SentVector], key: Callable[[SentVector], K]) -> Iterator[tuple[K, list[SentVector]]]:
     groups: dict[K, list[SentVector]] = {}
     for flow in flows:
@@ -425,11 +422,6 @@ def missing_rounds(views: Views, audits: Audits) -> dict[str, list[int]]:
                 absent = without_the_last(absent, span.last, MAX_ROUNDS_AHEAD * len(lost))
             lacking.setdefault(id, []).extend(absent)
     return {id: rounds for id in views.ids if (rounds := lacking.get(id))}
-
-
-def lacks_rounds(id: str, rounds: Sequence[int]) -> Violation:
-    named = ", ".join(map(str, rounds[:10]))
-    return violation(id, 0, f"{id}'s audit lacks rounds, so nothing is proven: {named}")
 
 
 def without_the_last(absent: list[int], last: int, most: int) -> list[int]:
@@ -594,8 +586,13 @@ def privacy(views: Views, audits: Audits, declaration: PrivacyDeclaration, unfin
     # A member that returned with nothing had lost its directory, and the audit of earlier rounds with it.
     unseen |= {id for id, rounds in lacking.items() if max(rounds) < views.returned_with_nothing(id)}
     unknown = [id for id in views.ids if id in unseen]
+    gaps = [
+        violation(id, 0, f"{id}'s audit lacks rounds, so nothing is proven: {', '.join(map(str, rounds[:10]))}")
+        for id, rounds in lacking.items()
+        if id not in unseen
+    ]
     violations = [
-        *(gaps := [lacks_rounds(id, rounds) for id, rounds in lacking.items() if id not in unseen]),
+        *gaps,
         *disagreed(audits),
         *undeclared(views, audits, private),
         *mismatches(audits, "bytes"),
