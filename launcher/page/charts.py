@@ -209,7 +209,7 @@ def picture(chart: Mapping[str, Any], look: Mapping[str, Any], kind: str) -> byt
     import vl_convert
 
     size = {} if {"facet", "hconcat", "width"} & chart.keys() else {"autosize": FIT, "width": 640}
-    content = json.dumps({"$schema": SCHEMA, "padding": ROOM, **size, **chart}, ensure_ascii=False)
+    content = json.dumps({"padding": ROOM, **size, **chart}, ensure_ascii=False)
     text = content.encode(errors="replace").decode()  # half of a surrogate pair is no text
     try:
         if kind == "svg":
@@ -217,6 +217,3 @@ def picture(chart: Mapping[str, Any], look: Mapping[str, Any], kind: str) -> byt
         return vl_convert.vegalite_to_png(text, config=dict(look), scale=SCALE)
     except ValueError as error:
         raise FailedError(f"a chart cannot be made a picture: {one_line(error)}") from error
-
-
-SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"

@@ -189,10 +189,6 @@ class RingPeriod:
     def edges(self) -> set[Edge]:
         return {flow.edge for flow in self.flows}
 
-    @cached_property
-    def sizes(self) -> Counter[Edge]:
-        return _sizes_by_edge(self.flows)
-
     @property
     def groups(self) -> Iterator[tuple[Sequence[SentVector], str]]:
         """Flows that may have no hub: all, those of one vector, those of one round; and what they are, in words."""
@@ -244,12 +240,12 @@ def no_server(periods: Sequence[RingPeriod]) -> DefinitionFinding:
                 )
     if not periods:
         return DefinitionFinding(True, "nothing was sent")
-    shares = [(share, id, one) for one in periods for id, share in shares_passed(one.sizes).items()]
-    _, busiest, period = max(shares, key=lambda one: one[0])
+    sizes_of = [_sizes_by_edge(one.flows) for one in periods]
+    shares = [(share, id, sizes) for sizes in sizes_of for id, share in shares_passed(sizes).items()]
+    _, busiest, sizes = max(shares, key=lambda one: one[0])
     return DefinitionFinding(
         True,
-        f"nobody stood between the others, in a round or over many: {busiest}, the busiest, "
-        f"{_stood(busiest, period.sizes)}",
+        f"nobody stood between the others, in a round or over many: {busiest}, the busiest, {_stood(busiest, sizes)}",
     )
 
 
@@ -574,7 +570,6 @@ def privacy(views: Views, audits: Audits, declaration: PrivacyDeclaration, unfin
     or, of 3.1, something is on trust), with `counted`, a sentence on each. unknown has the members without a whole
     audit, if there are any.
     """
-    private = declaration.declared.heads_stay
     on_trust = declaration.on_trust(audits)
     sent = sent_vectors(views, audits)
     orders = ring_periods(views, sent)
@@ -594,7 +589,7 @@ def privacy(views: Views, audits: Audits, declaration: PrivacyDeclaration, unfin
     violations = [
         *gaps,
         *disagreed(audits),
-        *undeclared(views, audits, private),
+        *undeclared(views, audits, declaration.declared.heads_stay),
         *mismatches(audits, "bytes"),
         *mismatches(audits, "scalar_bytes"),
     ]
