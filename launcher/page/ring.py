@@ -176,9 +176,8 @@ def ring_figures(document: ReportDocument) -> list[ReportFigure]:
 def _ring_figure(when: str, title: str, caption: str, document: ReportDocument) -> ReportFigure:
     used = {row["class"] for row in document.tables["ring"]}
     names = [name for name in [*document.runs[0].classes, UNKNOWN] if name in used]
-    return ReportFigure(
-        f"ring-{when}", title, caption, ("ring", "neighbours"), ring_chart(when, names, document.runs[0].peers)
-    )
+    chart = ring_chart(when, names, document.runs[0].peers)
+    return ReportFigure(f"ring-{when}", title, caption, ("ring", "neighbours"), chart)
 
 
 def ring_chart(when: str, names: Sequence[str], peers: int, width: int | None = None) -> Chart:
@@ -271,20 +270,15 @@ def traffic_figure(document: ReportDocument) -> ReportFigure:
         "mark": {"type": "rect", "style": "earlier", "cornerRadius": 2},
         "encoding": {"tooltip": known},
     }
-    dashed = " Dashed: used only before the ring was put in its last order."
     said = "From the peer at the left to the peer at the bottom, in the order of the ring. Empty: nothing was sent."
-    return ReportFigure(
-        "traffic",
-        "Bytes along each edge",
-        said + (dashed if any(row["ring"] == "earlier" for row in document.tables["edges"]) else ""),
-        ("edges",),
-        {
-            **chart,
-            "transform": [
-                {"calculate": "datum.bytes + datum.number_bytes", "as": "size"},
-                {"aggregate": [{"op": "sum", "field": "size", "as": "sent"}], "groupby": ["from", "to", "ring"]},
-                {"calculate": in_bytes("datum.sent"), "as": "told"},
-            ],
-            "layer": [square, earlier, written] if len(peers) <= MAX_NUMBERED_PEERS else [square, earlier],
-        },
-    )
+    if any(row["ring"] == "earlier" for row in document.tables["edges"]):
+        said += " Dashed: used only before the ring was put in its last order."
+    chart |= {
+        "transform": [
+            {"calculate": "datum.bytes + datum.number_bytes", "as": "size"},
+            {"aggregate": [{"op": "sum", "field": "size", "as": "sent"}], "groupby": ["from", "to", "ring"]},
+            {"calculate": in_bytes("datum.sent"), "as": "told"},
+        ],
+        "layer": [square, earlier, written] if len(peers) <= MAX_NUMBERED_PEERS else [square, earlier],
+    }
+    return ReportFigure("traffic", "Bytes along each edge", said, ("edges",), chart)
