@@ -51,16 +51,6 @@ def recorded_events(place: Path, holding: bytes = b"") -> Iterator[events.Event]
         yield from events.read_events(line for line in lines(file) if holding in line)
 
 
-def certificate_expiry(event: events.Event) -> float | None:
-    """Until when a peer's certificates are valid by an event, in Unix seconds; None if it does not say."""
-    match event:
-        case events.Started():
-            return event.certificate_expires
-        case events.CertificatesChanged() | events.CertificateExpires():
-            return event.expires
-    return None
-
-
 def expiry_words(expires: float, now: float) -> str:
     """Say when a certificate expires, or that it has; both in Unix seconds."""
     day = f"{datetime.fromtimestamp(expires, UTC):%Y-%m-%d %H:%M} UTC"
@@ -120,10 +110,10 @@ class PeerHistory:
     """Whether a view was decided since it joined: then it joins once more, and is not restarted."""
 
     @classmethod
-    def read(cls, id: str, place: Path) -> "PeerHistory":
-        """Read a history from a peer's directory; empty if its events cannot be read."""
+    def read(cls, id: str, place: Path, holding: bytes = b"") -> "PeerHistory":
+        """Read a history from a peer's directory, of the lines that hold these bytes; empty if they cannot be read."""
         found = cls(id)
-        for event in recorded_events(place):
+        for event in recorded_events(place, holding):
             found.apply(event)
         return found
 
@@ -192,7 +182,9 @@ class PeerHistory:
                 self.failure = event.message
             case events.Started():
                 self.version = event.version
-        self.certificate_expires = certificate_expiry(event) or self.certificate_expires
+                self.certificate_expires = event.certificate_expires or self.certificate_expires
+            case events.CertificatesChanged() | events.CertificateExpires():
+                self.certificate_expires = event.expires or self.certificate_expires
         if (kind := KINDS.get(event.name)) and not (self.moves and isinstance(event, events.Resumed)):
             self._add(TimelineEvent(kind, event.time, str(event)))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from peer.errors import InputError
 from peer.files import MAX_SETTINGS_BYTES, read_plain
@@ -17,24 +17,21 @@ from peer.spec.document import Document
 from peer.spec.federation import Spec
 
 
-class Named(BaseModel):
+class Named(BaseModel, extra="allow"):
     """A block of which only the name is read."""
 
-    model_config = ConfigDict(extra="allow")
     name: str
 
 
-class Listed(BaseModel):
+class Listed(BaseModel, extra="allow"):
     """An entry of the ring, of which only the id is read."""
 
-    model_config = ConfigDict(extra="allow")
     id: Id
 
 
-class Keys(BaseModel):
+class Keys(BaseModel, extra="allow"):
     """The keys that are read individually; all others are only compared."""
 
-    model_config = ConfigDict(extra="allow")
     rounds: int = 10
     test: str | None = None
     run: str | None = None

@@ -86,11 +86,6 @@ def view_of_event(event: ViewDecided) -> View:
     return View(event.number, event.members, event.first, event.planned, event.entrants, event.reason, event.expelled)
 
 
-def view_as_log_line(view: View) -> str:
-    """A view as a line of a peer's log."""
-    return str(ViewDecided(**view.as_json()))
-
-
 def describe_change(before: View, after: View) -> str:
     """Say in a few words which members were lost and which are back; empty if there are none."""
     gone = [id for id in before.members if id not in after.members]

@@ -12,11 +12,11 @@ from contextlib import AsyncExitStack, aclosing
 from launcher.certificates import Credentials
 from launcher.command_spec import resolved
 from launcher.output import Output
-from launcher.views import view_as_log_line
 from peer.errors import FailedError, InputError, suggest
 from peer.network.operator_client import Ask, PeerStatus, StatusClient, UnansweredError, connect
 from peer.network.transport.tls import CertificatePaths
 from peer.spec.federation import Spec
+from peer.telemetry.events import ViewDecided
 from peer.views.statements import Decided, Denied, Expel, Leave, Reply
 from peer.views.view import View
 
@@ -92,7 +92,7 @@ async def _leave(spec: Spec, id: str, certificates: Certificates) -> str:
                 raise FailedError(f"{id} cannot leave: {reply.why}")
             views = [one.view for one in reply.decisions] if isinstance(reply, Decided) else []
             if views and id not in views[-1].members:
-                return view_as_log_line(last_left(id, views))
+                return str(ViewDecided(**last_left(id, views).as_json()))
 
 
 def last_left(id: str, views: Sequence[View]) -> View:
@@ -128,7 +128,8 @@ async def _expel(spec: Spec, id: str, consenting: Mapping[str, Certificates]) ->
             replies = await asyncio.gather(*(_consent(ask, id) for ask in asks.values()))
             for one, reply in zip(asks, replies, strict=True):
                 if isinstance(reply, Decided):
-                    return view_as_log_line(next(one.view for one in reply.decisions if id in one.view.expelled))
+                    expelled = next(one.view for one in reply.decisions if id in one.view.expelled)
+                    return str(ViewDecided(**expelled.as_json()))
                 if isinstance(reply, Denied):
                     raise FailedError(f"{id} cannot be voted out: {reply.why}")
                 if isinstance(reply, str):

@@ -24,7 +24,6 @@ from launcher.reports.collected import Collected
 from launcher.reports.summary import TimeSpent
 from launcher.reports.summary_json import Summary
 from launcher.run_files import RunFiles
-from launcher.table import fitting, quantity
 from peer.errors import FailedError, InputError
 from peer.files import unwritable_reason, write_atomically
 from peer.spec.federation import Spec
@@ -216,17 +215,7 @@ def show_so_far(collected: Collected, output: Output, as_json: bool) -> None:
         so_far = {"finished": False, "completed": data.completed, "figure": headline.words, "per_peer": peers}
         output.document(about | so_far)
         return
-    rows = [
-        {
-            "peer": one["id"],
-            "round": str(one["round"]),
-            headline.column: number(one["figure"]),
-            "sent": quantity(one["bytes_sent"]),
-            **{name: f"{seconds:.1f} s" for name, seconds in one["seconds"].items()},
-        }
-        for one in peers
-    ]
-    output.console.print(fitting(rows, [*reversed(ACTIVITIES)], output.console))
+    output.console.print(summary_text.per_peer(peers, headline, output.console))
     known = [one["figure"] for one in peers if one["figure"] is not None]
     worst = headline.figure.worst(known) if known else None
     lines = [

@@ -33,7 +33,8 @@ NAMES_AXIS: Chart = {"labelOverlap": "greedy", "labelSeparation": 6, "labelAngle
 
 @dataclass(frozen=True)
 class ReportFigure:
-    """tables: from which it draws; it is left out where the first is empty. wide: takes a whole row of the page."""
+    """tables: from which it draws, the first where the chart names no other; it is left out where that is empty. wide:
+    takes a whole row of the page."""
 
     name: str
     title: str
@@ -44,7 +45,8 @@ class ReportFigure:
 
     def filled(self, document: ReportDocument) -> Chart:
         """The chart with its data, whole, for a file."""
-        return {**self.chart, "datasets": {name: document.tables[name] for name in self.tables}}
+        tables = {name: document.tables[name] for name in self.tables}
+        return {"data": {"name": self.tables[0]}, **self.chart, "datasets": tables}
 
 
 def titled(words: str) -> str:
@@ -207,7 +209,7 @@ def picture(chart: Mapping[str, Any], look: Mapping[str, Any], kind: str) -> byt
     import vl_convert
 
     size = {} if {"facet", "hconcat", "width"} & chart.keys() else {"autosize": FIT, "width": 640}
-    content = json.dumps({"$schema": SCHEMA, "padding": ROOM, **size, **chart}, ensure_ascii=False)
+    content = json.dumps({"padding": ROOM, **size, **chart}, ensure_ascii=False)
     text = content.encode(errors="replace").decode()  # half of a surrogate pair is no text
     try:
         if kind == "svg":
@@ -215,6 +217,3 @@ def picture(chart: Mapping[str, Any], look: Mapping[str, Any], kind: str) -> byt
         return vl_convert.vegalite_to_png(text, config=dict(look), scale=SCALE)
     except ValueError as error:
         raise FailedError(f"a chart cannot be made a picture: {one_line(error)}") from error
-
-
-SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"

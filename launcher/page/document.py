@@ -161,15 +161,15 @@ def as_csv(document: ReportDocument) -> dict[str, str]:
     """The CSV text of each table, by name; unknown values are empty cells. Those of a closer look are left out where
     there was none."""
     there = [name for name in CSV_TABLES if document.tables[name] or name not in ("final", "confusion")]
-    return {name: _csv([_flat(row) for row in document.tables[name]]) for name in there}
+    return {name: _csv(document.tables[name]) for name in there}
 
 
-def _csv(rows: Sequence[Row]) -> str:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    ordered = [name for name in LEADING_COLUMNS if name in names] + [
-        name for name in names if name not in LEADING_COLUMNS
-    ]
-    return csv_text(ordered, rows)
+def _csv(table: Sequence[Row]) -> str:
+    """A column for each class instead of one for all; those that say what a row is about stand first."""
+    rows = [{**row, **{f"class {name}": share for name, share in row.get("classes", {}).items()}} for row in table]
+    names = dict.fromkeys(name for row in rows for name in row if name != "classes")
+    leading = [name for name in LEADING_COLUMNS if name in names]
+    return csv_text([*dict.fromkeys([*leading, *names])], rows)
 
 
 def csv_text(names: Sequence[str], rows: Iterable[Row]) -> str:
@@ -177,15 +177,8 @@ def csv_text(names: Sequence[str], rows: Iterable[Row]) -> str:
     file = io.StringIO(newline="")
     writer = csv.DictWriter(file, names, lineterminator="\n")
     writer.writerow({name: as_cell(name) for name in names})
-    writer.writerows({name: as_cell(value) for name, value in row.items()} for row in rows)
+    writer.writerows({name: as_cell(row.get(name)) for name in names} for row in rows)
     return file.getvalue()
-
-
-def _flat(row: Row) -> Row:
-    """A row with a column for each class instead of one for all."""
-    shares = row.get("classes", {})
-    plain = {name: value for name, value in row.items() if name != "classes"}
-    return plain | {f"class {name}": share for name, share in shares.items()}
 
 
 def as_trace(document: ReportDocument) -> str:

@@ -3,6 +3,7 @@
 Tables `final` (a row a peer and figure) and `confusion` (a row a pair of classes), and their two figures.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from math import inf
 from statistics import fmean
@@ -39,12 +40,11 @@ def confusion_rows(data: RunData) -> Iterator[Row]:
     told = [peer.final for peer in data.summary.per_peer if peer.final] if data.summary else []
     named = [one for one in told if one.classes and len(one.classes) == len(one.confusion)]
     for true in dict.fromkeys(name for one in named for name in one.classes):
-        counts: dict[str, int] = {}
+        counts = Counter[str]()
         for one in named:
             rows = dict(zip(one.classes, one.confusion, strict=True))
-            for taken, count in zip(one.classes, rows.get(true, ()), strict=False):
-                counts[taken] = counts.get(taken, 0) + count
-        whole = sum(counts.values())
+            counts.update(dict(zip(one.classes, rows.get(true, ()), strict=False)))
+        whole = counts.total()
         for taken, count in counts.items():
             yield {"class": true, "taken for": taken, "samples": count, "share": count / whole if whole else None}
 
@@ -100,7 +100,6 @@ def _spans(figure: str, across: Chart, *places: str) -> Chart:
     }
     told = f"{'' if 'class' in places else '!'}isValid(datum.class)"
     return {
-        "data": {"name": "final"},
         "height": 200,
         "transform": [{"filter": {"field": "figure", "equal": figure}}, {"filter": told}],
         "encoding": across,
@@ -120,5 +119,5 @@ def confusion_figure(document: ReportDocument) -> ReportFigure:
         "How often a peer's last model takes a test sample of the class at the left for the class at the bottom, added "
         f"up over the peers, which may be tested on the same samples.{_left_out(document, 'confusion')}",
         ("confusion",),
-        {**chart, "data": {"name": "confusion"}, "transform": [{"filter": "datum.samples > 0"}]},
+        chart | {"transform": [{"filter": "datum.samples > 0"}]},
     )

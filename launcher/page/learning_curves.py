@@ -135,19 +135,14 @@ def accuracy_figure(document: ReportDocument) -> ReportFigure:
             "encoding": {"y": quantitative("value", None), "text": {"field": "peer"}},
         },
     ]
+    chosen = [{"name": "chosen", "value": ""}]
     return ReportFigure(
         "accuracy",
         titled(f"{run.figure} per round"),
         "Thick: the mean of all peers. Shaded: the middle half of them. Dashed: the worst, which is named. Thin: each "
         f"peer; a click marks one. {ZOOM_HINT}",
         ("rounds", "peer_rounds"),
-        {
-            "params": [{"name": "chosen", "value": ""}],
-            "data": {"name": "rounds"},
-            "height": 300,
-            "encoding": {"x": rounds_axis()},
-            "layer": layers,
-        },
+        {"params": chosen, "height": 300, "encoding": {"x": rounds_axis()}, "layer": layers},
         wide=True,
     )
 
@@ -156,22 +151,17 @@ def fairness_figure(document: ReportDocument) -> ReportFigure:
     run = document.runs[0]
     has_gini = any(row["gini"] is not None for row in document.tables["rounds"])
     measure, words = ("gini", "Gini coefficient") if has_gini else ("deviation", "standard deviation")
-    return ReportFigure(
-        "fairness",
-        "Fairness",
-        f"The {words} of the peers' {run.figure}: 0 if all are equally good.",
-        ("rounds",),
-        {
-            "data": {"name": "rounds"},
-            "height": 200,
-            "mark": {"type": "line", "style": "mean", "point": {"style": "mean"}},
-            "encoding": {
-                "x": rounds_axis(),
-                "y": quantitative(measure, words),
-                "tooltip": [tip("round", "round"), tip(measure, words, ".4f"), tip("worst", "worst peer", ".4f")],
-            },
+    said = f"The {words} of the peers' {run.figure}: 0 if all are equally good."
+    chart: Chart = {
+        "height": 200,
+        "mark": {"type": "line", "style": "mean", "point": {"style": "mean"}},
+        "encoding": {
+            "x": rounds_axis(),
+            "y": quantitative(measure, words),
+            "tooltip": [tip("round", "round"), tip(measure, words, ".4f"), tip("worst", "worst peer", ".4f")],
         },
-    )
+    }
+    return ReportFigure("fairness", "Fairness", said, ("rounds",), chart)
 
 
 LOSSES = {"train_loss": "training", "test_loss": "test"}
@@ -182,29 +172,23 @@ def loss_figure(document: ReportDocument) -> ReportFigure:
     if document.runs[0].figure == "matched accuracy":
         said += " Of these a peer's matched accuracy weighs each class as its own data do, but the loss all alike: it "
         said += "may rise beside a high accuracy, as a model grows sure of wrong answers for classes it hardly has."
-    return ReportFigure(
-        "loss",
-        "Loss",
-        said,
-        ("rounds",),
-        {
-            "data": {"name": "rounds"},
-            "height": 200,
-            "transform": [
-                {"fold": [*LOSSES], "as": ["kind", "loss"]},
-                {"filter": "isValid(datum.loss)"},
-                {"calculate": "datum.kind === 'train_loss' ? 'training' : 'test'", "as": "measured"},
-            ],
-            "mark": {"type": "line", "point": True},
-            "encoding": {
-                "x": rounds_axis(),
-                "y": quantitative("loss", "loss"),
-                "color": nominal("measured", scale={"domain": [*LOSSES.values()]}),
-                "strokeDash": nominal("measured", scale={"domain": [*LOSSES.values()]}),
-                "tooltip": [tip("round", "round"), tip("measured", "measured in"), tip("loss", "loss", ".4f")],
-            },
+    chart: Chart = {
+        "height": 200,
+        "transform": [
+            {"fold": [*LOSSES], "as": ["kind", "loss"]},
+            {"filter": "isValid(datum.loss)"},
+            {"calculate": "datum.kind === 'train_loss' ? 'training' : 'test'", "as": "measured"},
+        ],
+        "mark": {"type": "line", "point": True},
+        "encoding": {
+            "x": rounds_axis(),
+            "y": quantitative("loss", "loss"),
+            "color": nominal("measured", scale={"domain": [*LOSSES.values()]}),
+            "strokeDash": nominal("measured", scale={"domain": [*LOSSES.values()]}),
+            "tooltip": [tip("round", "round"), tip("measured", "measured in"), tip("loss", "loss", ".4f")],
         },
-    )
+    }
+    return ReportFigure("loss", "Loss", said, ("rounds",), chart)
 
 
 def compared_figures(document: ReportDocument) -> list[ReportFigure]:
@@ -225,7 +209,6 @@ def _compared_curves(document: ReportDocument, field: str, words: str) -> Report
     protocols = {run.protocol for run in document.runs}
     by = "protocol" if len(protocols) < len(document.runs) and len(protocols) > 1 else "run"
     chart: Chart = {
-        "data": {"name": "rounds"},
         "height": 320 if field == "mean" else 220,
         "params": [ZOOM],
         "transform": [{"filter": f"isValid(datum.{field})"}],

@@ -123,19 +123,13 @@ function tables(doc) {
 // The runs beside each other: the best of each column in bold, where like is compared with like.
 function compare(doc) {
   const keys = [...new Set(doc.runs.flatMap((run) => run.cards.map((one) => one.key)))];
-  const find = (run, key) => run.cards.find((one) => one.key === key);
-  const best = new Map(keys.map((key) => {
-    const known = doc.runs.map((run) => find(run, key)).filter((one) => one && one.value !== null);
-    const better = known[0]?.better === "up" ? Math.max : Math.min;
-    return [key, doc.alike && known.length > 1 ? better(...known.map((one) => one.value)) : null];
-  }));
   const columns = keys.map((key) => {
-    const name = doc.runs.map((run) => find(run, key)).find(Boolean).name;
-    const cell = (run) => {
-      const one = find(run, key);
-      return one ? [one.shown, best.get(key) !== null && one.value === best.get(key) ? "best" : ""] : null;
-    };
-    return [name, cell];
+    const find = (run) => run.cards.find((one) => one.key === key);
+    const found = doc.runs.map(find).filter(Boolean);
+    const known = found.map((one) => one.value).filter((value) => value !== null);
+    const best = doc.alike && known.length > 1 ? (found[0].better === "up" ? Math.max : Math.min)(...known) : NaN;
+    const cell = (one) => one && [one.shown, one.value === best ? "best" : ""];
+    return [found[0].name, (run) => cell(find(run))];
   });
   return grid("The runs", [["run", (run) => run.label, true], ["protocol", (run) => run.protocol, true], ["seed", (run) => run.seed],
     ["peers", (run) => run.peers],
@@ -161,7 +155,7 @@ async function charts(doc) {
     }
     known?.view.finalize();
     views.delete(one.name);
-    const chart = { description: `${one.title}. ${one.caption}`, width: "container", autosize: { type: "fit-x", contains: "padding" }, ...one.chart, datasets: data };
+    const chart = { description: `${one.title}. ${one.caption}`, width: "container", autosize: { type: "fit-x", contains: "padding" }, data: { name: one.tables[0] }, ...one.chart, datasets: data };
     // `ast`: expressions are interpreted, as the page's own policy forbids code made of text.
     // Warnings are of empty tables, which are no fault (logLevel 1: errors alone).
     const options = { actions: false, ast: true, renderer: "svg", logLevel: 1, config: look };
@@ -192,10 +186,6 @@ function choose(peer) {
   chosen = peer;
   views.get("accuracy")?.view.signal("chosen", peer).runAsync();
   document.querySelectorAll("[data-peer]").forEach((one) => one.classList.toggle("chosen", one.dataset.peer === peer));
-}
-
-function save(name, href) {
-  Object.assign(make("a"), { download: name, href }).click();
 }
 
 // A text that a spreadsheet would run as a formula is made plain.
@@ -229,7 +219,10 @@ function downloads(one) {
   for (const [kind, made] of Object.entries(offer)) {
     const button = make("button", kind);
     button.ariaLabel = `${one.title} as ${kind}`;
-    button.onclick = async () => save(`${one.name}.${kind.toLowerCase()}`, await made(views.get(one.name).view));
+    button.onclick = async () => {
+      const href = await made(views.get(one.name).view);
+      Object.assign(make("a"), { download: `${one.name}.${kind.toLowerCase()}`, href }).click();
+    };
     line.append(button);
   }
   return line;

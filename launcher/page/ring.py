@@ -61,8 +61,7 @@ def lines(order: Sequence[str], pairs: Iterable[tuple[str, str]]) -> Iterator[Ro
     """A line between each two, from the inner rim to the inner rim."""
     place = {id: (seat + 0.5) * 2 * pi / len(order) for seat, id in enumerate(order)}
     for one, other in sorted({(min(pair), max(pair)) for pair in pairs if place.keys() >= {*pair}}):
-        x, y = _point_on_rim(place[one])
-        x2, y2 = _point_on_rim(place[other])
+        (x, y), (x2, y2) = _point_on_rim(place[one]), _point_on_rim(place[other])
         yield {"peer": one, "other": other, "x": x, "y": y, "x2": x2, "y2": y2}
 
 
@@ -80,8 +79,6 @@ def _point_on_rim(angle: float) -> tuple[float, float]:
 
 
 MAX_CLASSES = 20
-DrawnOrder = tuple[str, tuple[str, ...], Iterable[tuple[str, str]]]
-"""When ("before", "after"), in which order, and the pairs joined by a line."""
 
 
 def sector_rows(data: RunData) -> Iterator[Row]:
@@ -112,8 +109,9 @@ def mixes(data: RunData) -> dict[str, Mapping[str, float]]:
     }
 
 
-def orders(data: RunData) -> Iterator[DrawnOrder]:
-    """The ring's orders before and after ordering; if it was not ordered, its only one as "after"."""
+def orders(data: RunData) -> Iterator[tuple[str, tuple[str, ...], Iterable[tuple[str, str]]]]:
+    """When ("before" or "after" ordering), in which order, and the pairs joined by a line; "after" alone if it was not
+    ordered."""
     first, orders = data.spec.ids, data.orders
     last = data.summary.ring if data.summary else orders[-1].order if orders else first
     last = tuple(last) if sorted(last) == sorted(first) else first  # each peer tells its own, whatever it likes
@@ -150,11 +148,9 @@ ORDERED_COLOURS = ("#fde725", "#a0da39", "#4ac16d", "#1fa187", "#277f8e", "#365c
 
 def class_colours(names: Sequence[str]) -> list[str]:
     """A colour a class."""
-    if len(names) <= len(CLASS_COLOURS):
-        colours = CLASS_COLOURS[: len(names)]
-    else:
-        colours = [ORDERED_COLOURS[at * len(ORDERED_COLOURS) // len(names)] for at in range(len(names))]
-    return [GREY if name == UNKNOWN else colour for name, colour in zip(names, colours, strict=True)]
+    many = [ORDERED_COLOURS[at * len(ORDERED_COLOURS) // len(names)] for at in range(len(names))]
+    colours = CLASS_COLOURS if len(names) <= len(CLASS_COLOURS) else many
+    return [GREY if name == UNKNOWN else colour for name, colour in zip(names, colours, strict=False)]
 
 
 HEIGHT = 300
@@ -180,9 +176,8 @@ def ring_figures(document: ReportDocument) -> list[ReportFigure]:
 def _ring_figure(when: str, title: str, caption: str, document: ReportDocument) -> ReportFigure:
     used = {row["class"] for row in document.tables["ring"]}
     names = [name for name in [*document.runs[0].classes, UNKNOWN] if name in used]
-    return ReportFigure(
-        f"ring-{when}", title, caption, ("ring", "neighbours"), ring_chart(when, names, document.runs[0].peers)
-    )
+    chart = ring_chart(when, names, document.runs[0].peers)
+    return ReportFigure(f"ring-{when}", title, caption, ("ring", "neighbours"), chart)
 
 
 def ring_chart(when: str, names: Sequence[str], peers: int, width: int | None = None) -> Chart:
@@ -210,7 +205,8 @@ def ring_chart(when: str, names: Sequence[str], peers: int, width: int | None = 
             "transform": [here],
             "mark": {"type": "arc", "style": "sector"},
             "encoding": {
-                **_angle_channels("begin", "end"),
+                "theta": _angle_channel("begin"),
+                "theta2": {"field": "end"},
                 "radius": _radius_channel("outer", width),
                 "radius2": {"field": "inner"},
                 "color": _colour_channel(names),
@@ -223,7 +219,7 @@ def ring_chart(when: str, names: Sequence[str], peers: int, width: int | None = 
             "mark": {"type": "text", "style": "name", "fontSize": 12 if peers <= MAX_NAMED_PEERS else 10}
             | {"align": {"expr": SIDE}, "limit": 90},
             "encoding": {
-                **_angle_channels("middle"),
+                "theta": _angle_channel("middle"),
                 "radius": _radius_channel("rim", width),
                 "text": nominal("label"),
             },
@@ -248,9 +244,8 @@ def _position_channel(field: str, width: int | None) -> Chart:
     return {"field": field, "type": "quantitative", "scale": scale, "axis": None}
 
 
-def _angle_channels(begin: str, end: str | None = None) -> Chart:
-    from_here: Chart = {"theta": {"field": begin, "type": "quantitative", "scale": None, "stack": None}}
-    return {**from_here, "theta2": {"field": end}} if end else from_here
+def _angle_channel(field: str) -> Chart:
+    return {"field": field, "type": "quantitative", "scale": None, "stack": None}
 
 
 def _radius_channel(field: str, width: int | None) -> Chart:
@@ -275,21 +270,15 @@ def traffic_figure(document: ReportDocument) -> ReportFigure:
         "mark": {"type": "rect", "style": "earlier", "cornerRadius": 2},
         "encoding": {"tooltip": known},
     }
-    dashed = " Dashed: used only before the ring was put in its last order."
     said = "From the peer at the left to the peer at the bottom, in the order of the ring. Empty: nothing was sent."
-    return ReportFigure(
-        "traffic",
-        "Bytes along each edge",
-        said + (dashed if any(row["ring"] == "earlier" for row in document.tables["edges"]) else ""),
-        ("edges",),
-        {
-            **chart,
-            "data": {"name": "edges"},
-            "transform": [
-                {"calculate": "datum.bytes + datum.number_bytes", "as": "size"},
-                {"aggregate": [{"op": "sum", "field": "size", "as": "sent"}], "groupby": ["from", "to", "ring"]},
-                {"calculate": in_bytes("datum.sent"), "as": "told"},
-            ],
-            "layer": [square, earlier, written] if len(peers) <= MAX_NUMBERED_PEERS else [square, earlier],
-        },
-    )
+    if any(row["ring"] == "earlier" for row in document.tables["edges"]):
+        said += " Dashed: used only before the ring was put in its last order."
+    chart |= {
+        "transform": [
+            {"calculate": "datum.bytes + datum.number_bytes", "as": "size"},
+            {"aggregate": [{"op": "sum", "field": "size", "as": "sent"}], "groupby": ["from", "to", "ring"]},
+            {"calculate": in_bytes("datum.sent"), "as": "told"},
+        ],
+        "layer": [square, earlier, written] if len(peers) <= MAX_NUMBERED_PEERS else [square, earlier],
+    }
+    return ReportFigure("traffic", "Bytes along each edge", said, ("edges",), chart)

@@ -6,6 +6,7 @@ without the times in which no peer ran, as a run may pause for days.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 
 from launcher.history import ACTIVITIES, PeerHistory, TimelineEvent
 from launcher.page.charts import GREY, NAMES_AXIS, Chart, ReportFigure, nominal, quantitative, tip
@@ -14,7 +15,6 @@ from launcher.page.run_data import RunData
 from launcher.views import Views, change_in_words
 from peer.telemetry.events import RoundDone
 from peer.text import printable
-from peer.views.view import View
 
 MIN_PAUSE_S = 5.0
 """Seconds without any peer that are still shown: a launcher waits as long before it starts one again."""
@@ -96,12 +96,9 @@ def _matters(silence: TimelineEvent, histories: Mapping[str, PeerHistory]) -> bo
 
 def _changes(histories: Mapping[str, PeerHistory], views: Views) -> Iterator[TimelineEvent]:
     """Each change of view once, when the first peer told of it."""
-    before = View(0, views.ids, first=0)
-    for view in views.later:
-        times = [one.views[view.number].time for one in histories.values() if view.number in one.views]
-        if times:
+    for before, view in pairwise(views.by_number.values()):
+        if times := [one.views[view.number].time for one in histories.values() if view.number in one.views]:
             yield TimelineEvent("change of view", min(times), change_in_words(before, view))
-        before = view
 
 
 def peer_rows(data: RunData) -> Iterator[Row]:
@@ -155,31 +152,24 @@ def activity_rows(data: RunData) -> Iterator[Row]:
 
 def time_figure(document: ReportDocument) -> ReportFigure:
     order = [row["peer"] for row in document.tables["peers"]]
-    return ReportFigure(
-        "time",
-        "Where the time went",
-        "Start: from a process's first event to its first round. Communicate: sending, and waiting for what neighbours "
-        "send. Other: waiting for a round, saving.",
-        ("seconds",),
-        {
-            "data": {"name": "seconds"},
-            "height": 330,
-            "mark": {"type": "bar", "cornerRadius": 1},
-            "encoding": {
-                "x": nominal("peer", sort=order, axis=NAMES_AXIS),
-                "y": quantitative("seconds", "time (s)"),
-                "color": nominal(
-                    "activity", scale={"domain": [*ACTIVITY_COLOURS], "range": [*ACTIVITY_COLOURS.values()]}, sort=None
-                ),
-                "order": {"field": "activity_order", "type": "quantitative"},
-                "tooltip": [tip("peer", "peer"), tip("activity", "activity"), tip("seconds", "time (s)", ".1f")],
-            },
-            "transform": [{"calculate": f"indexof({[*ACTIVITY_COLOURS]}, datum.activity)", "as": "activity_order"}],
+    scale = {"domain": [*ACTIVITY_COLOURS], "range": [*ACTIVITY_COLOURS.values()]}
+    chart: Chart = {
+        "height": 330,
+        "mark": {"type": "bar", "cornerRadius": 1},
+        "encoding": {
+            "x": nominal("peer", sort=order, axis=NAMES_AXIS),
+            "y": quantitative("seconds", "time (s)"),
+            "color": nominal("activity", scale=scale, sort=None),
+            "order": {"field": "activity_order", "type": "quantitative"},
+            "tooltip": [tip("peer", "peer"), tip("activity", "activity"), tip("seconds", "time (s)", ".1f")],
         },
+        "transform": [{"calculate": f"indexof({[*ACTIVITY_COLOURS]}, datum.activity)", "as": "activity_order"}],
+    }
+    said = (
+        "Start: from a process's first event to its first round. Communicate: sending, and waiting for what neighbours "
+        "send. Other: waiting for a round, saving."
     )
-
-
-LASTING = ("waits", "not heard")
+    return ReportFigure("time", "Where the time went", said, ("seconds",), chart)
 
 
 def timeline_figure(document: ReportDocument) -> ReportFigure:
@@ -227,10 +217,6 @@ def timeline_figure(document: ReportDocument) -> ReportFigure:
         "Grey: running. Gap: not running. Dashed line: view change or restart of the run. Idle periods of the whole "
         "run are cut out.",
         ("moments",),
-        {
-            "data": {"name": "moments"},
-            "height": height,
-            "layer": [bar(("running",), 0.4), bar(LASTING, 0.9), changes, points],
-        },
+        {"height": height, "layer": [bar(("running",), 0.4), bar(("waits", "not heard"), 0.9), changes, points]},
         wide=True,
     )

@@ -61,8 +61,6 @@ Flow = tuple[int, int, str, str, str]
 """Number of the view, round, sender, receiver, name of the vector."""
 SizeKind = Literal["bytes", "scalar_bytes"]
 """Bytes of tensors, or of the numbers with a tensor or in a record."""
-AuditedRoundKey = tuple[str, int, int]
-"""The peer whose audit it is, the number of the view, the round."""
 
 
 class SentVector(NamedTuple):
@@ -146,8 +144,8 @@ def received_entries(audits: Audits) -> Iterator[tuple[str, AuditedRound, Receiv
     return ((id, record, entry) for id, record in all_rounds(audits) for entry in record.received)
 
 
-def records(audits: Audits, *, whole: bool) -> set[AuditedRoundKey]:
-    """The rounds that are written down; whole: without those that were cut off."""
+def records(audits: Audits, *, whole: bool) -> set[tuple[str, int, int]]:
+    """The rounds that are written down: whose audit it is, view, round; whole: without those that were cut off."""
     return {(id, *record.at) for id, record in all_rounds(audits) if not (whole and record.interrupted)}
 
 
@@ -192,14 +190,6 @@ class RingPeriod:
         return {flow.edge for flow in self.flows}
 
     @property
-    def rounds(self) -> str:
-        return _rounds(flow.round for flow in self.flows)
-
-    @cached_property
-    def sizes(self) -> Counter[Edge]:
-        return _sizes_by_edge(self.flows)
-
-    @property
     def groups(self) -> Iterator[tuple[Sequence[SentVector], str]]:
         """Flows that may have no hub: all, those of one vector, those of one round; and what they are, in words."""
         yield self.flows, ""
@@ -235,25 +225,27 @@ def no_head_left(
 
 def no_server(periods: Sequence[RingPeriod]) -> DefinitionFinding:
     """Definition 3.2: members only, and none through which the others talk, be it over several rounds or in one."""
-    if stranger := _stranger(periods):
-        return DefinitionFinding(False, stranger)
+    edges = [(edge, one.members) for one in periods for edge in sorted(one.edges)]
+    if strangers := [(id, edge) for edge, members in edges for id in edge if id not in members]:
+        id, (source, target) = strangers[0]
+        return DefinitionFinding(False, f"{id} was no member, and {source} sent to {target}")
     for one in periods:
         for flows, what in one.groups:
             sizes = _sizes_by_edge(flows)
             if (centre := hub(sizes)) is not None:
                 others = plural(len(neighbourhoods(sizes)) - 1, "other")
-                when = f"{what} in {_rounds(flow.round for flow in flows)}"
+                when = f"{what} in {_rounds(flows)}"
                 return DefinitionFinding(
                     False, f"{centre} {_stood(centre, sizes, when)}, so it stood between the {others}"
                 )
     if not periods:
         return DefinitionFinding(True, "nothing was sent")
-    shares = [(share, id, one) for one in periods for id, share in shares_passed(one.sizes).items()]
-    _, busiest, period = max(shares, key=lambda one: one[0])
+    sizes_of = [_sizes_by_edge(one.flows) for one in periods]
+    shares = [(share, id, sizes) for sizes in sizes_of for id, share in shares_passed(sizes).items()]
+    _, busiest, sizes = max(shares, key=lambda one: one[0])
     return DefinitionFinding(
         True,
-        f"nobody stood between the others, in a round or over many: {busiest}, the busiest, "
-        f"{_stood(busiest, period.sizes)}",
+        f"nobody stood between the others, in a round or over many: {busiest}, the busiest, {_stood(busiest, sizes)}",
     )
 
 
@@ -279,14 +271,13 @@ def neighbours_only(orders: Sequence[RingPeriod], announcer: str = "") -> Defini
     for one in orders:
         if why := why_no_ring(one.edges, one.members):
             meanwhile = " while the ring stayed in one order" if len(orders) > 1 else ""
-            return DefinitionFinding(False, f"{why} in {one.rounds}{meanwhile}; {used}")
+            return DefinitionFinding(False, f"{why} in {_rounds(one.flows)}{meanwhile}; {used}")
     for _, among_the_same in groupby(orders if announcer else (), key=lambda one: one.view):
         announced = [*among_the_same]
         vectors = [flow for one in announced for flow in one.flows if flow.bytes]
         if why := why_no_ring({flow.edge for flow in vectors}, announced[0].members):
             told = f"as `{announcer}` put the ring into {plural(len(announced), 'order')}"
-            rounds = _rounds(flow.round for flow in vectors)
-            return DefinitionFinding(False, f"{why} in {rounds}, {told}; {used}")
+            return DefinitionFinding(False, f"{why} in {_rounds(vectors)}, {told}; {used}")
     if earlier_edges(orders):
         whole = max(map(len, neighbourhoods(edge for one in orders for edge in one.edges).values()))
         in_all = f" in one order of the ring, nor more than {whole} in all"
@@ -380,22 +371,14 @@ def _used(orders: Sequence[RingPeriod]) -> str:
     whole = plural(len({edge for one in orders for edge in one.edges}), "directed edge")
     if not earlier:
         return whole
-    bytes_of, vectors = Counter[Edge](), set[str]()
-    for flow in (flow for one in orders for flow in one.flows if flow.edge in earlier):
-        bytes_of[flow.edge] += flow.bytes + flow.number_bytes
-        vectors.add(flow.vector)
-    most = quantity(max(bytes_of.values()))
-    each = f"{most} each" if len({*bytes_of.values()}) == 1 else f"at most {most} each"
+    flows = [flow for one in orders for flow in one.flows if flow.edge in earlier]
+    vectors, sizes = {flow.vector for flow in flows}, {*_sizes_by_edge(flows).values()}
+    each = f"{'at most ' if len(sizes) > 1 else ''}{quantity(max(sizes))} each"
     change = "it was reordered" if orders[0].view == orders[-1].view else "its members changed"
     before = f"the ring before {change}" if len(orders) == 2 else f"the {len(orders) - 1} rings before it"
     return (
         f"{whole}: {len(orders[-1].edges)} of the ring, {len(earlier)} of {before} ({_named(sorted(vectors))}, {each})"
     )
-
-
-def _stranger(orders: Iterable[RingPeriod]) -> str:
-    found = ((id, edge) for one in orders for edge in sorted(one.edges) for id in edge if id not in one.members)
-    return next((f"{id} was no member, and {edge[0]} sent to {edge[1]}" for id, edge in found), "")
 
 
 def _by(flows: Iterable[SentVector], key: Callable[[SentVector], K]) -> Iterator[tuple[K, list[SentVector]]]:
@@ -405,8 +388,8 @@ def _by(flows: Iterable[SentVector], key: Callable[[SentVector], K]) -> Iterator
     yield from groups.items()
 
 
-def _rounds(rounds: Iterable[int]) -> str:
-    known = {*rounds}
+def _rounds(flows: Iterable[SentVector]) -> str:
+    known = {flow.round for flow in flows}
     return f"rounds {min(known)} to {max(known)}" if len(known) > 1 else f"round {max(known)}"
 
 
@@ -437,11 +420,6 @@ def missing_rounds(views: Views, audits: Audits) -> dict[str, list[int]]:
     return {id: rounds for id in views.ids if (rounds := lacking.get(id))}
 
 
-def lacks_rounds(id: str, rounds: Sequence[int]) -> Violation:
-    named = ", ".join(map(str, rounds[:10]))
-    return violation(id, 0, f"{id}'s audit lacks rounds, so nothing is proven: {named}")
-
-
 def without_the_last(absent: list[int], last: int, most: int) -> list[int]:
     """The rounds but for the unbroken row of them that ends with `last`, if it is of `most` rounds at most."""
     row = 0
@@ -463,24 +441,19 @@ def disagreed(audits: Audits) -> Iterator[Violation]:
 def undeclared(views: Views, audits: Audits, private: Callable[[int], bool]) -> Iterator[Violation]:
     """Lines of an audit against what the protocol declared for that round."""
     for id, record, entry in sent_entries(audits):
-        flow = (*record.at, id, entry.to, entry.vector)
-        for reason in undeclared_reasons(views, id, record, entry):
-            yield violation(flow, entry.bytes, reason)
+        flow, members = (*record.at, id, entry.to, entry.vector), views.members_of(record.view)
+        for end, peer in (("receiver", entry.to), ("sender", id)):
+            if peer not in members:
+                where = f"view {record.view}" if record.view else "the federation"
+                yield violation(flow, entry.bytes, f"the {end} is not a member of {where}")
+        if "send" not in record.edges.get(entry.to, ()):
+            yield violation(flow, entry.bytes, "the edge was not authorised in this round")
         if entry.head_bytes and private(record.round):
             yield violation(flow, entry.bytes, f"{entry.head_bytes} bytes of a private head")
     for id, record, got in received_entries(audits):
         if "receive" not in record.edges.get(got.sender, ()):
             flow = (*record.at, got.sender, id, got.vector)
             yield violation(flow, got.bytes, f"{id} was not to receive from {got.sender} in this round")
-
-
-def undeclared_reasons(views: Views, sender: str, record: AuditedRound, entry: SentEntry) -> Iterator[str]:
-    members = views.members_of(record.view)
-    for end, id in (("receiver", entry.to), ("sender", sender)):
-        if id not in members:
-            yield f"the {end} is not a member of {f'view {record.view}' if record.view else 'the federation'}"
-    if "send" not in record.edges.get(entry.to, ()):
-        yield "the edge was not authorised in this round"
 
 
 def mismatches(audits: Audits, kind: SizeKind) -> Iterator[Violation]:
@@ -597,7 +570,6 @@ def privacy(views: Views, audits: Audits, declaration: PrivacyDeclaration, unfin
     or, of 3.1, something is on trust), with `counted`, a sentence on each. unknown has the members without a whole
     audit, if there are any.
     """
-    private = declaration.declared.heads_stay
     on_trust = declaration.on_trust(audits)
     sent = sent_vectors(views, audits)
     orders = ring_periods(views, sent)
@@ -609,10 +581,15 @@ def privacy(views: Views, audits: Audits, declaration: PrivacyDeclaration, unfin
     # A member that returned with nothing had lost its directory, and the audit of earlier rounds with it.
     unseen |= {id for id, rounds in lacking.items() if max(rounds) < views.returned_with_nothing(id)}
     unknown = [id for id in views.ids if id in unseen]
+    gaps = [
+        violation(id, 0, f"{id}'s audit lacks rounds, so nothing is proven: {', '.join(map(str, rounds[:10]))}")
+        for id, rounds in lacking.items()
+        if id not in unseen
+    ]
     violations = [
-        *(gaps := [lacks_rounds(id, rounds) for id, rounds in lacking.items() if id not in unseen]),
+        *gaps,
         *disagreed(audits),
-        *undeclared(views, audits, private),
+        *undeclared(views, audits, declaration.declared.heads_stay),
         *mismatches(audits, "bytes"),
         *mismatches(audits, "scalar_bytes"),
     ]

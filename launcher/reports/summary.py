@@ -15,7 +15,7 @@ from pydantic import FiniteFloat, TypeAdapter
 from safetensors import SafetensorError
 
 from launcher.headline import Headline, mean
-from launcher.history import SOON_S, certificate_expiry, recorded_events
+from launcher.history import SOON_S, PeerHistory, recorded_events
 from launcher.reports.peer_files import audits, decided_views
 from launcher.reports.privacy import privacy, privacy_declaration
 from launcher.reports.summary_json import AcrossPeers, PeerSummary, Summary
@@ -146,11 +146,8 @@ def rare_classes(places: Places) -> dict[str, float]:
 
 def expiring_certificates(places: Places) -> dict[str, float]:
     """When certificates expire by the peers' events, in Unix seconds, by id: those with less than 30 days left."""
-    found = {}
-    for id, place in places.items():
-        expiries = map(certificate_expiry, recorded_events(place, holding=b"expires"))
-        *_, found[id] = (0.0, *filter(None, expiries))
-    return {id: at for id, at in found.items() if 0 < at < time.time() + SOON_S}
+    found = {id: PeerHistory.read(id, place, b"expires").certificate_expires for id, place in places.items()}
+    return {id: at for id, at in found.items() if at and at < time.time() + SOON_S}
 
 
 def figures(results: Sequence[Result], spec: Spec) -> dict[str, AcrossPeers]:

@@ -1,10 +1,11 @@
 """The end of a run in words: how good, how fair, how private, what was lost, and where the models are."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 from pathlib import Path
 from time import time
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -73,7 +74,7 @@ def report(summary: Summary, spec: Spec, console: Console) -> None:
     """Print what it says, and not where anything lies."""
     headline = Headline.from_spec(spec)
     shown, others = worst_of_many(summary.per_peer, headline)
-    console.print(per_peer(shown, headline, console))
+    console.print(per_peer([{**vars(one), "figure": headline.value(one)} for one in shown], headline, console))
     if others:
         values = [value for peer in others if (value := headline.value(peer)) is not None]
         span = f"{number(min(values))} to {number(max(values))}" if values else "–"
@@ -103,16 +104,17 @@ def worst_of_many(
     return ordered[:FEW], ordered[FEW:]
 
 
-def per_peer(peers: Sequence[PeerSummary], headline: Headline, console: Console) -> Table:
+def per_peer(told: Iterable[Mapping[str, Any]], headline: Headline, console: Console) -> Table:
+    """A line a peer. told: of each its id, samples or rounds, figure, bytes_sent, and seconds by activity."""
     rows = [
         {
-            "peer": peer.id,
-            "samples": str(peer.samples),
-            headline.column: number(headline.value(peer)),
-            "sent": quantity(peer.bytes_sent),
-            **{name: f"{peer.seconds.get(name, 0.0):.1f} s" for name in ACTIVITIES},
+            "peer": one["id"],
+            **{name: str(one[name]) for name in ("samples", "round") if name in one},
+            headline.column: number(one["figure"]),
+            "sent": quantity(one["bytes_sent"]),
+            **{name: f"{one['seconds'].get(name, 0.0):.1f} s" for name in ACTIVITIES},
         }
-        for peer in peers
+        for one in told
     ]
     return fitting(rows, [*reversed(ACTIVITIES), "samples"], console)
 
