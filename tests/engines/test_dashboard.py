@@ -17,7 +17,7 @@ from held import held
 from real_peers import Build, until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
 pytestmark = pytest.mark.timeout(400)
 PATIENCE = 150.0
@@ -121,8 +121,13 @@ def chooses_a_peer(page: "Page") -> None:
     page.locator('#circle g[data-peer="peer0"]').focus()
     page.evaluate("arrange({ order, pairs: [], broken: [] })")
     assert page.evaluate("document.activeElement.dataset.peer") == "peer0", "also when a link breaks"
+    held: list[Route] = []
+    page.route("**/peers/peer0", lambda route: held.append(route))
     page.keyboard.press(" ")
+    shows(page, "whom it asks", lambda: bool(held))
     assert page.evaluate("document.querySelector('#closer pre').textContent") == "", "nothing of another peer"
+    page.unroute("**/peers/peer0")  # which lets go what is held
+    shows(page, "its log", lambda: "round 1 done" in page.locator("#closer pre").inner_text())
     assert page.locator("#closer h2").inner_text().startswith("peer0: ")
     page.locator('#doing tr[data-peer="peer0"]').click()
     assert page.locator(".chosen").count() == 0
