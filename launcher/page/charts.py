@@ -68,8 +68,9 @@ def in_bytes(value: str) -> str:
 
 
 def rounds_axis() -> Chart:
-    """The axis of rounds: whole numbers."""
-    return quantitative("round", "round", axis={"format": "d", "tickMinStep": 1, "grid": False}, scale={"nice": False})
+    """The axis of rounds: whole numbers, also where somebody looks closely."""
+    axis = {"tickMinStep": 1, "labelExpr": "datum.value % 1 ? '' : datum.value", "grid": False}
+    return quantitative("round", "round", axis=axis, scale={"nice": False})
 
 
 ZOOM: Chart = {

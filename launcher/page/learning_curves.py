@@ -87,6 +87,8 @@ def peer_round_rows(data: RunData) -> Iterator[Row]:
             }
 
 
+NAME = 0.05
+"""The height of a peer's name at the end of its line, of that of the curves."""
 CHOSEN = "datum.peer === chosen"
 """Whether a row is of the peer that somebody has clicked on, as an expression of Vega's."""
 
@@ -95,7 +97,7 @@ def accuracy_figure(document: ReportDocument) -> ReportFigure:
     run = document.runs[0]
     upright = quantitative("mean", run.figure, scale={"zero": False})
     thin = 1 if run.peers <= MAX_NAMED_PEERS else 0.5
-    worst = "min" if run.better == "up" else "max"
+    worst_first = "ascending" if run.better == "up" else "descending"
     faint = max(0.15, min(0.7, 6 / run.peers))
     known = [tip("round", "round"), *(tip(name, name, ".4f") for name in ("mean", "worst", "best"))]
     layers: list[Chart] = [
@@ -126,21 +128,31 @@ def accuracy_figure(document: ReportDocument) -> ReportFigure:
             "data": {"name": "peer_rounds"},
             "transform": [
                 {"filter": "isValid(datum.value)"},
+                {"joinaggregate": [{"op": op, "field": "value", "as": op} for op in ("min", "max")]},
                 {"joinaggregate": [{"op": "max", "field": "round", "as": "last"}], "groupby": ["peer"]},
                 {"filter": "datum.round === datum.last"},
-                {"joinaggregate": [{"op": worst, "field": "value", "as": "worst"}]},
-                {"filter": "datum.value === datum.worst"},
+                {
+                    "window": [{"op": "lag", "field": "value", "as": "worse"}],
+                    "sort": [{"field": "value", "order": worst_first}],
+                },
+                {"calculate": "abs(datum.value - datum.worse) / (datum.max - datum.min)", "as": "room"},
+                {"filter": f"!isValid(datum.worse) || datum.room > {NAME}"},
             ],
-            "mark": {"type": "text", "style": "name", "align": "right", "baseline": "top", "dx": -4, "dy": 4},
-            "encoding": {"y": quantitative("value", None), "text": {"field": "peer"}},
+            "mark": {"type": "text", "style": "name", "align": "left", "dx": 6, "clip": False},
+            "encoding": {
+                "x": {"value": "width"},  # a round that somebody has moved out of sight would take all the room
+                "y": quantitative("value", None),
+                "text": {"field": "peer"},
+                "opacity": {"value": 1, "condition": {"test": "domain('x')[1] < datum.last", "value": 0}},
+            },
         },
     ]
     chosen = [{"name": "chosen", "value": ""}]
     return ReportFigure(
         "accuracy",
         titled(f"{run.figure} per round"),
-        "Thick: the mean of all peers. Shaded: the middle half of them. Dashed: the worst, which is named. Thin: each "
-        f"peer; a click marks one. {ZOOM_HINT}",
+        "Thick: the mean of all peers. Shaded: the middle half of them. Dashed: the worst. Thin: each peer, named "
+        f"where there is room; a click marks one. {ZOOM_HINT}",
         ("rounds", "peer_rounds"),
         {"params": chosen, "height": 300, "encoding": {"x": rounds_axis()}, "layer": layers},
         wide=True,

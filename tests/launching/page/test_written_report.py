@@ -9,7 +9,7 @@ import shutil
 import stat
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from report_pages import cards, document, federate, say
@@ -19,7 +19,8 @@ from launcher.engines.base import Run, engine, parsed_options
 from launcher.history import PeerHistory
 from launcher.page import build, charts
 from launcher.page.charts import look
-from launcher.page.document import MAX_POINTS, MAX_ROUNDS, TABLES, ReportDocument, as_csv, as_text
+from launcher.page.document import MAX_POINTS, MAX_ROUNDS, TABLES, ReportDocument, RunPart, as_csv, as_text
+from launcher.page.learning_curves import accuracy_figure
 from launcher.page.timeline import start_up_seconds
 from launcher.run_files import RunFiles
 from launcher.supervision.run_directory import LaunchRecord
@@ -422,6 +423,21 @@ def test_a_script_that_is_not_whole_is_made_anew(tmp_path: Path, monkeypatch: py
     assert charts.vega_script() == whole
     assert len({*written, kept}) == 3, "nobody writes where another may"
     assert [*(tmp_path / "dfl").iterdir()] == [kept]
+
+
+@pytest.mark.parametrize(("better", "named"), [("up", {"peer0", "peer2"}), ("down", {"peer1", "peer2"})])
+def test_lines_have_a_name_at_their_end_where_there_is_room(better: Literal["up", "down"], named: set[str]) -> None:
+    """The worst always: of two that end close to each other, that one."""
+    ends = (
+        {"peer0": 0.50, "peer1": 0.51, "peer2": 0.60} if better == "up" else {"peer0": 2.0, "peer1": 2.05, "peer2": 1}
+    )
+    rows = [
+        {"peer": id, "round": round, "stretch": 0, "value": end * round} for id, end in ends.items() for round in (1, 2)
+    ]
+    part = RunPart("a", "a", "fibfl", 0, 3, 2, 2, "finished", "", "a figure", better, [], None)
+    made = ReportDocument("a", [part], {name: [] for name in TABLES} | {"peer_rounds": rows})
+    drawn = charts.picture(accuracy_figure(made).filled(made), look("light"), "svg").decode()
+    assert {*re.findall(r">(peer\d)<", drawn)} == named
 
 
 def test_very_many_rounds_are_drawn_thinner() -> None:
