@@ -12,6 +12,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,10 @@ from peer.process import Parser, ShowRelease, leaving_at_once, one_thread
 Command = Callable[[argparse.Namespace, Output], int]
 
 
-def lazily(module: str, name: str) -> Command:
-    """The function of a module of launcher, which is imported when it is called."""
-
-    def call(arguments: argparse.Namespace, output: Output) -> int:
-        code: int = getattr(import_module(f"launcher.{module}"), name)(arguments, output)
-        return code
-
-    return call
+def lazily(module: str, name: str, arguments: argparse.Namespace, output: Output) -> int:
+    """Call the function of a module of launcher, which is imported only now."""
+    code: int = getattr(import_module(f"launcher.{module}"), name)(arguments, output)
+    return code
 
 
 GROUPS = {
@@ -72,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
         helps[name] = help
         for add_arguments in shared:
             add_arguments(made)
-        made.set_defaults(command=found if callable(found) else lazily(found, f"{name}_command"), **defaults)
+        made.set_defaults(command=found if callable(found) else partial(lazily, found, f"{name}_command"), **defaults)
         return made.add_argument
 
     add = command("run", run_command, "run a federation, here or on other machines", spec_arguments, resumes=True)
@@ -135,7 +132,7 @@ def parser() -> argparse.ArgumentParser:
     add("--egress", choices=["peers", "any"], help="where peers may connect to (default: any if they download data)")
 
     has = "show what each site has, before anything is trained"
-    add = command("statistics", asking_command("commands.statistics"), has)
+    add = command("statistics", partial(asking_command, "commands.statistics"), has)
     add("federation", type=Path, metavar="PATH", help="federation.yaml, or the directory of a run of `statistics`")
     add("--peers", type=int, metavar="N", help="peer0 ... peerN-1 on loopback")
     override_argument(add)
@@ -143,7 +140,7 @@ def parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="as JSON")
 
     is_worth = "show what each peer's model is worth at each other peer"
-    add = command("cross-evaluation", asking_command("commands.cross_evaluation"), is_worth)
+    add = command("cross-evaluation", partial(asking_command, "commands.cross_evaluation"), is_worth)
     add("run", type=Path, metavar="DIR", help="a finished run, or a run of `cross-evaluation`")
     add("--out", type=Path, metavar="NEW", help="the run's directory (default: DIR-cross-evaluation)")
     add("--json", action="store_true", help="as JSON")
@@ -303,20 +300,23 @@ def run_command(arguments: argparse.Namespace, output: Output) -> int:
         return run(options, output).report(output)
 
 
-def asking_command(module: str) -> Command:
-    """A command that asks the peers by a run of its own, and shows what they have told in it."""
+def asking_command(module: str, arguments: argparse.Namespace, output: Output) -> int:
+    """Ask the peers by a run of its own, which begins anew each time, and show what they have told in it."""
+    from launcher.recorded_spec import RecordedSpec
+    from launcher.run_files import RunFiles
 
-    def command(arguments: argparse.Namespace, output: Output) -> int:
-        asking = import_module(f"launcher.{module}")
-        run, line = asking.run_line(arguments)
-        if line:
-            output.say(f"Asking the peers, in {run}")
-            if code := run_command(parser().parse_args(line), Output(quiet=True)):
-                return code
-        shown: int = asking.show(run, output)
-        return shown
-
-    return command
+    asking = import_module(f"launcher.{module}")
+    run, line = asking.run_line(arguments)
+    if line:
+        there = RunFiles(run).federation
+        if there.is_file() and RecordedSpec.read(there).keys.protocol.name != asking.PROTOCOL:
+            raise InputError(f"{run} holds another run; choose another directory with --out")
+        output.say(f"Asking the peers, in {run}")
+        line = ["run", *line, "--quiet", "--fresh", "--out", str(run)]
+        if code := run_command(parser().parse_args(line), Output(quiet=True)):
+            return code
+    shown: int = asking.show(run, output)
+    return shown
 
 
 def attach_command(arguments: argparse.Namespace, output: Output) -> int:

@@ -25,7 +25,10 @@ def header(
     peers, overrides, out: as `--peers`, `--set` and `--out` have them.
     """
     try:
-        content = changed(document, overrides)
+        content = {"name": document.path.stem} | document.content
+        for override in overrides:
+            name, _, value = override.partition("=")
+            put(content, name, scalar(value))
         protocol, ring = content["protocol"], content.get("ring")
         name = protocol if isinstance(protocol, str) else protocol["name"]
         count = len(ring) if isinstance(ring, list) else peers
@@ -33,15 +36,6 @@ def header(
         return printable(f"{name}, {plural(count, 'peer')}, in {place.resolve()}") if count and place else None
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
-
-
-def changed(document: Document, overrides: Sequence[str]) -> dict[str, Any]:
-    """The file's content with the command line's changes; ValueError for one that cannot be made."""
-    content = {"name": document.path.stem} | document.content
-    for override in overrides:
-        name, _, value = override.partition("=")
-        put(content, name, scalar(value))
-    return content
 
 
 def resolved(arguments: argparse.Namespace, document: Document | None = None) -> "Spec":

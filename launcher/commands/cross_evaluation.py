@@ -28,6 +28,7 @@ from peer.telemetry.events import RoundDone
 from peer.telemetry.results import MODEL, read_result
 from peer.text import number, printable
 
+PROTOCOL = reference(CrossEvaluation)
 COLUMNS = ("judged at", "model of", "figure", "value")
 NOT_NEEDED = ("stop_early", "finetune", "final_evaluation", "evaluate_every", "rewinds", "views", "recording")
 """Keys of the run that would judge something else, or once more."""
@@ -35,27 +36,23 @@ ALL_STAY = ("on_loss=wait", "on_stop=stop", *(f"{key}=null" for key in ("start_w
 
 
 def run_line(arguments: argparse.Namespace) -> tuple[Path, list[str]]:
-    """Where the models of a run are judged, and the command line of `run` for that; none for what is such a run itself.
+    """Where the models of a run are judged, and what follows `run` for that; none for what is such a run itself.
 
     InputError if a peer has left no model.
     """
-    run, protocol = arguments.run, reference(CrossEvaluation)
-    if not RunFiles(run).federation.is_file():
+    run, federation = arguments.run, RunFiles(arguments.run).federation
+    if not federation.is_file():
         return run, []
-    recorded = RecordedSpec.read(RunFiles(run).federation)
-    if recorded.keys.protocol.name == protocol:
+    recorded = RecordedSpec.read(federation)
+    if recorded.keys.protocol.name == PROTOCOL:
         return run, []
     if missing := [id for id in recorded.ids if not (run / id / MODEL).is_file()]:
         raise InputError(f"{run}: {', '.join(missing)} left no {MODEL}; let the run finish first")
     out = arguments.out or run.with_name(f"{run.name}-cross-evaluation")
-    there = RunFiles(out).federation
-    if there.is_file() and RecordedSpec.read(there).keys.protocol.name != protocol:
-        raise InputError(f"{out} holds another run; choose another directory with --out")
     weights = json.dumps(str(run.resolve() / "{id}" / MODEL))
-    sets = [f"protocol={protocol}", f"rounds={len(recorded.ids)}", "init=independent", "wire=float32", "behaviour={}"]
+    sets = [f"protocol={PROTOCOL}", f"rounds={len(recorded.ids)}", "init=independent", "wire=float32", "behaviour={}"]
     sets += [f"model.weights={weights}", "model.partial=false", *ALL_STAY, *(f"{key}=null" for key in NOT_NEEDED)]
-    line = ["run", str(RunFiles(run).federation), "--quiet", "--fresh", "--out", str(out)]
-    return out, [*line, *(f"--set={one}" for one in sets)]
+    return out, [str(federation), *(f"--set={one}" for one in sets)]
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,6 @@ from rich.table import Table
 from extras.statistics import FEW, HIDDEN, VOXELS, Statistics
 from launcher.output import Output
 from launcher.page.document import csv_text
-from launcher.recorded_spec import RecordedSpec
-from launcher.run_files import RunFiles
 from launcher.table import listing
 from peer.errors import InputError
 from peer.files import write_atomically
@@ -26,34 +24,29 @@ from peer.spec.document import Document
 from peer.telemetry.results import MODEL, read_result
 from peer.text import number, plural
 
+PROTOCOL = reference(Statistics)
 COLUMNS = ("site", "samples", "class", "column", "missing", "mean", "deviation", "histogram")
 BARS = " ▁▂▃▄▅▆▇█"
 MOST_SHOWN = 60
 
 
 def run_line(arguments: argparse.Namespace) -> tuple[Path, list[str]]:
-    """Where the federation's statistics go, and the command line of `run` that has its peers tell them; none for a
-    run's directory.
-
-    InputError where another run is there: this one begins anew each time.
-    """
+    """Where the federation's statistics go, and what follows `run` to have its peers tell them; none for a run's
+    directory."""
     if arguments.federation.is_dir():
         return arguments.federation, []
     content = Document.read(arguments.federation).content
     out = arguments.out or Path("runs") / f"{content.get('name', arguments.federation.stem)}-statistics"
-    there = RunFiles(out).federation
-    if there.is_file() and RecordedSpec.read(there).keys.protocol.name != reference(Statistics):
-        raise InputError(f"{out} holds another run; choose another directory with --out")
     sets = ["rounds=1", *(f"{key}=null" for key in ("stop_early", "finetune", "final_evaluation"))]
     sets += [] if content.get("hold_back") == "given" else ["hold_back=null"]
     data, flagged = content.get("data"), False
     if isinstance(data, dict):
         flagged = data.get("name") in ("csv", "parquet") and not data.get("stream")
         sets += ["data.standardize=null", *(["data.impute=category"] if flagged else [])]
-    protocol = f"protocol={{name: '{reference(Statistics)}', flagged: {str(flagged).lower()}}}"
-    line = ["run", str(arguments.federation), "--quiet", "--fresh", "--out", str(out)]
-    line += ["--peers", str(arguments.peers)] if arguments.peers else []
-    return out, [*line, *(f"--set={one}" for one in (protocol, *sets, *arguments.overrides))]
+    protocol = f"protocol={{name: '{PROTOCOL}', flagged: {str(flagged).lower()}}}"
+    peers = ["--peers", str(arguments.peers)] if arguments.peers else []
+    changes = (f"--set={one}" for one in (protocol, *sets, *arguments.overrides))
+    return out, [str(arguments.federation), *peers, *changes]
 
 
 def show(run: Path, output: Output) -> int:
