@@ -156,12 +156,12 @@ def _wait_for(descriptor: int, patience: float) -> bool:
 
 
 @contextmanager
-def sole_use(directory: Path) -> Iterator[None]:
-    """Keep other processes out of the directory inside the block; raises InputError if it is taken."""
+def sole_use(directory: Path, refusal: str = "") -> Iterator[None]:
+    """Keep other processes out of the directory inside the block; InputError, with the refusal, if it is taken."""
     descriptor = retry_without_descriptors(os.open, directory, os.O_RDONLY)
     try:
         if not lock(descriptor):
-            raise InputError(f"{directory}: this peer is running already; end that process first")
+            raise InputError(refusal or f"{directory}: this peer is running already; end that process first")
         yield
     finally:
         os.close(descriptor)

@@ -5,7 +5,7 @@ What is looked at before anything is written or computed, the files of the resul
 
 import argparse
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -119,11 +119,14 @@ def study_command(arguments: argparse.Namespace, output: Output) -> int:
     check_directory(directory, settings.name)
     missing_cells = [cell for cell in made if not cell.finished]
     check_data(missing_cells)
-    with backend(arguments, missing_cells, output) as (where, computed), sole_use_of(directory):
-        write_atomically(directory / STUDY_FILE, arguments.file.read_bytes())
-        kept = len(made) - len(missing_cells)
-        output.say(f"{plural(len(made), 'cell')}, {kept} of them finished already, {where}, in {directory}")
-        return run_cells(made, kept, computed, output)
+    taken = f"another dfl-launch is at work in {directory}; wait for it or choose another --out"
+    with backend(arguments, missing_cells, output) as (where, computed):
+        (directory / "cells").mkdir(parents=True, exist_ok=True)
+        with sole_use(directory / "cells", taken):
+            write_atomically(directory / STUDY_FILE, arguments.file.read_bytes())
+            kept = len(made) - len(missing_cells)
+            output.say(f"{plural(len(made), 'cell')}, {kept} of them finished already, {where}, in {directory}")
+            return run_cells(made, kept, computed, output)
 
 
 Computed = Callable[[StopSignal], Generator[CellOutcome, None, None]]
@@ -173,15 +176,3 @@ def run_cells(made: Sequence[Cell], kept: int, computed: Computed, output: Outpu
         how_many = f"{len(failures)} of {plural(len(made), 'cell')} failed"
         raise FailedError(f"{how_many}; results.csv says why, and the same command tries again")
     return 0
-
-
-@contextmanager
-def sole_use_of(directory: Path) -> Iterator[None]:
-    (directory / "cells").mkdir(parents=True, exist_ok=True)
-    with ExitStack() as held:
-        try:
-            held.enter_context(sole_use(directory / "cells"))
-        except InputError:
-            hint = "wait for it or choose another --out"
-            raise InputError(f"another dfl-launch is at work in {directory}; {hint}") from None
-        yield

@@ -19,7 +19,6 @@ from small_studies import RAISES, SOLO
 
 from launcher.cli import main
 from launcher.study import results, worker
-from launcher.study.command import sole_use_of
 from launcher.study.grid import Cell, cells, read_study
 from launcher.study.results import baselines
 from peer.files import sole_use
@@ -86,7 +85,7 @@ def test_the_directory_of_another_study_is_left_alone(
 def test_two_at_once_do_not_share_a_directory(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with sole_use_of(finished):
+    with sole_use(finished / "cells"):
         assert main(["study", str(written(tmp_path)), "--out", str(finished)]) == 2
     assert "another dfl-launch is at work" in capsys.readouterr().err
 
