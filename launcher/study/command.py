@@ -117,7 +117,7 @@ def study_command(arguments: argparse.Namespace, output: Output) -> int:
     directory = arguments.out or Path("studies") / settings.name
     made = cells(settings, document, directory)
     check_directory(directory, settings.name)
-    missing_cells = [cell for cell in made if not cell.finished]
+    missing_cells = [cell for cell in made if not cell.files.finished]
     check_data(missing_cells)
     taken = f"another dfl-launch is at work in {directory}; wait for it or choose another --out"
     with backend(arguments, missing_cells, output) as (where, computed):

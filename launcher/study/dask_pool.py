@@ -8,7 +8,7 @@ import asyncio
 import shutil
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, Self
@@ -41,13 +41,10 @@ class DaskScheduler:
     @contextmanager
     def connected(cls, address: str) -> Iterator[Self]:
         """InputError where there is no scheduler, no worker, or one that would come to other bits."""
-        client = _connect(address)
-        try:
+        with closing(_connect(address)) as client:
             made = cls(client, address, code())
             made.check()
             yield made
-        finally:
-            client.close()
 
     def check(self) -> None:
         try:
@@ -215,8 +212,8 @@ class DaskPool:
         cell.files.said.unlink(missing_ok=True)
         for name in RESULT_FILES:
             if name in files:
-                write_atomically(cell.place / name, files[name].encode())
-        return cell, "" if cell.finished else failure_reason(cell, ended)
+                write_atomically(cell.files.path / name, files[name].encode())
+        return cell, "" if cell.files.finished else failure_reason(cell, ended)
 
 
 def _error_reason(error: BaseException) -> str:

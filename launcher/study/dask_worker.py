@@ -49,13 +49,11 @@ OWN = "dfl"
 
 def code() -> dict[str, str]:
     """Versions by name; of dfl a digest of its own files, as a checkout and an installed one may be the same."""
-    python = ".".join(map(str, sys.version_info[:2]))
-    return {
-        "Python": python,
-        **{name: _installed_version(name) for name in PACKAGES},
-        OWN: _digest(),
-        "commit": commit() or "",
-    }
+    found = {"Python": ".".join(map(str, sys.version_info[:2]))}
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found | {OWN: _digest(), "commit": commit() or ""}
 
 
 def differing(here: Mapping[str, str], there: Mapping[str, str]) -> str:
@@ -69,13 +67,6 @@ def differing(here: Mapping[str, str], there: Mapping[str, str]) -> str:
         commits = [one.get("commit") or "unknown" for one in (there, here)]
         said.append(f"other code of {OWN} (commit {commits[0]}, and here {commits[1]})")
     return ", ".join(said)
-
-
-def _installed_version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def _digest() -> str:

@@ -15,7 +15,7 @@ from launcher.page.document import Row
 from launcher.page.ring import UNKNOWN, lines, ring_chart, sectors
 from launcher.reports import summary_json
 from launcher.study.grid import Cell
-from launcher.study.results import cell_columns, cell_details
+from launcher.study.results import cell_columns
 from launcher.study.tables import other_axes, place_in_grid
 from peer.text import number
 
@@ -162,11 +162,7 @@ def ring_figure(kept: dict[str, Any]) -> Chart:
     """kept: what the cell's process has left of the ring."""
     mixes, orders = kept["mixes"], kept["orders"]
     seats = [{"when": one["when"], **row} for one in orders for row in sectors(one["order"], mixes)]
-    joined = [
-        {"when": one["when"], **row}
-        for one in orders
-        for row in lines(one["order"], [(here, there) for here, there in one["lines"]])
-    ]
+    joined = [{"when": one["when"], **row} for one in orders for row in lines(one["order"], one["lines"])]
     used = {row["class"] for row in seats}
     names = [name for name in [*next(iter(mixes.values()), {}), UNKNOWN] if name in used]
     charts = [
@@ -239,7 +235,7 @@ def cell_figures(cells: Sequence[Cell], axes: Sequence[str]) -> dict[str, tuple[
 
 def _shown_cells(cells: Sequence[Cell], axes: Sequence[str]) -> dict[str, Cell]:
     """The finished cell with the first seed in the grid, by method and place in words."""
-    rows = [(cell_columns(cell), cell) for cell in cells if cell.finished]
+    rows = [(cell_columns(cell), cell) for cell in cells if cell.files.finished]
     others = other_axes([row for row, _ in rows], axes, "protocol")
     found: dict[str, Cell] = {}
     for row, cell in rows:
@@ -249,7 +245,7 @@ def _shown_cells(cells: Sequence[Cell], axes: Sequence[str]) -> dict[str, Cell]:
 
 
 def _figures_of(cell: Cell) -> Iterator[tuple[str, str, Chart]]:
-    if ring := cell_details(cell).get("ring"):
+    if ring := cell.files.details.get("ring"):
         yield "ring", "The ring before and after ordering", ring_figure(ring)
     summary = summary_json.read(cell.files.summary)
     if summary and (found := reputations_of({one.id: one.notes for one in summary.per_peer})):

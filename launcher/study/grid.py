@@ -119,20 +119,13 @@ class Cell:
         return sha256({**agreement.content, "sources": self.sources}) if self.sources else agreement.digest
 
     @cached_property
-    def place(self) -> Path:
-        return self.directory / "cells" / (self.key if self.network == "memory" else f"{self.key}-{self.network}")
+    def files(self) -> "CellFiles":
+        name = self.key if self.network == "memory" else f"{self.key}-{self.network}"
+        return CellFiles(self.directory / "cells" / name)
 
     @property
     def name(self) -> str:
         return ", ".join(axis_value(axis, label) for axis, label in self.labels.items())
-
-    @property
-    def files(self) -> "CellFiles":
-        return CellFiles(self.place)
-
-    @property
-    def finished(self) -> bool:
-        return self.files.finished
 
     @property
     def command(self) -> str:
@@ -142,7 +135,7 @@ class Cell:
 
     def prepare(self) -> None:
         """Make the cell's directory, with the spec in it."""
-        self.place.mkdir(parents=True, exist_ok=True)
+        self.files.path.mkdir(parents=True, exist_ok=True)
         file, content = self.files.federation, self.spec.dump().encode()
         if not file.is_file() or file.read_bytes() != content:
             write_atomically(file, content)
@@ -158,14 +151,18 @@ class CellFiles(RunFiles):
         self.said = path / "log.txt"
 
     @property
-    def finished(self) -> bool:
-        """Whether rounds and summary can be read; a power cut may have taken either file."""
+    def details(self) -> dict[str, Any]:
+        """What the cell's process left beside the summary; empty where that cannot be read."""
         try:
             found = json.loads(read_plain(self.rounds, MAX_RECORDS_BYTES))
         except (OSError, ValueError):
-            return False
-        whole = isinstance(found, dict) and found.keys() >= DETAIL_KEYS
-        return whole and summary_json.read(self.summary) is not None
+            return {}
+        return found if isinstance(found, dict) and found.keys() >= DETAIL_KEYS else {}
+
+    @property
+    def finished(self) -> bool:
+        """Whether rounds and summary can be read; a power cut may have taken either file."""
+        return bool(self.details) and summary_json.read(self.summary) is not None
 
 
 @dataclass(frozen=True)
@@ -199,11 +196,11 @@ def cells(settings: StudySettings, document: Document, directory: Path) -> list[
             continue
         spec = spec_of(settings, values, document)
         cell = Cell(words, spec, settings.network, directory, sources(spec, document.path.parent, known))
-        if twin := made.get(cell.place):
+        if twin := made.get(cell.files.path):
             raise InputError(
                 f"{document.path}: the cells {twin.name} and {cell.name} are the same; leave one of them out"
             )
-        made[cell.place] = cell
+        made[cell.files.path] = cell
     if not made:
         raise InputError(f"{document.where(('exclude',))}: `exclude` leaves no cell; leave some of it out")
     return [*made.values()]
@@ -248,8 +245,9 @@ def spec_of(settings: StudySettings, values: Mapping[str, Any], document: Docume
             put(content, key, value)
     except ValueError as error:
         raise InputError(f"{document.path}: {error}, and `grid` cannot reach into one; write it whole") from None
-    if not pinned(content.get("protocol")):
-        content.pop("machines", None)
+    protocol = content.get("protocol")
+    if not isinstance(protocol, Mapping) or protocol.get("resources") != "pinned":
+        content.pop("machines", None)  # which a federation refuses whose protocol does not go by them
     peers = content.pop("peers")
     if type(peers) is not int or peers < 1:
         where = document.where(("grid" if "peers" in settings.grid else "base", "peers"))
@@ -262,11 +260,6 @@ def spec_of(settings: StudySettings, values: Mapping[str, Any], document: Docume
     except InputError as error:
         where = ", ".join(f"{key} {label(value)}" for key, value in values.items())
         raise InputError(f"{error} (in the cell {where})") from None
-
-
-def pinned(protocol: Any) -> bool:
-    """Whether it goes by `machines`, which a federation refuses whose protocol does not."""
-    return isinstance(protocol, Mapping) and protocol.get("resources") == "pinned"
 
 
 def labels(key: str, values: list[Any], document: Document) -> list[int | float | str]:

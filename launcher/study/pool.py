@@ -93,7 +93,7 @@ def compute_cells(
             while waiting and len(running) < at_once:
                 cell = waiting.popleft()
                 cell.prepare()
-                process = context.Process(target=work, args=(cell.place, cell.network, port))
+                process = context.Process(target=work, args=(cell.files.path, cell.network, port))
                 # Ctrl-C goes to all of a terminal, also to a process not yet in a session of its own.
                 with signals_deferred(STOPS):
                     process.start()
@@ -103,7 +103,7 @@ def compute_cells(
                 return
             for ended in [process for process in running if process.exitcode is not None]:
                 cell = running.pop(ended)
-                yield cell, "" if cell.finished else failure_reason(cell, ended.exitcode)
+                yield cell, "" if cell.files.finished else failure_reason(cell, ended.exitcode)
     finally:
         end_processes([*running])
 

@@ -4,7 +4,6 @@
 import io
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
 
 from launcher.commands.compare import COMPARED
 from launcher.headline import Headline
@@ -14,7 +13,6 @@ from launcher.reports import summary_json
 from launcher.reports.summary_json import Summary
 from launcher.reports.worth import collaboration_gains
 from launcher.study.grid import Cell, Label
-from peer.files import MAX_RECORDS_BYTES, read_plain
 from peer.spec.agreement import sha256, user_code
 from peer.text import printable
 
@@ -26,17 +24,13 @@ def baselines(cells: Sequence[Cell], finished: Collection[str]) -> dict[str, Cel
     for cell in cells:
         if cell.spec.protocol.name == "solo" and cell.key in finished:
             alone.setdefault(_compared(cell), []).append(cell)
-    chosen = {cell.key: _baseline(cell, alone.get(_compared(cell), [])) for cell in cells}
-    return {key: one for key, one in chosen.items() if one}
-
-
-def _baseline(cell: Cell, alone: Sequence[Cell]) -> Cell | None:
-    if cell.spec.protocol.name == "solo":
-        return None
-    local = cell.spec.protocol.local()
-    fitting = [one for one in alone if one.spec.protocol.local() == local]
-    beside = [one for one in fitting if _other_labels(one) == _other_labels(cell)]
-    return next(iter([*beside, *fitting]), None)
+    chosen = {}
+    for cell in cells:
+        local, place = cell.spec.protocol.local(), _other_labels(cell)
+        fitting = [one for one in alone.get(_compared(cell), ()) if one.spec.protocol.local() == local]
+        if fitting and cell.spec.protocol.name != "solo":
+            chosen[cell.key] = min(fitting, key=lambda one: _other_labels(one) != place)
+    return chosen
 
 
 def _compared(cell: Cell) -> str:
@@ -63,7 +57,7 @@ FIGURES = (
 def rows(cells: Sequence[Cell], failures: Mapping[str, str]) -> list[Row]:
     """A row a cell, in the grid's order. failures: by a cell's key, why it is not finished; its figures are None."""
     known = {
-        cell.key: summary for cell in cells if cell.finished and (summary := summary_json.read(cell.files.summary))
+        cell.key: summary for cell in cells if cell.files.details and (summary := summary_json.read(cell.files.summary))
     }
     alone = baselines(cells, known.keys())
     made = []
@@ -75,7 +69,8 @@ def rows(cells: Sequence[Cell], failures: Mapping[str, str]) -> list[Row]:
         headline = Headline.from_spec(cell.spec)
         judged = {"figure": headline.words, "better": headline.figure.better}
         of = cell_columns(cell)  # stands first, and last too: an axis may be called like a figure
-        made.append({**of, "failure": printable(failures.get(cell.key, "")), **judged, **figures, **of})
+        again = {"network": cell.network, "command": cell.command}
+        made.append({**of, **again, "failure": printable(failures.get(cell.key, "")), **judged, **figures, **of})
     return made
 
 
@@ -86,8 +81,6 @@ def cell_columns(cell: Cell) -> Row:
         "peers": len(cell.spec.ids),
         "seed": cell.spec.seed,
         "spec": cell.key,
-        "network": cell.network,
-        "command": cell.command,
     }
 
 
@@ -102,7 +95,7 @@ def _result_columns(cell: Cell, summary: Summary, alone: Summary | None) -> Row:
         "honest": summary.honest_accuracy,
         "r50": summary.r50,
         "plateau_sigma": summary.plateau_sigma,
-        "weight_divergence": cell_details(cell).get("weight_divergence"),
+        "weight_divergence": cell.files.details.get("weight_divergence"),
         **_gains(together, alone, headline),
         "ring_cost_before": before,
         "ring_cost_after": after,
@@ -110,7 +103,7 @@ def _result_columns(cell: Cell, summary: Summary, alone: Summary | None) -> Row:
         "tensor_bytes_sent": sum(one.tensor_bytes_sent for one in summary.per_peer),
         "bytes_sent": sum(one.bytes_sent for one in summary.per_peer),
         "seconds": summary.wall_seconds,
-        "commit": cell_details(cell)["commit"],
+        "commit": cell.files.details["commit"],
         "model_sha256": json.dumps({one.id: one.model_sha256 for one in summary.per_peer}),
     }
 
@@ -118,55 +111,40 @@ def _result_columns(cell: Cell, summary: Summary, alone: Summary | None) -> Row:
 def _gains(together: Mapping[str, float], alone: Summary | None, headline: Headline) -> Row:
     solo = {one.id: value for one in alone.per_peer if (value := headline.value(one)) is not None} if alone else {}
     if not together or solo.keys() != together.keys():
-        return {"mcg": None, "cgs": None, "least_gain": None}
+        return {}
     found = collaboration_gains(together, solo, headline)
     return {"mcg": found["mcg"], "cgs": found["cgs"], "least_gain": min(found["gain"].values())}
-
-
-def cell_details(cell: Cell) -> dict[str, Any]:
-    """What its process left beside the summary."""
-    found: dict[str, Any] = json.loads(read_plain(cell.files.rounds, MAX_RECORDS_BYTES))
-    return found
 
 
 def round_rows(cells: Sequence[Cell]) -> Iterator[Row]:
     """A row a round of every finished cell: means over its peers."""
     for cell in cells:
-        if cell.finished:
-            of = {name: value for name, value in cell_columns(cell).items() if name not in ("command", "network")}
-            yield from ({**of, **row, "evaluated": row["peers"], **of} for row in cell_details(cell)["rounds"])
+        if cell.files.finished:
+            of = cell_columns(cell)
+            yield from ({**of, **row, "evaluated": row["peers"], **of} for row in cell.files.details["rounds"])
 
 
 def peer_rows(cells: Sequence[Cell]) -> Iterator[Row]:
     """A row for each figure of each peer of every finished cell: accuracies by test, and the task's figures with their
     intervals, if `final_evaluation` asks for some."""
     for cell in cells:
-        summary = summary_json.read(cell.files.summary) if cell.finished else None
-        of = {name: value for name, value in cell_columns(cell).items() if name not in ("command", "network")}
+        summary = summary_json.read(cell.files.summary) if cell.files.details else None
+        of = cell_columns(cell)
         for one in summary.per_peer if summary else ():
             known = {f"{test} accuracy": value for test, value in one.accuracy.items() if value is not None}
             for name, value in (known | one.figures).items():
                 low, high = (one.final.intervals.get(name) if one.final else None) or (None, None)
-                told = {
-                    "peer": one.id,
-                    "samples": one.samples,
-                    "figure": name,
-                    "value": value,
-                    "low": low,
-                    "high": high,
-                }
-                yield {**of, **told, **of}
+                told = {"samples": one.samples, "figure": name, "value": value, "low": low, "high": high}
+                yield {**of, "peer": one.id, **told, **of}
 
 
 def as_parquet(made: Sequence[Row]) -> bytes:
     """A column that holds a text anywhere is all texts: a file knows one type for each."""
     import pandas
 
-    texts = {name for row in made for name, value in row.items() if isinstance(value, str)}
-    plain = [
-        {name: str(value) if name in texts and value is not None else value for name, value in row.items()}
-        for row in made
-    ]
+    table = pandas.DataFrame.from_records(made)
+    for name in {name for row in made for name, value in row.items() if isinstance(value, str)}:
+        table[name] = table[name].map(str, na_action="ignore")
     file = io.BytesIO()
-    pandas.DataFrame.from_records(plain).to_parquet(file, index=False)
+    table.to_parquet(file, index=False)
     return file.getvalue()

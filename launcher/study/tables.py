@@ -128,8 +128,7 @@ def _marked(entries: Mapping[str, TableEntry], measure: Measure) -> dict[str, Ta
         return {**entries}
     choose = max if measure.better == "up" else min
     best = choose(known.values(), key=lambda entry: entry.mean)
-    marks = {name: mark(entry, best) for name, entry in known.items()}
-    return {name: replace(one, mark=marks.get(name, "")) for name, one in entries.items()}
+    return {**entries, **{name: replace(one, mark=mark(one, best)) for name, one in known.items()}}
 
 
 def mark(entry: TableEntry, best: TableEntry) -> str:

@@ -228,7 +228,7 @@ def test_the_page_opens_with_what_won_and_the_curves_and_folds_the_rest(finished
 def computed(cell: Cell) -> int:
     """The exit code of a process for the cell that waits for nobody."""
     patient = "import sys; from pathlib import Path; from launcher.study import worker; worker.LOCK_TIMEOUT_S = 0.0; "
-    command = [sys.executable, "-c", f"{patient}worker.work(Path(sys.argv[1]), 'memory', 0, 0)", str(cell.place)]
+    command = [sys.executable, "-c", f"{patient}worker.work(Path(sys.argv[1]), 'memory', 0, 0)", str(cell.files.path)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)
     try:
         return process.wait()
@@ -248,7 +248,7 @@ def unfinished(finished: Path, tmp_path: Path) -> Cell:
 
 
 def test_a_log_is_its_writers_as_long_as_that_is_at_work(unfinished: Cell) -> None:
-    with sole_use(unfinished.place):
+    with sole_use(unfinished.files.path):
         assert computed(unfinished) == 1
     said = ["at work", "another process computes this cell; end it and start again"]
     assert unfinished.files.said.read_text().splitlines() == said
@@ -266,4 +266,4 @@ def test_a_cell_that_another_process_has_finished_is_not_computed_again(finished
 def test_a_cell_whose_log_was_removed_is_finished_all_the_same(unfinished: Cell) -> None:
     unfinished.files.said.unlink()
     worker.compute(unfinished.files, "memory", 0)
-    assert unfinished.finished
+    assert unfinished.files.finished
