@@ -5,7 +5,7 @@ what is unknown is a dash.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rich import box
-from rich.console import Console, ConsoleOptions, JustifyMethod
+from rich.console import Console, ConsoleOptions, JustifyMethod, OverflowMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -91,10 +91,8 @@ def _table(rows: Sequence[Row], names: Sequence[str], elastic: str | None) -> Ta
     for name in names:
         width = max(len(name), *(len(_first(row[name])) for row in rows)) if name == elastic else None
         justify: JustifyMethod = "left" if name in TEXTS else "right"
-        if name == NEVER_CUT:
-            table.add_column(name, justify=justify, overflow="fold")
-        else:
-            table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis", max_width=width)
+        overflow: OverflowMethod = "fold" if name == NEVER_CUT else "ellipsis"
+        table.add_column(name, justify=justify, overflow=overflow, no_wrap=overflow == "ellipsis", max_width=width)
     for row in rows:
         table.add_row(*(_shown(row[name]) for name in names))
     return table
