@@ -7,7 +7,7 @@ consent to the expulsion of one, and waits for the decision if they are enough.
 import argparse
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 
 from launcher.certificates import Credentials
 from launcher.command_spec import resolved
@@ -17,7 +17,7 @@ from peer.network.operator_client import Ask, PeerStatus, StatusClient, Unanswer
 from peer.network.transport.tls import CertificatePaths
 from peer.spec.federation import Spec
 from peer.telemetry.events import ViewDecided
-from peer.views.statements import Decided, Denied, Expel, Leave, Reply
+from peer.views.statements import Decided, Denied, Expel, Leave
 from peer.views.view import View
 
 
@@ -57,11 +57,10 @@ def check_ids(spec: Spec, ids: Collection[str], what: str) -> None:
 Certificates = CertificatePaths | None
 
 
-async def _member(stack: AsyncExitStack, spec: Spec, id: str, certificates: Certificates) -> Ask:
-    """A function that asks a member until the stack is closed; it raises UnansweredError if there is no answer."""
+def _member(spec: Spec, id: str, certificates: Certificates) -> AbstractAsyncContextManager[Ask]:
+    """A function that asks a member during the block; it raises UnansweredError if there is no answer."""
     agreement = spec.link_agreement
-    member = connect(id, spec.addresses, agreement.content, agreement.digests, certificates)
-    return await stack.enter_async_context(member)
+    return connect(id, spec.addresses, agreement.content, agreement.digests, certificates)
 
 
 async def _statuses(spec: Spec, ids: Collection[str], certificates: Certificates) -> list[PeerStatus]:
@@ -77,8 +76,7 @@ LAST_LOOKS = 10
 
 async def _leave(spec: Spec, id: str, certificates: Certificates) -> str:
     has_answered = False
-    async with AsyncExitStack() as stack:
-        ask = await _member(stack, spec, id, certificates)
+    async with _member(spec, id, certificates) as ask:
         while True:
             try:
                 reply = await ask(Leave(0))
@@ -121,19 +119,21 @@ SHORT_SECONDS = 4.0
 async def _expel(spec: Spec, id: str, consenting: Mapping[str, Certificates]) -> str:
     clock = asyncio.get_running_loop().time
     async with AsyncExitStack() as stack:
-        asks = {one: await _member(stack, spec, one, certificate) for one, certificate in consenting.items()}
+        asks = {one: await stack.enter_async_context(_member(spec, one, own)) for one, own in consenting.items()}
         given, silent = set[str](), dict[str, str]()
         began, seconds = clock(), SHORT_SECONDS
         while clock() < began + seconds:
-            replies = await asyncio.gather(*(_consent(ask, id) for ask in asks.values()))
+            replies = await asyncio.gather(*(ask(Expel(0, id)) for ask in asks.values()), return_exceptions=True)
             for one, reply in zip(asks, replies, strict=True):
                 if isinstance(reply, Decided):
                     expelled = next(one.view for one in reply.decisions if id in one.view.expelled)
                     return str(ViewDecided(**expelled.as_json()))
                 if isinstance(reply, Denied):
                     raise FailedError(f"{id} cannot be voted out: {reply.why}")
-                if isinstance(reply, str):
-                    silent[one] = reply
+                if isinstance(reply, UnansweredError):
+                    silent[one] = str(reply)
+                elif isinstance(reply, BaseException):
+                    raise reply
                 else:
                     given.add(one)
             if given and await _is_quorum(spec, given, consenting):
@@ -143,14 +143,6 @@ async def _expel(spec: Spec, id: str, consenting: Mapping[str, Certificates]) ->
     said = f"{id} is not voted out: the consent of {who} is noted, and more than half of the members must consent"
     unanswered = {one: why for one, why in silent.items() if one not in given}
     raise FailedError(said + "".join(f"; {one} does not answer ({why})" for one, why in unanswered.items()))
-
-
-async def _consent(ask: Ask, id: str) -> Reply | str:
-    """The member's answer, or why there is none."""
-    try:
-        return await ask(Expel(0, id))
-    except UnansweredError as error:
-        return str(error)
 
 
 async def _is_quorum(spec: Spec, given: set[str], consenting: Mapping[str, Certificates]) -> bool:
