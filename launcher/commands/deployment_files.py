@@ -37,7 +37,7 @@ Made by `dfl-launch compose`; edit the federation and make it again.
     docker compose down --volumes               # discards the run
     docker stack deploy -c {file} NAME
 """
-COMPOSE_MARK = f"# {COMPOSE_HEADER.partition(';')[0]}".encode()
+COMPOSE_MARK = f"# {COMPOSE_HEADER.partition(';')[0]}"
 """What a file begins with that an earlier call has written."""
 PLAINTEXT_NOTE = """
 The network is the containers' own, and nothing on it is encrypted: on several machines use --certs.
@@ -51,7 +51,7 @@ def compose_command(arguments: argparse.Namespace, output: Output) -> int:
     check_compose_options(settings, build)
     if why := unwritable_reason(file.absolute().parent) or (f"{file} is a directory" if file.is_dir() else None):
         raise InputError(f"{why}; choose another file with --out")
-    if is_foreign(file):
+    if is_foreign(file, COMPOSE_MARK):
         raise InputError(f"{file} was not made by `dfl-launch compose`; choose another file with --out")
     file.absolute().parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, compose_text(spec, file, settings, certs, build).encode())
@@ -73,11 +73,11 @@ def check_compose_options(settings: DockerSettings, build: Path | None) -> None:
         raise InputError(f"--build {build}: there is no {DOCKERFILE} in it; give the directory of a checkout of dfl")
 
 
-def is_foreign(file: Path) -> bool:
-    """Whether something is there that an earlier call has not written."""
+def is_foreign(file: Path, *marks: str) -> bool:
+    """Whether something is there that an earlier call has not written, which begins with one of the marks."""
     try:
         with open_plain(file) as found:
-            return found.read(len(COMPOSE_MARK)) != COMPOSE_MARK
+            return not found.read(max(map(len, marks))).decode(errors="replace").startswith(marks)
     except FileNotFoundError:
         return file.is_symlink()
     except OSError:
@@ -144,11 +144,7 @@ def foreign_in(out: Path, names: Iterable[str]) -> str | None:
     if not (out / "base" / "kustomization.yaml").exists():
         return next((entry.name for entry in sorted(out.iterdir())), None)
     there = [out / name for name in names] + [entry for place in CONFIGS for entry in sorted((out / place).glob("*"))]
-    return next((str(path.relative_to(out)) for path in there if path.exists() and not made_here(path)), None)
-
-
-def made_here(path: Path) -> bool:
-    return path.is_file() and path.read_bytes().startswith((ABOUT.encode(), IGNORED.encode()))
+    return next((str(path.relative_to(out)) for path in there if is_foreign(path, ABOUT, IGNORED)), None)
 
 
 def certs_command(arguments: argparse.Namespace, output: Output) -> int:
