@@ -269,9 +269,9 @@ def run_command(arguments: argparse.Namespace, output: Output) -> int:
     from launcher.command_spec import header, resolved
     from peer.spec.document import Document
 
-    for name in ("hosts", "install"):
-        if getattr(arguments, name) and arguments.on != "ssh":
-            raise InputError(f"--{name} is for peers on hosts by SSH; add `--on ssh`, or leave it out")
+    by_ssh = {name: value for name in ("hosts", "install") if (value := getattr(arguments, name))}
+    if by_ssh and arguments.on != "ssh":
+        raise InputError(f"--{next(iter(by_ssh))} is for peers on hosts by SSH; add `--on ssh`, or leave it out")
     document = Document.read(arguments.federation)
     if line := header(document, peers=arguments.peers, overrides=arguments.overrides, out=arguments.out):
         output.say(line)
@@ -279,10 +279,7 @@ def run_command(arguments: argparse.Namespace, output: Output) -> int:
         one_thread()  # peers are forks of this process
     from launcher.engines.base import engine, parsed_options
 
-    given = parsed_options(arguments.options)
-    given |= {"hosts": arguments.hosts} if arguments.hosts else {}
-    given |= {"install": True} if arguments.install else {}
-    chosen = engine(arguments.on, given)
+    chosen = engine(arguments.on, parsed_options(arguments.options) | by_ssh)
     with chosen.ahead():
         from launcher.commands.run import RunOptions, run
         from launcher.dashboard.server import dashboard_address

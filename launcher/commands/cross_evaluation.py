@@ -79,9 +79,8 @@ def show(run: Path, output: Output) -> int:
     told: dict[str, set[Any]] = {}
     for one in found:
         told.setdefault(one.model_of, set()).add(one.sha256)
-    rows = [row for one in found if len(told[one.model_of]) == 1 or one.at == one.model_of for row in one.rows()]
-    shown = {(row["judged at"], row["model of"]) for row in rows}
-    intact = [one for one in found if (one.at, one.model_of) in shown]
+    intact = [one for one in found if len(told[one.model_of]) == 1 or one.at == one.model_of]
+    rows = [row for one in intact for row in one.rows()]
     if output.as_json:
         output.document(rows)
     else:

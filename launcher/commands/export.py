@@ -46,9 +46,9 @@ def export_command(arguments: argparse.Namespace, output: Output) -> int:
 
 def model_file(peer: Path) -> Path:
     """The model in a peer's directory; InputError where there is none."""
+    if not peer.is_dir():
+        raise InputError(f"there is no directory {peer}; give a peer's, such as runs/demo/peer0")
     if not (peer / MODEL).is_file():
-        if not peer.is_dir():
-            raise InputError(f"there is no directory {peer}; give a peer's, such as runs/demo/peer0")
         raise InputError(
             f"{peer}: has no {MODEL}; give the directory of a peer that has finished, such as runs/demo/peer0"
         )

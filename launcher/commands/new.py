@@ -20,8 +20,6 @@ from launcher.output import Output
 from peer.errors import InputError
 from peer.files import unwritable_reason
 from peer.learning.data.sources import SOURCES
-from peer.learning.data.sources.comma_separated import Csv
-from peer.learning.data.sources.tables import Parquet
 from peer.learning.model.zoo import MODELS
 from peer.protocols.registry import PROTOCOLS
 from peer.spec.federation import MAX_PEERS
@@ -123,7 +121,7 @@ def new_federation(arguments: argparse.Namespace, output: Output) -> int:
     if not 2 <= arguments.peers <= MAX_PEERS:
         raise InputError(f"--peers {arguments.peers}: a federation has 2 peers or more, and at most {MAX_PEERS}")
     kind = "parquet" if table.suffix == ".parquet" else "csv"
-    source: Any = {"parquet": Parquet, "csv": Csv}[kind]
+    source: Any = SOURCES[kind]
     frame = source.model_construct(name=kind, path=table, label=arguments.label or "").frame()
     label = chosen_label(frame, arguments.label)
     sites = [f"site{number}" for number in range(arguments.peers)]
