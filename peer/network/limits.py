@@ -130,7 +130,7 @@ class UnknownCallerLimits:
     """Calls on one connection between two scans."""
     received: int = 1 << 18
     """Bytes that a connection may bring before it is identified."""
-    waiting: int = 64
+    waiting: int = 40
     """Unhandled calls per method, 22 kB of each in gRPC. Some beyond that are refused, beyond twice as many all."""
     messages: int = 16
     """First messages read at a time, each of up to the largest frame."""
