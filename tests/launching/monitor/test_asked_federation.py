@@ -8,7 +8,7 @@ from launcher.headline import Headline
 from launcher.monitor.polled_federation import SILENCE_SECONDS, PolledFederation
 from peer.network.operator_client import LinkStatus, PeerStatus
 
-MATCHED = Headline.accuracy("matched")
+MATCHED = Headline(test="matched")
 
 RING = {"a": ("c", "b"), "b": ("a", "c"), "c": ("b", "a")}
 
