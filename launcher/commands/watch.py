@@ -194,7 +194,7 @@ async def _follow(federation: PolledFederation, peers: StatusClient, screen: Dis
             news.clear()
             for line in federation.record(heard, time.time()):
                 screen.say(line)
-            if not (hinted or peers.secure or federation.any_answered) and (hint := encrypted(heard)):
+            if federation.heard is None and not (hinted or peers.secure) and (hint := encrypted(heard)):
                 hinted = True
                 screen.say(hint)
             screen.show(federation)
