@@ -92,11 +92,14 @@ def _readable(
                 raise
             left_out.append(str(error))
             continue
-        first = next(iter(found.values()), one).headline.words
-        if strict or one.headline.words == first:
+        (first, known), *_ = [*found.items(), (label, one)]
+        figure, other = known.headline.words, one.headline.words
+        if figure == other:
             found[label] = one
+        elif strict:
+            raise InputError(f"{first} is judged by {figure} and {label} by {other}; compare runs of one task")
         else:
-            left_out.append(f"{place} is judged by {one.headline.words}, and not by {first}")
+            left_out.append(f"{place} is judged by {other}, and not by {figure}")
     if not found:
         raise InputError(left_out[0])
     return found, left_out
@@ -144,14 +147,9 @@ def labels(directories: Sequence[Path]) -> list[str]:
 
 
 def compared(found: Mapping[str, RunData]) -> ReportDocument:
-    """One of all runs by their labels; InputError where they are judged by different figures."""
+    """One of all runs by their labels."""
     documents = [document_of(data, label) for label, data in found.items()]
     runs = [run for one in documents for run in one.runs]
-    first = runs[0]
-    if other := next((run for run in runs if run.figure != first.figure), None):
-        raise InputError(
-            f"{first.label} is judged by {first.figure} and {other.label} by {other.figure}; compare runs of one task"
-        )
     if len(runs) == 1:
         return documents[0]
     tables = {name: [row for one in documents for row in one.tables[name]] for name in TABLES}

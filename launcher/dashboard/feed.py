@@ -134,9 +134,6 @@ def _status_line(federation: FederationView, now: float) -> str:
 PRIVACY_OPEN = PrivacyWords(
     "open",
     "Privacy is checked at the end of the run, by comparing what each peer logged as sent and received.",
-    (),
-    (),
-    (),
 )
 
 
