@@ -52,6 +52,7 @@ from peer.protocols.declarations import Declarations, Share
 from peer.spec.blocks import Coded, Wire
 from peer.spec.federation import IMPUTED, MEANS, VARIANCES, Spec
 from peer.text import plural
+from peer.topology import receivers
 
 Audits = Mapping[str, Sequence[AuditedRound]]
 """The audits of all peers, by id."""
@@ -122,11 +123,9 @@ class RingOrders:
         """The first order that held in that round and in which the two are neighbours; the last if there is none."""
         rings = [members, *(ring for at, ring in self._announced.get(view, ()) if at <= round)]
         held = range(self.before(view, round), len(rings))
-        return next((order for order in held if _are_neighbours(rings[order], edge)), len(rings) - 1)
-
-
-def _are_neighbours(ring: Sequence[str], edge: Edge) -> bool:
-    return {*edge} <= {*ring} and (ring.index(edge[0]) - ring.index(edge[1])) % len(ring) in (1, len(ring) - 1)
+        one, other = edge
+        met = (order for order in held if one in rings[order] and other in receivers("ring", rings[order], one))
+        return next(met, len(rings) - 1)
 
 
 def all_rounds(audits: Audits) -> Iterator[tuple[str, AuditedRound]]:
