@@ -32,10 +32,12 @@ from peer.text import number
 
 
 def summarise(collected: Collected, directories: Sequence[Path]) -> Summary:
-    """The summary of the run in these directories, with what taking part was worth if its launcher has said so.
-    FailedError if no peer has finished."""
-    made = collected.summarise(_spent(directories))
-    written = None if made.missing or len(directories) > 1 else _written(directories[0], collected.spec)
+    """The summary of the run in these directories, with the time that its launcher has counted and what taking part was
+    worth, if it has said so. FailedError if no peer has finished."""
+    first, *others = directories
+    counted = RunFiles(first.absolute()).totals
+    made = collected.summarise(None if others or not counted.exists() else TimeSpent.read(counted))
+    written = None if others or made.missing else _written(first, collected.spec)
     return replace(made, worth=written.worth) if written else made
 
 
@@ -47,13 +49,6 @@ def check_out(out: Path) -> None:
         raise InputError(f"--out {out}: {unwritable}")
     if not out.parent.exists():
         raise InputError(f"--out {out}: there is no directory {out.parent}; make it, or give another place")
-
-
-def _spent(directories: Sequence[Path]) -> TimeSpent | None:
-    """The time spent as the launcher of a run's directory has counted it; None if only the peers have."""
-    (first, *others) = directories
-    counted = RunFiles(first.absolute()).totals
-    return None if others or not counted.exists() else TimeSpent.read(counted)
 
 
 TRACE = "trace.json"

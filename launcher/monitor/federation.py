@@ -368,12 +368,9 @@ class FederationView:
 
     def _is_possible(self, event: events.Event) -> bool:
         """Whether it can be of this federation: a peer may be compromised."""
-        match event:
-            case events.RoundDone():
-                return event.round <= self._most
-            case events.ViewDecided():
-                return {*event.members} <= self.peers.keys()
-        return True
+        if isinstance(event, events.ViewDecided):
+            return {*event.members} <= self.peers.keys()
+        return not isinstance(event, events.RoundDone) or event.round <= self._most
 
     def _expected(self, id: str, event: events.Event) -> bool:
         """Return whether this is a link that goes down because one end has finished, or is in another view."""
