@@ -145,11 +145,6 @@ class PeerView:
         return self.history.completed
 
     @property
-    def last(self) -> events.RoundDone | None:
-        """The peer's newest `round` event; None if there is none."""
-        return self.history.rounds.get(self.completed)
-
-    @property
     def waiting(self) -> list[str]:
         """Ids of all that it waits for, whatever the cause."""
         return list(dict.fromkeys(one.id for wait in self.waits.values() for one in wait.awaited))

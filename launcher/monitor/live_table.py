@@ -100,8 +100,8 @@ def row(federation: FederationView, peer: PeerView) -> Row:
     doubted = federation.suspected_by(peer.id)
     doing = federation.status_of(peer.id)
     named = "silent" if doubted and doing not in (*ENDED, *OUTSIDE) else doing
-    style = STYLES.get(named, "")
-    state = Text(named.ljust(LONGEST_STATE), style=style)
+    state = Text(named.ljust(LONGEST_STATE), style=STYLES.get(named, ""))
+    last = peer.history.rounds.get(peer.completed)
     restarted = any(one.restarts for one in federation.peers.values())
     spent = [peer.history.seconds(activity) for activity in ACTIVITIES]
     steps = sorted({peer.completed * step // CURVE for step in range(1, CURVE + 1)})
@@ -113,8 +113,8 @@ def row(federation: FederationView, peer: PeerView) -> Row:
         "round": f"{peer.round or peer.completed}/{federation.rounds}",
         federation.headline.figure.name: number(peer.figure(federation.headline)),
         "curve": curve(peer.figure(federation.headline, round) for round in steps),
-        "loss": number(peer.last.loss if peer.last else None),
-        "sent": quantity(peer.last.bytes_sent if peer.last else None),
+        "loss": number(last.loss if last else None),
+        "sent": quantity(last.bytes_sent if last else None),
         "train/comm/eval": split,
         "waits for": Text("" if doing in OUTSIDE else ", ".join(peer.waiting), style="yellow"),
     }
