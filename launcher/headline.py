@@ -10,26 +10,19 @@ from peer.spec.federation import Spec
 from peer.telemetry.events import RoundDone
 from peer.telemetry.results import Figures
 
+ACCURACY = Figure("accuracy")
+
 
 @dataclass(frozen=True)
 class Headline:
     """The task's first figure or, if the task has classes, the accuracy by the spec's test."""
 
-    figure: Figure
+    figure: Figure = ACCURACY
     test: str | None = None
 
     @classmethod
     def from_spec(cls, spec: Spec) -> "Headline":
-        return cls(spec.task.headline, spec.test) if spec.test is None else cls.accuracy(spec.test)
-
-    @classmethod
-    def accuracy(cls, test: str) -> "Headline":
-        return cls(Figure("accuracy"), test)
-
-    @property
-    def name(self) -> str:
-        """The figure's name as a column of the live view."""
-        return self.figure.name
+        return cls(spec.task.headline) if spec.test is None else cls(test=spec.test)
 
     @property
     def column(self) -> str:
@@ -39,7 +32,7 @@ class Headline:
     @property
     def words(self) -> str:
         """The figure's name in a sentence."""
-        return f"{self.test} {self.name}" if self.test else self.name
+        return f"{self.test} {self.figure.name}" if self.test else self.figure.name
 
     def value(self, told: RoundDone | Figures) -> float | None:
         """A peer's value of the figure; a peer with its own data has only the accuracy `local`."""
@@ -47,12 +40,12 @@ class Headline:
 
     def of_means(self, known: Mapping[str, float | None]) -> float | None:
         """The figure's value among several by name: accuracies by test, or the task's figures."""
-        chosen = known.get(self.test or self.name)
+        chosen = known.get(self.column)
         return known.get("local") if self.test and chosen is None else chosen
 
     def fields(self, value: float | None) -> dict[str, Any]:
         """The fields of an event that has only this figure."""
-        return {"accuracy": {self.test: value}} if self.test else {"figures": {self.name: value}}
+        return {"accuracy": {self.test: value}} if self.test else {"figures": {self.figure.name: value}}
 
 
 def mean(values: Iterable[float | None]) -> float | None:

@@ -190,17 +190,14 @@ class PeerHistory:
 
     def _follow_process(self, event: events.Event) -> None:
         """Find where a run of the process begins, and count how often it joins."""
+        joins = isinstance(event, events.StateChanged) and event.state == "joining"
         if isinstance(event, events.Started):
-            self.moves = False  # also one that was killed on its way into the next view
-            self._begin(event)
-            self._began = True
-        elif isinstance(event, events.Resumed) and not self.moves:  # it says so before it joins
-            if not self._began:
+            self.moves = self._began = False  # also one that was killed on its way into the next view
+        if not self.moves and (joins or isinstance(event, events.Started | events.Resumed)):
+            if not self._began:  # what resumes says so before it joins
                 self._begin(event)
             self._began = True
-        elif isinstance(event, events.StateChanged) and event.state == "joining":
-            if not self._began and not self.moves:
-                self._begin(event)
+        if joins:
             self._joins += not self._view_decided
             self.moves = self._began = self._view_decided = False
         if not self.runs:

@@ -51,7 +51,7 @@ def compare_command(arguments: argparse.Namespace, output: Output) -> int:
     if protocol is None:
         gains["not_compared"] = f"local training (`like`): {ours.keys.protocol.name} is code of your own"
     if output.as_json:
-        output.document({"test": headline.test, "figure": headline.name} | gains)
+        output.document({"test": headline.test, "figure": headline.figure.name} | gains)
     else:
         output.say(*map(printable, comparison_lines(gains, headline)))
     return 0
@@ -72,7 +72,7 @@ def comparison_lines(gains: Mapping[str, Any], headline: Headline) -> list[str]:
         f"gain over training alone ({headline.column}{better}), by peer: {', '.join(said)}",
         f"mean collaboration gain (MCG): {signed(gains['mcg'])}",
         f"its spread (CGS): {number(gains['cgs'])}",
-        f"Pearson's correlation of the two {'accuracies' if headline.test else headline.name}: {pearson}",
+        f"Pearson's correlation of the two {'accuracies' if headline.test else headline.figure.name}: {pearson}",
         f"weight divergence between the peers' models, mean over the weights: {divergence}",
     ]
 
@@ -99,7 +99,7 @@ def _protocol(directory: Path, spec: RecordedSpec) -> Protocol | None:
 def _headline(summary: Summary, test: str | None) -> Headline:
     """The headline figure by the summary alone, as the task may be user code."""
     if any(value is not None for value in summary.mean_accuracy.values()) or not summary.figures:
-        return Headline.accuracy(test or "matched")
+        return Headline(test=test or "matched")
     name, judged = next(iter(summary.figures.items()))
     return Headline(Figure(name, judged["better"]))
 
@@ -116,6 +116,6 @@ def _summary(directory: Path, spec: RecordedSpec) -> Summary:
 def _figures(directory: Path, summary: Summary, headline: Headline) -> dict[str, float]:
     found = {peer.id: headline.value(peer) for peer in summary.per_peer}
     if missing := [id for id, value in found.items() if value is None]:
-        lacking = f"accuracy on the `{headline.test}` test" if headline.test else headline.name
+        lacking = f"accuracy on the `{headline.test}` test" if headline.test else headline.figure.name
         raise InputError(f"{directory}: {', '.join(missing)} have no {lacking}")
     return {id: value for id, value in found.items() if value is not None}

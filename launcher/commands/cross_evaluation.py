@@ -114,7 +114,7 @@ def headline_of(run: Path, found: Sequence[Judgement]) -> Headline:
     """What the run's summaries go by; of results without their federation's file, the first that is there."""
     there = RunFiles(run).federation
     test = RecordedSpec.read(there).keys.test if there.is_file() else next(iter(found[0].told.accuracy), None)
-    return Headline.accuracy(test) if test else Headline(Figure(next(iter(found[0].told.figures), "accuracy")))
+    return Headline(test=test) if test else Headline(Figure(next(iter(found[0].told.figures), "accuracy")))
 
 
 def judgements(run: Path) -> tuple[list[Judgement], list[str]]:

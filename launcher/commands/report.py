@@ -32,10 +32,12 @@ from peer.text import number
 
 
 def summarise(collected: Collected, directories: Sequence[Path]) -> Summary:
-    """The summary of the run in these directories, with what taking part was worth if its launcher has said so.
-    FailedError if no peer has finished."""
-    made = collected.summarise(_spent(directories))
-    written = None if made.missing or len(directories) > 1 else _written(directories[0], collected.spec)
+    """The summary of the run in these directories, with the time that its launcher has counted and what taking part was
+    worth, if it has said so. FailedError if no peer has finished."""
+    first, *others = directories
+    counted = RunFiles(first.absolute()).totals
+    made = collected.summarise(None if others or not counted.exists() else TimeSpent.read(counted))
+    written = None if others or made.missing else _written(first, collected.spec)
     return replace(made, worth=written.worth) if written else made
 
 
@@ -47,13 +49,6 @@ def check_out(out: Path) -> None:
         raise InputError(f"--out {out}: {unwritable}")
     if not out.parent.exists():
         raise InputError(f"--out {out}: there is no directory {out.parent}; make it, or give another place")
-
-
-def _spent(directories: Sequence[Path]) -> TimeSpent | None:
-    """The time spent as the launcher of a run's directory has counted it; None if only the peers have."""
-    (first, *others) = directories
-    counted = RunFiles(first.absolute()).totals
-    return None if others or not counted.exists() else TimeSpent.read(counted)
 
 
 TRACE = "trace.json"
@@ -92,11 +87,14 @@ def _readable(
                 raise
             left_out.append(str(error))
             continue
-        first = next(iter(found.values()), one).headline.words
-        if strict or one.headline.words == first:
+        (first, known), *_ = [*found.items(), (label, one)]
+        figure, other = known.headline.words, one.headline.words
+        if figure == other:
             found[label] = one
+        elif strict:
+            raise InputError(f"{first} is judged by {figure} and {label} by {other}; compare runs of one task")
         else:
-            left_out.append(f"{place} is judged by {one.headline.words}, and not by {first}")
+            left_out.append(f"{place} is judged by {other}, and not by {figure}")
     if not found:
         raise InputError(left_out[0])
     return found, left_out
@@ -144,14 +142,9 @@ def labels(directories: Sequence[Path]) -> list[str]:
 
 
 def compared(found: Mapping[str, RunData]) -> ReportDocument:
-    """One of all runs by their labels; InputError where they are judged by different figures."""
+    """One of all runs by their labels."""
     documents = [document_of(data, label) for label, data in found.items()]
     runs = [run for one in documents for run in one.runs]
-    first = runs[0]
-    if other := next((run for run in runs if run.figure != first.figure), None):
-        raise InputError(
-            f"{first.label} is judged by {first.figure} and {other.label} by {other.figure}; compare runs of one task"
-        )
     if len(runs) == 1:
         return documents[0]
     tables = {name: [row for one in documents for row in one.tables[name]] for name in TABLES}

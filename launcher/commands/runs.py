@@ -65,7 +65,7 @@ def _entry(files: RunFiles) -> dict[str, Any]:
     works = RunDirectory(files.path).is_in_use()
     best = worst = None
     if summary and summary.worst_accuracy is not None:
-        headline = Headline.accuracy((keys and keys.test) or "matched")
+        headline = Headline(test=(keys and keys.test) or "matched")
         best, worst = headline.of_means(summary.mean_accuracy), summary.worst_accuracy
     elif summary and (figures := next(iter(summary.figures.values()), None)):
         best, worst = figures["mean"], figures["worst"]

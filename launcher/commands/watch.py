@@ -76,7 +76,7 @@ def status_table(spec: Spec, answers: Mapping[str, StatusAnswer]) -> Table:
     """A row a peer; what is the matter goes on in a next line where there is no room."""
     made = Table(box=HEAD, pad_edge=False)
     made.add_column("peer", overflow="fold", min_width=min(LONG_ID, max(map(len, spec.ids))))
-    for name in ("state", "round", Headline.from_spec(spec).name, "sent"):
+    for name in ("state", "round", Headline.from_spec(spec).figure.name, "sent"):
         made.add_column(name, no_wrap=True, justify="left" if name == "state" else "right")
     made.add_column("trouble", overflow="fold")
     for member in spec.ring:
@@ -194,7 +194,7 @@ async def _follow(federation: PolledFederation, peers: StatusClient, screen: Dis
             news.clear()
             for line in federation.record(heard, time.time()):
                 screen.say(line)
-            if not (hinted or peers.secure or federation.any_answered) and (hint := encrypted(heard)):
+            if federation.heard is None and not (hinted or peers.secure) and (hint := encrypted(heard)):
                 hinted = True
                 screen.say(hint)
             screen.show(federation)

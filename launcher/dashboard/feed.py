@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from launcher.certificates import AskingBundle
 from launcher.history import PeerHistory
@@ -134,20 +134,15 @@ def _status_line(federation: FederationView, now: float) -> str:
 PRIVACY_OPEN = PrivacyWords(
     "open",
     "Privacy is checked at the end of the run, by comparing what each peer logged as sent and received.",
-    (),
-    (),
-    (),
 )
 
 
-def live_document(
-    spec: Spec, views: Views, histories: Mapping[str, PeerHistory], launched: Mapping[str, Any]
-) -> ReportDocument:
+def live_document(data: RunData) -> ReportDocument:
     """The document of a live run; its tables lack what only audits hold, the bytes along each edge."""
-    document = document_of(RunData(spec, views, histories, goes_on=True, launched=launched), spec.name)
+    document = document_of(data, data.spec.name)
     [run] = document.runs
     goes_on = f"Running: what follows is of the {plural(run.completed, 'round')} that all peers have completed."
-    changes = [f"From round {round} on: {words}" for round, words in views.changes()]
+    changes = [f"From round {round} on: {words}" for round, words in data.views.changes()]
     part = replace(run, state="unfinished", told=goes_on, privacy=PRIVACY_OPEN, notes=changes)
     return replace(document, runs=[part])
 
@@ -259,7 +254,7 @@ class Feed:
 
     def _write(self, views: Views, histories: Mapping[str, PeerHistory]) -> str:
         began = launched(self._files) if self._files else {}
-        return as_json(live_document(self.spec, views, histories, began))
+        return as_json(live_document(RunData(self.spec, views, histories, goes_on=True, launched=began)))
 
     def _now(self, now: float) -> LiveSnapshot:
         seen = LiveSnapshot.from_federation(self.federation, self._order(), now)

@@ -145,11 +145,6 @@ class PeerView:
         return self.history.completed
 
     @property
-    def last(self) -> events.RoundDone | None:
-        """The peer's newest `round` event; None if there is none."""
-        return self.history.rounds.get(self.completed)
-
-    @property
     def waiting(self) -> list[str]:
         """Ids of all that it waits for, whatever the cause."""
         return list(dict.fromkeys(one.id for wait in self.waits.values() for one in wait.awaited))
@@ -368,12 +363,9 @@ class FederationView:
 
     def _is_possible(self, event: events.Event) -> bool:
         """Whether it can be of this federation: a peer may be compromised."""
-        match event:
-            case events.RoundDone():
-                return event.round <= self._most
-            case events.ViewDecided():
-                return {*event.members} <= self.peers.keys()
-        return True
+        if isinstance(event, events.ViewDecided):
+            return {*event.members} <= self.peers.keys()
+        return not isinstance(event, events.RoundDone) or event.round <= self._most
 
     def _expected(self, id: str, event: events.Event) -> bool:
         """Return whether this is a link that goes down because one end has finished, or is in another view."""

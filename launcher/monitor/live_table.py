@@ -31,27 +31,27 @@ LONGEST_STATE = len("communicating")
 
 def render(federation: FederationView, console: Console) -> RenderableType:
     """The table of as many peers as find room and the federation's lines below it."""
-    shown, hidden = choose(federation, visible_rows(federation, console))
+    warnings = [Text(printable(str(short)), style="bold red") for short in federation.shortages[:1]]
+    warnings += [Text(expiring, style="yellow")] if (expiring := federation.expiring(time.time())) else []
+    shown, hidden = choose(federation, visible_rows(federation, console, len(warnings)))
     rows = [row(federation, peer) for peer in shown]
     # Left out in this order where the terminal is too narrow for all.
-    expendable = "train/comm/eval", "curve", "sent", "loss", "restarts", "round", federation.headline.name, "waits for"
+    figure = federation.headline.figure.name
+    expendable = "train/comm/eval", "curve", "sent", "loss", "restarts", "round", figure, "waits for"
     lines: list[RenderableType] = [fitting(rows, expendable, console, elastic="waits for")]
     if hidden:
         states = Counter(federation.status_of(peer.id) for peer in hidden)
         counted = printable(", ".join(f"{count} {state}" for state, count in states.most_common()))
         lines.append(Text(f"and {plural(len(hidden), 'more peer')}: {counted}", style="dim"))
     lines += [progress(federation), Text(federation_line(federation), style="bold")]
-    lines += [Text(printable(str(short)), style="bold red") for short in federation.shortages[:1]]
-    lines += [Text(expiring, style="yellow")] if (expiring := federation.expiring(time.time())) else []
-    return Group(*lines)
+    return Group(*lines, *warnings)
 
 
-def visible_rows(federation: FederationView, console: Console) -> int:
+def visible_rows(federation: FederationView, console: Console, warnings: int) -> int:
     """The number of peers for which there is room; an id that is too long for a line continues on the next."""
     beside = max(console.width - LONGEST_STATE - len("   "), 1)
     lines = max(ceil(len(id) / beside) for id in federation.peers)
-    told = bool(federation.shortages) + bool(federation.expiring(time.time()))
-    return (console.height - OTHER_LINES - told) // lines
+    return (console.height - OTHER_LINES - warnings) // lines
 
 
 def progress(federation: FederationView) -> Table:
@@ -100,8 +100,8 @@ def row(federation: FederationView, peer: PeerView) -> Row:
     doubted = federation.suspected_by(peer.id)
     doing = federation.status_of(peer.id)
     named = "silent" if doubted and doing not in (*ENDED, *OUTSIDE) else doing
-    style = STYLES.get(named, "")
-    state = Text(named.ljust(LONGEST_STATE), style=style)
+    state = Text(named.ljust(LONGEST_STATE), style=STYLES.get(named, ""))
+    last = peer.history.rounds.get(peer.completed)
     restarted = any(one.restarts for one in federation.peers.values())
     spent = [peer.history.seconds(activity) for activity in ACTIVITIES]
     steps = sorted({peer.completed * step // CURVE for step in range(1, CURVE + 1)})
@@ -111,10 +111,10 @@ def row(federation: FederationView, peer: PeerView) -> Row:
         "state": state,
         **({"restarts": str(peer.restarts)} if restarted else {}),
         "round": f"{peer.round or peer.completed}/{federation.rounds}",
-        federation.headline.name: number(peer.figure(federation.headline)),
+        federation.headline.figure.name: number(peer.figure(federation.headline)),
         "curve": curve(peer.figure(federation.headline, round) for round in steps),
-        "loss": number(peer.last.loss if peer.last else None),
-        "sent": quantity(peer.last.bytes_sent if peer.last else None),
+        "loss": number(last.loss if last else None),
+        "sent": quantity(last.bytes_sent if last else None),
         "train/comm/eval": split,
         "waits for": Text("" if doing in OUTSIDE else ", ".join(peer.waiting), style="yellow"),
     }

@@ -91,8 +91,8 @@ class PolledFederation(FederationView):
         self._silent: dict[str, str] = {}
         """Why peers do not answer, by id."""
         self._durable = dict.fromkeys(ids, -1)
-        self._heard: float | None = None
-        """When any peer answered last, in unix seconds."""
+        self.heard: float | None = None
+        """When any peer answered last, in unix seconds; None: none ever has."""
 
     def record(self, answers: Mapping[str, StatusAnswer], now: float) -> list[str]:
         """Take in some peers' answers; return what a person should be told of them. `now` in unix seconds."""
@@ -100,7 +100,7 @@ class PolledFederation(FederationView):
         back = [id for id in said if self._silent.pop(id, None)]
         lines = [f"{id} answers{' again' if self.peers[id].round else ''}" for id in back]
         if said:
-            self._heard = now
+            self.heard = now
         for status in said.values():
             self._remember(status)
             self.rounds = min(self.rounds, max(status.rounds, 1))  # fewer once they have agreed to end early
@@ -122,13 +122,8 @@ class PolledFederation(FederationView):
 
     def all_unreachable(self, now: float) -> bool:
         """Whether all have ended, or none has answered for a while."""
-        silent = self._heard is not None and now - self._heard > SILENCE_SECONDS
+        silent = self.heard is not None and now - self.heard > SILENCE_SECONDS
         return silent or all(self.is_over(peer.id) for peer in self.present)
-
-    @property
-    def any_answered(self) -> bool:
-        """Whether any peer has ever answered."""
-        return self._heard is not None
 
     @property
     def unfinished(self) -> list[str]:

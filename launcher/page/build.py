@@ -99,7 +99,7 @@ def in_plain_words(proof: Privacy, edges: Iterable[Row]) -> PrivacyWords:
         verdict,
         titles[verdict],
         [*_sentences(proof, list(edges))],
-        [_definition(name, proof) for name in met],
+        [*_definitions(proof)],
         [one_line(violation_line(one)) for one in violations[:MAX_VIOLATIONS]] + more,
     )
 
@@ -110,11 +110,11 @@ def _lacking(definitions: Mapping[str, bool | None]) -> str:
     return titled("; ".join(f"{words}: {', '.join(names)}" for words, names in found if names))
 
 
-def _definition(name: str, proof: Privacy) -> Definition:
-    """The sentence that stands in the summary, too."""
-    holds = proof["definitions"][name]
-    counted = proof.get("counted", {}).get(name, "an earlier version did not say what it had counted")
-    return Definition(name, f"{DEFINITION_NAMES.get(name, name)}: {HOLDS[holds]}", one_line(counted), holds)
+def _definitions(proof: Privacy) -> Iterator[Definition]:
+    """The sentences that stand in the summary, too."""
+    for name, holds in proof["definitions"].items():
+        counted = proof.get("counted", {}).get(name, "an earlier version did not say what it had counted")
+        yield Definition(name, f"{DEFINITION_NAMES.get(name, name)}: {HOLDS[holds]}", one_line(counted), holds)
 
 
 def _sentences(proof: Privacy, edges: list[Row]) -> Iterator[str]:

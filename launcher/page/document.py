@@ -59,9 +59,9 @@ class PrivacyWords:
 
     verdict: Verdict
     title: str
-    sentences: Sequence[str]
-    definitions: Sequence[Definition]
-    violations: Sequence[str]
+    sentences: Sequence[str] = ()
+    definitions: Sequence[Definition] = ()
+    violations: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ from peer.learning.training import metrics
 
 def round_rows(data: RunData) -> Iterator[Row]:
     """A row for every round after which all its members that count were evaluated, as in summary.json."""
-    by_peer = {id: history.rounds for id, history in data.histories.items() if id in data.counted}
+    counted = [one.id for one in data.summary.per_peer] if data.summary else data.spec.ids
+    by_peer = {id: history.rounds for id, history in data.histories.items() if id in counted}
     for number, done in evaluated_rounds(by_peer, data.views):
         yield {
             "round": number,

@@ -23,6 +23,7 @@ from launcher.page.charts import (
     heat_map,
     in_bytes,
     nominal,
+    quantitative,
     tip,
 )
 from launcher.page.document import ReportDocument, Row
@@ -205,7 +206,7 @@ def ring_chart(when: str, names: Sequence[str], peers: int, width: int | None = 
             "transform": [here],
             "mark": {"type": "arc", "style": "sector"},
             "encoding": {
-                "theta": _angle_channel("begin"),
+                "theta": quantitative("begin", None, scale=None, stack=None),
                 "theta2": {"field": "end"},
                 "radius": _radius_channel("outer", width),
                 "radius2": {"field": "inner"},
@@ -219,7 +220,7 @@ def ring_chart(when: str, names: Sequence[str], peers: int, width: int | None = 
             "mark": {"type": "text", "style": "name", "fontSize": 12 if peers <= MAX_NAMED_PEERS else 10}
             | {"align": {"expr": SIDE}, "limit": 90},
             "encoding": {
-                "theta": _angle_channel("middle"),
+                "theta": quantitative("middle", None, scale=None, stack=None),
                 "radius": _radius_channel("rim", width),
                 "text": nominal("label"),
             },
@@ -242,10 +243,6 @@ def _position_channel(field: str, width: int | None) -> Chart:
     rim = [{"expr": f"({side} - {one} * min({wide}, {high})) / 2"} for one in (sign, -sign)]
     scale = {"domain": [-1, 1], "nice": False, "range": rim}
     return {"field": field, "type": "quantitative", "scale": scale, "axis": None}
-
-
-def _angle_channel(field: str) -> Chart:
-    return {"field": field, "type": "quantitative", "scale": None, "stack": None}
 
 
 def _radius_channel(field: str, width: int | None) -> Chart:

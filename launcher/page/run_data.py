@@ -75,11 +75,6 @@ class RunData:
         return privacy.earlier_edges(privacy.ring_periods(self.views, self.sent_vectors))
 
     @property
-    def counted(self) -> list[str]:
-        """The peers that count in means: all that have finished, or all."""
-        return [one.id for one in self.summary.per_peer] if self.summary else [*self.spec.ids]
-
-    @property
     def completed(self) -> int:
         """The last round that all present members have behind them."""
         members = self.views.spans[-1].view.members if self.views.spans else self.spec.ids

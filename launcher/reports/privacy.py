@@ -52,6 +52,7 @@ from peer.protocols.declarations import Declarations, Share
 from peer.spec.blocks import Coded, Wire
 from peer.spec.federation import IMPUTED, MEANS, VARIANCES, Spec
 from peer.text import plural
+from peer.topology import receivers
 
 Audits = Mapping[str, Sequence[AuditedRound]]
 """The audits of all peers, by id."""
@@ -59,8 +60,6 @@ Edge = tuple[str, str]
 """Sender and receiver."""
 Flow = tuple[int, int, str, str, str]
 """Number of the view, round, sender, receiver, name of the vector."""
-SizeKind = Literal["bytes", "scalar_bytes"]
-"""Bytes of tensors, or of the numbers with a tensor or in a record."""
 
 
 class SentVector(NamedTuple):
@@ -124,11 +123,9 @@ class RingOrders:
         """The first order that held in that round and in which the two are neighbours; the last if there is none."""
         rings = [members, *(ring for at, ring in self._announced.get(view, ()) if at <= round)]
         held = range(self.before(view, round), len(rings))
-        return next((order for order in held if _are_neighbours(rings[order], edge)), len(rings) - 1)
-
-
-def _are_neighbours(ring: Sequence[str], edge: Edge) -> bool:
-    return {*edge} <= {*ring} and (ring.index(edge[0]) - ring.index(edge[1])) % len(ring) in (1, len(ring) - 1)
+        one, other = edge
+        met = (order for order in held if one in rings[order] and other in receivers("ring", rings[order], one))
+        return next(met, len(rings) - 1)
 
 
 def all_rounds(audits: Audits) -> Iterator[tuple[str, AuditedRound]]:
@@ -147,17 +144,6 @@ def received_entries(audits: Audits) -> Iterator[tuple[str, AuditedRound, Receiv
 def records(audits: Audits, *, whole: bool) -> set[tuple[str, int, int]]:
     """The rounds that are written down: whose audit it is, view, round; whole: without those that were cut off."""
     return {(id, *record.at) for id, record in all_rounds(audits) if not (whole and record.interrupted)}
-
-
-def sum_flows(audits: Audits, kind: SizeKind) -> tuple[Counter[Flow], Counter[Flow]]:
-    """Bytes of that kind by view, round, sender, receiver and vector: as the senders counted them, and the
-    receivers."""
-    sent, received = Counter[Flow](), Counter[Flow]()
-    for id, record, entry in sent_entries(audits):
-        sent[*record.at, id, entry.to, entry.vector] += getattr(entry, kind)
-    for id, record, got in received_entries(audits):
-        received[*record.at, got.sender, id, got.vector] += getattr(got, kind)
-    return sent, received
 
 
 K = TypeVar("K")
@@ -456,22 +442,26 @@ def undeclared(views: Views, audits: Audits, private: Callable[[int], bool]) -> 
             yield violation(flow, got.bytes, f"{id} was not to receive from {got.sender} in this round")
 
 
-def mismatches(audits: Audits, kind: SizeKind) -> Iterator[Violation]:
+def mismatches(audits: Audits) -> Iterator[Violation]:
     """Flows whose two ends counted differently; where one end left no record there is nothing to compare.
 
     Of an interrupted round not all that was sent had arrived; and its sender, if it was started again meanwhile, has
     not counted what it had sent before.
     """
-    sent, received = sum_flows(audits, kind)
     recorded, whole = records(audits, whole=False), records(audits, whole=True)
-    for flow in sorted(set(sent) | set(received)):
-        view, round, source, target, _ = flow
-        ends = (source, view, round), (target, view, round)
-        less = ends[1] not in whole and received[flow] < sent[flow]
-        if {*ends} <= recorded and ends[0] in whole and not less and sent[flow] != received[flow]:
-            what = "bytes" if kind == "bytes" else "bytes of scalars"
-            reason = f"{source} counted {sent[flow]} {what} sent, {target} {received[flow]} received"
-            yield violation(flow, sent[flow], reason)
+    for kind, what in (("bytes", "bytes"), ("scalar_bytes", "bytes of scalars")):
+        sent, received = Counter[Flow](), Counter[Flow]()
+        for id, record, entry in sent_entries(audits):
+            sent[*record.at, id, entry.to, entry.vector] += getattr(entry, kind)
+        for id, record, got in received_entries(audits):
+            received[*record.at, got.sender, id, got.vector] += getattr(got, kind)
+        for flow in sorted(set(sent) | set(received)):
+            view, round, source, target, _ = flow
+            ends = (source, view, round), (target, view, round)
+            less = ends[1] not in whole and received[flow] < sent[flow]
+            if {*ends} <= recorded and ends[0] in whole and not less and sent[flow] != received[flow]:
+                reason = f"{source} counted {sent[flow]} {what} sent, {target} {received[flow]} received"
+                yield violation(flow, sent[flow], reason)
 
 
 def violation(what: Flow | str, size: int, reason: str) -> Violation:
@@ -590,8 +580,7 @@ def privacy(views: Views, audits: Audits, declaration: PrivacyDeclaration, unfin
         *gaps,
         *disagreed(audits),
         *undeclared(views, audits, declaration.declared.heads_stay),
-        *mismatches(audits, "bytes"),
-        *mismatches(audits, "scalar_bytes"),
+        *mismatches(audits),
     ]
     heads, of_data = Counter[str](), Counter[str]()
     for _, _, entry in sent_entries(audits):

@@ -93,6 +93,7 @@ def summary_of(spec: Spec, there: PeerResults, spent: TimeSpent, missing: Mappin
     places, found, views = there
     per_peer = [found[id] for id in spec.ids if id in found]
     headline, honest = Headline.from_spec(spec), [one for one in per_peer if one.id not in spec.behaviour]
+    accuracies = [value for one in per_peer if headline.test and (value := headline.value(one)) is not None]
     known = {id: places[id] for id in spec.ids if id in places}
     audited = audits(known)
     return Summary(
@@ -106,7 +107,9 @@ def summary_of(spec: Spec, there: PeerResults, spent: TimeSpent, missing: Mappin
         wall_seconds=round(spent.wall_seconds, 3),
         task=spec.task.name,
         figures=figures(per_peer, spec),
-        **accuracies(per_peer, headline),
+        mean_accuracy=means([result.accuracy for result in per_peer]),
+        worst_accuracy=metrics.worst(accuracies) if accuracies else None,
+        gini=metrics.gini(accuracies) if accuracies else None,
         **course(history(per_peer, spec.task, views), headline),
         ring_cost=per_peer[0].ring_cost,
         restarts=spent.restarts,
@@ -164,16 +167,6 @@ def means(accuracies: Sequence[Mapping[str, float | None]]) -> dict[str, float |
     """Mean over the peers of each accuracy; `local` only where peers bring their own data."""
     tests = TESTS + (("local",) if any(one.get("local") is not None for one in accuracies) else ())
     return {test: mean(one.get(test) for one in accuracies) for test in tests}
-
-
-def accuracies(results: Sequence[Result], headline: Headline) -> dict[str, Any]:
-    """How good the models are, and how evenly, by the test of the spec; None where the task has no classes."""
-    known = [value for result in results if headline.test and (value := headline.value(result)) is not None]
-    return {
-        "mean_accuracy": means([result.accuracy for result in results]),
-        "worst_accuracy": metrics.worst(known) if known else None,
-        "gini": metrics.gini(known) if known else None,
-    }
 
 
 def history(results: Sequence[Result], task: Task, views: Views) -> list[dict[str, float | None]]:

@@ -32,7 +32,7 @@ from peer.runtime.in_process import run_in_process
 from peer.spec.federation import Spec
 from peer.spec.loading import load_spec
 
-MATCHED = Headline.accuracy("matched")
+MATCHED = Headline(test="matched")
 
 ESCAPE, FORGED = "\x1b[2J\x9b31m\u202e", "\r\ndfl-peer: all is well"
 EVIL = "from pathlib import Path\nPath(__file__).with_name('owned').touch()\nclass P: pass\n"

@@ -8,7 +8,7 @@ from launcher.headline import Headline
 from launcher.monitor.polled_federation import SILENCE_SECONDS, PolledFederation
 from peer.network.operator_client import LinkStatus, PeerStatus
 
-MATCHED = Headline.accuracy("matched")
+MATCHED = Headline(test="matched")
 
 RING = {"a": ("c", "b"), "b": ("a", "c"), "c": ("b", "a")}
 
@@ -91,7 +91,7 @@ def test_peers_that_nobody_has_started_yet_are_waited_for() -> None:
     seen = federation()
     seen.record(dict.fromkeys(RING, "connection refused"), 0.0)
     assert not seen.all_unreachable(1e6)
-    assert not seen.any_answered
+    assert seen.heard is None
 
 
 def test_a_lost_neighbour_is_doubted_and_told_of_once_it_lasts() -> None:

@@ -27,7 +27,7 @@ from peer.telemetry.events import (
     read_event,
 )
 
-MATCHED = Headline.accuracy("matched")
+MATCHED = Headline(test="matched")
 DAY_S = 86_400.0
 IDS = ("a", "b", "c")
 

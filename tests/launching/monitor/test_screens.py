@@ -19,7 +19,7 @@ from launcher.table import fitting
 from peer.learning.tasks import RESERVED_FIGURE_NAMES
 from peer.telemetry.events import Awaited, RoundDone, StateChanged, Waiting
 
-MATCHED = Headline.accuracy("matched")
+MATCHED = Headline(test="matched")
 
 FAKE_PEERS = Path(__file__).parents[1] / "commands"
 
@@ -86,7 +86,7 @@ def test_a_wide_screen_has_every_column(tmp_path: Path) -> None:
 
 def test_no_column_is_called_as_a_task_may_call_its_figure(tmp_path: Path) -> None:
     federation = busy(tmp_path, ["peer0"])
-    assert {*row(federation, federation.peers["peer0"])} - {federation.headline.name} <= RESERVED_FIGURE_NAMES
+    assert {*row(federation, federation.peers["peer0"])} - {federation.headline.figure.name} <= RESERVED_FIGURE_NAMES
 
 
 def test_columns_go_in_the_order_given() -> None:

@@ -27,7 +27,7 @@ from peer.telemetry.events import (
     Waiting,
 )
 
-MATCHED = Headline.accuracy("matched")
+MATCHED = Headline(test="matched")
 IDS = ("a", "b", "c")
 
 

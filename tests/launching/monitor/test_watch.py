@@ -19,7 +19,7 @@ from launcher.supervision.supervisor import show
 from peer.telemetry.events import SCHEMA, Event, RoundDone, Started, SubscriberDropped, objects, read_event
 from peer.telemetry.results import history
 
-MATCHED = Headline.accuracy("matched")
+MATCHED = Headline(test="matched")
 
 
 def test_lines_appear_when_they_are_whole(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from launcher.run_files import RunFiles
 from launcher.supervision.supervisor import RestartPolicy, Stop, Supervisor
 from peer.spec.loading import load_spec
 
-MATCHED = Headline.accuracy("matched")
+MATCHED = Headline(test="matched")
 
 
 class OutOfReach(Deployment):
