@@ -395,7 +395,7 @@ class ControlLoop:
     async def _apply_signal(self) -> None:
         if (asked := self._asked) > self._done:
             await self.log()
-            await (self._cluster.stop() if asked == 1 else self._cluster.kill())
+            await self._cluster.stop(kill=asked == 2)
             self._done = asked
 
     async def _reconcile_collector(self, pod: Pod | None) -> None:
