@@ -1,9 +1,9 @@
 """Peers in the pods of a Kubernetes cluster.
 
 In reading order: the engine; which run the objects in a cluster belong to, and which cluster that is; what would make
-a cluster refuse the run; what is reported of pods; the peers' files on the run's volume, copied here; a peer as the
-pods that the Job makes for it, one after the other; the control loop, which reconciles what a run has in its cluster
-with what it should have; and the deployment.
+a cluster refuse the run; the peers' files on the run's volume, copied here; a peer as the pods that the Job makes for
+it, one after the other; the control loop, which reconciles what a run has in its cluster with what it should have, and
+reports what happens to pods; and the deployment.
 
 The objects are in `kubernetes_objects.py`, requests to a cluster in `kubernetes_cluster.py`, and what runs in the pod
 that sees the volume in `programs/volume_agent.py`.
