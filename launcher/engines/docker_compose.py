@@ -45,6 +45,8 @@ class Composition:
         self, spec: Spec, settings: DockerSettings, base: Path, certs: Path | None, build: Path | None
     ) -> None:
         self._spec, self._settings, self._base, self._certs = spec, settings, base, certs
+        self._shared = DATA / "{id}" if spec.data.names_peers else DATA
+        """The directory of the federation's data in a container."""
         self._federation = self._resolved()
         self._build = named("build", self._built(build)) if build else None
         health = {"test": row(*PROBE), "interval": "30s", "timeout": "20s", "start_period": "10m"}
@@ -114,11 +116,6 @@ class Composition:
         if len(text.encode()) > MAX_VARIABLE_BYTES:
             raise InputError(f"a federation of {len(self._spec.ids)} peers is too long for one file of Compose's")
         return text
-
-    @property
-    def _shared(self) -> Path:
-        """The directory of the federation's data in a container."""
-        return DATA / "{id}" if self._spec.data.names_peers else DATA
 
     def _mounts(self, id: str) -> Iterator[dict[str, Any]]:
         """The files of this machine that the peer reads."""

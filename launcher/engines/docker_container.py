@@ -197,6 +197,7 @@ class ContainerLog:
 
     def __init__(self, container: Any, path: Path, failed: Callable[[], None] = lambda: None) -> None:
         self._container, self._path, self._failed = container, path, failed
+        self._aside = path.with_name(f"{path.name}.1")
         self.why = ""
         """Why the file can no longer be written; `failed` is called then. Empty while it can."""
         self._stream: Any = None
@@ -261,10 +262,6 @@ class ContainerLog:
             with suppress(FileNotFoundError):
                 return path.lstat().st_mtime_ns
         return 0
-
-    @property
-    def _aside(self) -> Path:
-        return self._path.with_name(f"{self._path.name}.1")
 
     def _write(self, line: bytes, last: int) -> int:
         """Append a line that is newer than `last`, nanoseconds. Return the time of the newest line."""

@@ -1,9 +1,9 @@
 """Peers in the pods of a Kubernetes cluster.
 
 In reading order: the engine; which run the objects in a cluster belong to, and which cluster that is; what would make
-a cluster refuse the run; what is reported of pods; the peers' files on the run's volume, copied here; a peer as the
-pods that the Job makes for it, one after the other; the control loop, which reconciles what a run has in its cluster
-with what it should have; and the deployment.
+a cluster refuse the run; the peers' files on the run's volume, copied here; a peer as the pods that the Job makes for
+it, one after the other; the control loop, which reconciles what a run has in its cluster with what it should have, and
+reports what happens to pods; and the deployment.
 
 The objects are in `kubernetes_objects.py`, requests to a cluster in `kubernetes_cluster.py`, and what runs in the pod
 that sees the volume in `programs/volume_agent.py`.
@@ -173,33 +173,6 @@ async def check_right(kubectl: Kubectl) -> None:
         )
 
 
-class PodReporter:
-    """Reports what happens to pods, each sentence once. ids: the peers', by their places in the ring."""
-
-    def __init__(self, say: Callable[[str], None], ids: Sequence[str]) -> None:
-        self._say, self._ids = say, ids
-        self._reported = set[str]()
-
-    def once(self, sentence: str, subject: str = "") -> None:
-        """Say it, unless it, or another sentence on the same subject, has been said."""
-        if (subject or sentence) not in self._reported:
-            self._reported.add(subject or sentence)
-            self._say(sentence)
-
-    def pending(self, pods: Sequence[Pod]) -> None:
-        """Report why pods wait; one of several that wait for the same stands for all."""
-        for pod in pods:
-            if pod.pending:
-                self.once(f"{self._name(pod)} waits: {pod.pending}", pod.pending)
-
-    def failed(self, pod: Pod) -> None:
-        hint = "; give it more with --option memory=4Gi" if pod.why == "OOMKilled" else ""
-        self.once(f"{self._name(pod)}: the pod {pod.name} {pod.exit_message}{hint}")
-
-    def _name(self, pod: Pod) -> str:
-        return "the pod for the results" if pod.index is None else self._ids[pod.index]
-
-
 VOLUME_AGENT = Path(__file__).parent / "programs" / "volume_agent.py"
 SILENCE_S = 30.0
 """Seconds after which a connection that brings nothing counts as cut."""
@@ -337,13 +310,12 @@ class ControlLoop:
 
     def __init__(self, run: Run, cluster: Cluster, order: RunObjects, files: VolumeFiles) -> None:
         self._run, self._cluster, self._order, self._files = run, cluster, order, files
-        self._reporter = PodReporter(run.say, run.spec.ids)
         self.peers = {id: PeerPods(index, run.files.out(id), self.ask) for index, id in enumerate(run.spec.ids)}
         self.state, self.begun = ClusterState(None, []), False
         self._collectors = 0
         self._asked = self._done = 0
         """1 after SIGTERM, 2 after SIGKILL, which nothing undoes: what was asked for, and what the cluster was sent."""
-        self._handled = set[str]()
+        self._handled, self._reported = set[str](), set[str]()
         self._changed, self.idle, self.readable = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.idle.set()
 
@@ -380,7 +352,7 @@ class ControlLoop:
             try:
                 await self._step()
             except CutError as error:
-                self._reporter.once(str(error))
+                self._say_once(str(error))
             except FailedError as error:
                 self._fail(error)
             await within(POLL_INTERVAL_S if self._asked == self._done else RETRY_INTERVAL_S, self._changed.wait())
@@ -414,14 +386,16 @@ class ControlLoop:
             await self._reconcile_collector(state.collector)
             await self._reconcile_job()
             await self._handle_failures([pod for pod in state.pods if pod.failed and pod.name not in self._handled])
-            self._reporter.pending(state.pods)
+            for pod in state.pods:
+                if why := pod.pending:  # one of several that wait for the same stands for all
+                    self._say_once(f"{self._name(pod)} waits: {why}", why)
         for peer in self.peers.values():
             peer.update(state, bool(self._asked))
 
     async def _apply_signal(self) -> None:
         if (asked := self._asked) > self._done:
             await self.log()
-            await (self._cluster.stop() if asked == 1 else self._cluster.kill())
+            await self._cluster.stop(kill=asked == 2)
             self._done = asked
 
     async def _reconcile_collector(self, pod: Pod | None) -> None:
@@ -465,7 +439,17 @@ class ControlLoop:
             await self.log(pods)
             for pod in pods:
                 self._handled.add(pod.name)
-                self._reporter.failed(pod)
+                hint = "; give it more with --option memory=4Gi" if pod.why == "OOMKilled" else ""
+                self._say_once(f"{self._name(pod)}: the pod {pod.name} {pod.exit_message}{hint}")
+
+    def _say_once(self, sentence: str, subject: str = "") -> None:
+        """Say it, unless it, or another sentence on the same subject, has been said."""
+        if (subject or sentence) not in self._reported:
+            self._reported.add(subject or sentence)
+            self._run.say(sentence)
+
+    def _name(self, pod: Pod) -> str:
+        return "the pod for the results" if pod.index is None else self._run.spec.ids[pod.index]
 
     async def log(self, pods: Sequence[Pod] = ()) -> None:
         """Append what these pods, or all, have printed to the peers' logs; what cannot be had is left out."""

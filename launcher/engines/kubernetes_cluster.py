@@ -299,14 +299,11 @@ class Cluster:
                 found.setdefault(pod, []).append(text)
         return found
 
-    async def stop(self) -> None:
-        """Send all peers SIGTERM, and let none start."""
+    async def stop(self, kill: bool) -> None:
+        """Send all peers SIGTERM, with `kill` SIGKILL a second later, and let none start."""
         await self.kubectl.ask("delete", f"job/{self.name}", "--ignore-not-found", "--wait=false")
-
-    async def kill(self) -> None:
-        """Stop all peers, with SIGKILL a second later."""
-        await self.stop()
-        await self.kubectl.ask("delete", "pod", self._peers, "--grace-period=1", "--wait=false")
+        if kill:
+            await self.kubectl.ask("delete", "pod", self._peers, "--grace-period=1", "--wait=false")
 
     async def remove_peers(self) -> None:
         """Remove the Job and its pods; returns when they are gone."""

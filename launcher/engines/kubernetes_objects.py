@@ -180,13 +180,6 @@ EPHEMERAL_STORAGE = "128Mi"
 """Of the node's disk: /tmp, and what the peer prints."""
 
 
-def resources(settings: KubernetesSettings) -> Object:
-    gpus = {"nvidia.com/gpu": settings.gpus} if settings.gpus else {}
-    memory = settings.memory
-    requests = {"cpu": f"{settings.cpus:g}", "memory": memory or "1Gi", "ephemeral-storage": EPHEMERAL_STORAGE}
-    return {"requests": requests, "limits": {"memory": memory or "2Gi", **gpus}}
-
-
 def job(
     place: ClusterLayout,
     settings: KubernetesSettings,
@@ -204,7 +197,13 @@ def job(
         container["ports"].append({"name": "metrics", "containerPort": METRICS_PORT})
         about["annotations"] = {"prometheus.io/scrape": "true", "prometheus.io/port": str(METRICS_PORT)}
     pod["volumes"] += [volume for _, volume in volumes]
-    pod["topologySpreadConstraints"] = [_apart(place.name)]
+    # Spread over nodes as evenly as can be; where they cannot be, the pods run all the same.
+    apart = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+    pod["topologySpreadConstraints"] = [apart | {"labelSelector": {"matchLabels": labels(place.name)}}]
+    # Wrong input ends the Job, as a restart would not help; an evicted pod counts as no failure.
+    wrong = {"containerName": "peer", "operator": "In", "values": [WRONG_INPUT]}
+    evicted = {"type": "DisruptionTarget", "status": "True"}
+    failures = [{"action": "FailJob", "onExitCodes": wrong}, {"action": "Ignore", "onPodConditions": [evicted]}]
     spec = {
         "completions": peers,
         "parallelism": peers,
@@ -212,30 +211,10 @@ def job(
         "backoffLimitPerIndex": RESTARTS,
         "maxFailedIndexes": 0,
         "podReplacementPolicy": "Failed",
-        "podFailurePolicy": {"rules": _failures()},
+        "podFailurePolicy": {"rules": failures},
         "template": {"metadata": about, "spec": pod},
     }
     return _object("Job", "batch/v1", place.name, spec=spec)
-
-
-def _apart(name: str) -> Object:
-    """The pods of one run are spread over nodes as evenly as can be; where they cannot be, they run all the same."""
-    peers = {"matchLabels": labels(name)}
-    return {
-        "maxSkew": 1,
-        "topologyKey": "kubernetes.io/hostname",
-        "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": peers,
-    }
-
-
-def _failures() -> list[Object]:
-    """Wrong input ends the Job, as a restart would not help; an evicted pod counts as no failure."""
-    wrong = {"containerName": "peer", "operator": "In", "values": [WRONG_INPUT]}
-    return [
-        {"action": "FailJob", "onExitCodes": wrong},
-        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-    ]
 
 
 def _pod(name: str, settings: KubernetesSettings) -> Object:
@@ -264,6 +243,9 @@ def _pod(name: str, settings: KubernetesSettings) -> Object:
 
 def _container(settings: KubernetesSettings) -> Object:
     index = {"fieldRef": {"fieldPath": f"metadata.annotations['{POD_INDEX}']"}}
+    gpus = {"nvidia.com/gpu": settings.gpus} if settings.gpus else {}
+    memory = settings.memory
+    requests = {"cpu": f"{settings.cpus:g}", "memory": memory or "1Gi", "ephemeral-storage": EPHEMERAL_STORAGE}
     return {
         "name": "peer",
         "image": settings.image,
@@ -274,7 +256,7 @@ def _container(settings: KubernetesSettings) -> Object:
         "startupProbe": _probe(periodSeconds=5, failureThreshold=120),
         "livenessProbe": _probe(periodSeconds=30, failureThreshold=4),
         "readinessProbe": _probe(periodSeconds=10),
-        "resources": resources(settings),
+        "resources": {"requests": requests, "limits": {"memory": memory or "2Gi", **gpus}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,

@@ -266,12 +266,8 @@ class JobDirectory:
     """The files of the directory `.job`: written by the job on a node, read by the launcher here."""
 
     def __init__(self, files: RunFiles):
-        self._path = files.job
+        self._path, self.log = files.job, files.job / "log.txt"
         self._read_bytes = 0
-
-    @property
-    def log(self) -> Path:
-        return self._path / "log.txt"
 
     @property
     def job(self) -> str | None:

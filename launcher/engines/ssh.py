@@ -38,7 +38,6 @@ from launcher.engines.ssh_install import install_dfl
 from launcher.run_files import certificate_files
 from peer.errors import FailedError, InputError
 from peer.files import write_failure
-from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
 from peer.tasks import background, within
 from peer.telemetry.events import LAST_MOMENT
@@ -84,7 +83,7 @@ class SshEngine(Engine[SshSettings]):
             for link in links.values():
                 tasks.create_task(link.keep(link.host.interpreter(self.settings.install)))
             deployment = SshDeployment(run, places, links)
-            await deployment.prepare({id: self.config(run, id) for id in places})
+            await deployment.prepare()
             yield deployment
 
 
@@ -303,13 +302,13 @@ class SshDeployment(Deployment):
     def _ids(self, link: HostConnection) -> list[str]:
         return [id for id, place in self._places.items() if place.host == link.host]
 
-    async def prepare(self, configs: Mapping[str, Mapping[str, object]]) -> None:
+    async def prepare(self) -> None:
         """Send settings and certificates, and find out which peers run already."""
         run = record_owner(self._run, self._places)
 
         async def place(link: HostConnection) -> Answer:
             ids = self._ids(link)
-            answer: Answer = await link.ask_within("place", run=run, ids=ids, files=self._files(ids, configs))
+            answer: Answer = await link.ask_within("place", run=run, ids=ids, files=self._files(ids))
             link.root = answer["root"]
             return answer
 
@@ -324,15 +323,15 @@ class SshDeployment(Deployment):
         else:
             await asyncio.gather(*(link.ask_within("forget", ids=self._ids(link)) for link in links))
 
-    def _files(self, ids: Sequence[str], configs: Mapping[str, Mapping[str, object]]) -> dict[str, tuple[str, int]]:
-        """name: (text, permissions), for these peers alone."""
+    def _files(self, ids: Sequence[str]) -> dict[str, str]:
+        """The text of each file by its name, for these peers alone."""
         texts = {"federation.yaml": shipped(self._run.spec).dump()}
         for id in ids:
-            texts[f"{id}.yaml"] = dump_yaml(configs[id])
+            read = [self._run.files.config(id)]
             if self._run.certs:
-                found = certificate_files(self._run.certs, id).values()
-                texts |= {path.name: path.read_text() for path in found}
-        return {name: (text, 0o600) for name, text in texts.items()}
+                read += certificate_files(self._run.certs, id).values()
+            texts |= {path.name: path.read_text() for path in read}
+        return texts
 
     async def start(self, id: str) -> RemotePeer:
         if id in self._ended_unseen:
@@ -344,10 +343,7 @@ class SshDeployment(Deployment):
         return self._follow(id)
 
     def _follow(self, id: str) -> RemotePeer:
-        link = self._link(id)
-        peer = RemotePeer(id, link.host, self._run.files.out(id), link.wake)
-        link.follow(peer)
-        return peer
+        return self._link(id).follow(id, self._run.files.out(id))
 
     async def stop_all(self) -> None:
         for id in self._starting:  # the order may have arrived or not

@@ -394,6 +394,7 @@ class HostConnection:
         self._agent: asyncio.Future[Agent] = asyncio.get_running_loop().create_future()
         self._peers: dict[str, RemotePeer] = {}
         self._woken = asyncio.Event()
+        """Set when there is a peer to follow, or a signal to deliver."""
 
     async def keep(self, python: str) -> None:
         """Connect, and reconnect whenever the connection is lost, until cancelled."""
@@ -470,14 +471,11 @@ class HostConnection:
         except TimeoutError:
             raise FailedError(f"{self.host.host} unreachable: {self.problem or 'timed out'}") from None
 
-    def follow(self, peer: RemotePeer) -> None:
-        """Follow its files until it has ended."""
-        self._peers[peer.id] = peer
-        self.wake()
-
-    def wake(self) -> None:
-        """Note that there is a peer to follow, or a signal to deliver."""
+    def follow(self, id: str, out: Path) -> RemotePeer:
+        """Return the peer, whose files are followed until it has ended. out: its directory here."""
+        peer = self._peers[id] = RemotePeer(id, self.host, out, self._woken.set)
         self._woken.set()
+        return peer
 
     @property
     def running(self) -> list[str]:

@@ -87,17 +87,14 @@ class RunDirectory:
 
     def __init__(self, path: Path, patience: float = 15.0):
         # One name for a directory, however it is reached: engines know a run by it.
-        self.files, self.patience = RunFiles(path.resolve()), patience
+        self.path = path.resolve()
+        self.files, self.patience = RunFiles(self.path), patience
         self.peers_lock = -1
         self._lock = -1
         self._made: list[Path] = []
         """What this launcher has created and an earlier one had not: directories, and the files of the locks."""
         self._begun = False
         """Whether the run in it is this launcher's, and no earlier one's that goes on."""
-
-    @property
-    def path(self) -> Path:
-        return self.files.path
 
     @classmethod
     def chosen(cls, spec: Spec, out: Path | None) -> Self:

@@ -332,7 +332,10 @@ async def supervise(engine: Engine[Any], run: Run, federation: Federation, conso
     earlier = TimeSpent.read(saved)
     stop = Stop(engine.outlives_launcher)
     with closing(federation), stop.listening(), display(console) as screen:
-        introduce(spec, screen)
+        for drift in spec.data.drift:
+            screen.say(f"the data drift: {drift}")
+        if spec.behaviour:
+            screen.say(str(Misbehaving(peers=describe_behaviours(spec.behaviour))))
         run = replace(run, say=screen.say)
         async with engine.deploy(run) as deployment:
             policy = RestartPolicy.from_spec(spec, limit=0 if engine.restarts_peers else RestartPolicy.limit)
@@ -352,13 +355,6 @@ async def supervise(engine: Engine[Any], run: Run, federation: Federation, conso
         show(federation, screen)
     begun_by_none = any(code in REFUSED for code in supervisor.codes.values()) and not supervisor.restarts
     return Supervised(supervisor, stop, begun_by_none and not stopped, spent())
-
-
-def introduce(spec: Spec, screen: Display) -> None:
-    for drift in spec.data.drift:
-        screen.say(f"the data drift: {drift}")
-    if spec.behaviour:
-        screen.say(str(Misbehaving(peers=describe_behaviours(spec.behaviour))))
 
 
 async def watch(federation: Federation, screen: Display) -> None:

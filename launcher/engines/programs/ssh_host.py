@@ -53,11 +53,11 @@ def read(path: str) -> str:
         return file.read()
 
 
-def write(path: str, text: str, mode: int) -> None:
+def write(path: str, text: str) -> None:
     part = f"{path}.{os.getpid()}.part"
     with suppress(FileNotFoundError):
         os.unlink(part)
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -123,12 +123,12 @@ class Installation:
         # Of an environment that has the other torch, pip would keep that: its version is the same.
         begin_anew = ["--clear"] if self.marked().partition(" ")[0] != self.torch else []
         run_command(sys.executable, "-m", "venv", *begin_anew, environment)
-        write(installation_mark(self.root), self.torch, 0o600)  # of an environment that is not whole yet
+        write(installation_mark(self.root), self.torch)  # of an environment that is not whole yet
         pip = [os.path.join(environment, "bin", "python"), "-m", "pip", "install"]
         pip += ["--disable-pip-version-check", "--quiet"]
         with tempfile.TemporaryDirectory(dir=self.root) as files:
             for name, text in self.pins.items():
-                write(os.path.join(files, name), text, 0o600)
+                write(os.path.join(files, name), text)
             wheel = os.path.join(files, self.name)
             with open(wheel, "wb") as file:
                 file.write(base64.b64decode(self.content))
@@ -139,7 +139,7 @@ class Installation:
             run_command(*pip, "--no-deps", "--force-reinstall", wheel)
             extras = f"[{','.join(self.extras)}]" if self.extras else ""
             run_command(*pip, "-c", os.path.join(files, "constraints.txt"), f"dfl{extras}")
-        write(installation_mark(self.root), self.mark, 0o600)
+        write(installation_mark(self.root), self.mark)
 
     def _install_torch(self, command: list[str]) -> None:
         try:
@@ -307,7 +307,7 @@ class RemotePeerFiles:
             raise CommandRejected(why)
         if (self.earlier() or run)["token"] != run["token"]:
             self.discard()
-        write(self.run, json.dumps(run), 0o600)
+        write(self.run, json.dumps(run))
 
     def discard(self) -> None:
         """End it and remove all that is its alone. Raises CommandRejected if it does not end."""
@@ -404,8 +404,8 @@ def device(name: str) -> str:
     return said[-1].partition(": ")[2] if done.returncode and said else ""
 
 
-def place(directory: str, run: dict[str, str], ids: list[str], files: dict[str, tuple[str, int]]) -> dict[str, Any]:
-    """Write the files, name: (text, permissions). Raises CommandRejected if peers run by other settings."""
+def place(directory: str, run: dict[str, str], ids: list[str], files: dict[str, str]) -> dict[str, Any]:
+    """Write the files, of which the text is given by name. Raises CommandRejected if peers run by other settings."""
     root = absolute(directory)
     make_own(os.path.dirname(root))
     make_own(root)
@@ -417,7 +417,7 @@ def place(directory: str, run: dict[str, str], ids: list[str], files: dict[str, 
     for peer in peers:
         peer.claim(run)
     running = [peer.id for peer in peers if peer.runs()]
-    for name, (text, mode) in files.items():
+    for name, text in files.items():
         path = os.path.join(root, name)
         old = read(path) if os.path.exists(path) else None
         if old != text:
@@ -425,7 +425,7 @@ def place(directory: str, run: dict[str, str], ids: list[str], files: dict[str, 
                 raise CommandRejected(
                     f"{', '.join(running)} still run by other settings; take them up with `dfl-launch attach`"
                 )
-            write(path, text, mode)
+            write(path, text)
             if name.endswith(".yaml"):
                 forget(directory, [id for id in ids if name in ("federation.yaml", f"{id}.yaml")])
     return {"root": root, **survey(directory, run, ids)}

@@ -9,7 +9,7 @@ import pytest
 from launcher.engines.programs.ssh_host import CommandRejected, place, survey, write
 
 RUN = {"owner": "me@desk:/run", "token": "1"}
-KEY = {"peer0.key": ("secret", 0o600)}
+KEY = {"peer0.key": "secret"}
 
 
 def test_what_others_can_read_of_an_earlier_run_is_closed(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_where_others_can_write_no_key_is_put(
 
 def test_a_link_laid_out_for_a_key_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / f"key.{os.getpid()}.part").symlink_to(tmp_path / "theirs")
-    write(str(tmp_path / "key"), "secret", 0o600)
+    write(str(tmp_path / "key"), "secret")
     assert (tmp_path / "key").read_text() == "secret"
     assert not (tmp_path / "key").is_symlink()
     assert not (tmp_path / "theirs").exists()

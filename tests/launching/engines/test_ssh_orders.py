@@ -98,7 +98,7 @@ def placed(tmp_path: Path) -> Path:
     """A run's directory on a host with two peers, of which one runs, and their keys."""
     root = tmp_path / "dfl" / "mine"
     names = ["federation.yaml", "ca.pem", *(f"{id}.{kind}" for id in BOTH for kind in ("yaml", "pem", "key"))]
-    files = dict.fromkeys(names, ("text", 0o600))
+    files = dict.fromkeys(names, "text")
     obeyed("place", directory=str(root), run=RUN, ids=BOTH, files=files)
     obeyed("start", directory=str(root), id="peer1", keeper=SLEEPS)
     return root
@@ -124,7 +124,7 @@ def test_what_is_another_runs_stays(placed: Path) -> None:
 
 
 def test_a_peer_of_an_earlier_run_that_is_no_longer_placed_there_ends(placed: Path) -> None:
-    files = {"federation.yaml": ("other", 0o600)}
+    files = {"federation.yaml": "other"}
     obeyed("place", directory=str(placed), run={**RUN, "token": "2"}, ids=["peer0"], files=files)
     assert not RemotePeerFiles(str(placed), "peer1").runs()
     assert {path.name for path in placed.iterdir()} == {"federation.yaml", "ca.pem", ".peer0.run"}
