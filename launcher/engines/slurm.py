@@ -294,8 +294,9 @@ class JobDirectory:
     def finished(self, spec: Spec) -> bool:
         """Return whether every peer has completed all rounds, since the last rewind if there was one."""
         codes = self.read()
-        done = codes is not None and codes.rounds >= spec.rounds and codes.rewinds == spec.plain_rewinds
-        return codes is not None and done and not any(codes.codes.values())
+        if codes is None or codes.rounds < spec.rounds or codes.rewinds != spec.plain_rewinds:
+            return False
+        return all(code == 0 for code in codes.codes.values())
 
     def last_seen(self, id: str, unseen: int) -> int:
         """Return a peer's exit code where the job could no longer decide; `unseen` if there is none."""

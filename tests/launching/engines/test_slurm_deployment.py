@@ -14,7 +14,7 @@ from launcher.engines.base import FollowedProcess, Run
 from launcher.engines.slurm import JobDirectory, SlurmDeployment, SlurmEngine, SlurmSettings
 from launcher.run_files import RunFiles
 from peer.errors import FailedError, InputError
-from peer.files import write_atomically
+from peer.files import make_private, write_atomically
 from peer.spec.loading import load_spec
 from peer.tasks import background
 
@@ -112,6 +112,15 @@ async def test_the_exit_codes_are_read_while_squeue_fails(slurm: Slurm) -> None:
         codes = {"rounds": 10, "restarts": {"peer0": 0}, "codes": {"peer0": 7}}
         write_atomically(slurm.run.files.job / "codes.json", json.dumps(codes).encode())
         assert await peer.wait() == 7
+
+
+@pytest.mark.parametrize(("code", "finished"), [(0, True), (None, False), (1, False)])
+async def test_peers_whose_end_nobody_saw_have_not_finished(slurm: Slurm, code: int | None, finished: bool) -> None:
+    """As after the last requeue: the same command resumes them."""
+    make_private(slurm.run.files.job)
+    codes = {"rounds": 10, "restarts": {}, "codes": {"peer0": 0, "peer1": code}}
+    write_atomically(slurm.run.files.job / "codes.json", json.dumps(codes).encode())
+    assert JobDirectory(slurm.run.files).finished(slurm.run.spec) is finished
 
 
 @pytest.mark.parametrize(
