@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from launcher.headline import Headline
+from launcher.headline import ACCURACY, Headline
 from launcher.output import Output
 from launcher.recorded_spec import RecordedSpec
 from launcher.reports import summary_json
@@ -98,9 +98,10 @@ def _protocol(directory: Path, spec: RecordedSpec) -> Protocol | None:
 
 def _headline(summary: Summary, test: str | None) -> Headline:
     """The headline figure by the summary alone, as the task may be user code."""
-    if any(value is not None for value in summary.mean_accuracy.values()) or not summary.figures:
+    name, judged = next(iter(summary.figures.items()), (ACCURACY.name, None))
+    told = any(value is not None for value in summary.mean_accuracy.values())
+    if test or judged is None or (told and name == ACCURACY.name):
         return Headline(test=test or "matched")
-    name, judged = next(iter(summary.figures.items()))
     return Headline(Figure(name, judged["better"]))
 
 

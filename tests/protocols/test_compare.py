@@ -54,6 +54,19 @@ def test_gains_over_training_alone(tmp_path: Path, capsys: pytest.CaptureFixture
     assert f"(MCG): {statistics.fmean(gains):+.4f}" in capsys.readouterr().out
 
 
+def test_the_figure_that_judges_the_task_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task = {"name": "classification", "judged_by": ["auroc"]}
+    run, alone = finished(tmp_path / "run", "fedavg", task=task), finished(tmp_path / "alone", ALONE, task=task)
+    assert main(["compare", str(run), str(alone), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    ours, theirs = (
+        [peer["figures"]["auroc"] for peer in json.loads((one / "summary.json").read_text())["per_peer"]]
+        for one in (run, alone)
+    )
+    assert said["figure"] == "auroc"
+    assert list(said["gain"].values()) == pytest.approx([a - b for a, b in zip(ours, theirs, strict=True)])
+
+
 def test_runs_that_do_not_go_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, fewer = finished(tmp_path / "run", "solo"), finished(tmp_path / "fewer", "solo", peers=2)
     assert main(["compare", str(run), str(fewer)]) == 2
