@@ -23,6 +23,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from launcher.reports import summary_json
+from launcher.reports.summary_json import Summary
 from launcher.run_files import RunFiles
 from peer.errors import InputError, suggest
 from peer.files import MAX_RECORDS_BYTES, open_plain, read_plain, write_atomically
@@ -160,9 +161,9 @@ class CellFiles(RunFiles):
         return found if isinstance(found, dict) and found.keys() >= DETAIL_KEYS else {}
 
     @property
-    def finished(self) -> bool:
-        """Whether rounds and summary can be read; a power cut may have taken either file."""
-        return bool(self.details) and summary_json.read(self.summary) is not None
+    def finished(self) -> Summary | None:
+        """The summary, if the cell is finished: a power cut may have taken either file."""
+        return summary_json.read(self.summary) if self.details else None
 
 
 @dataclass(frozen=True)
