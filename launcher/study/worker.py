@@ -9,11 +9,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
-from socket import AF_INET, SO_REUSEADDR, SOCK_DGRAM, SOCK_STREAM, SOL_SOCKET, socket
+from socket import AF_INET, SOCK_DGRAM, socket
 from typing import Any
 
 from launcher.commands.run import RunOptions, run
@@ -27,6 +27,7 @@ from launcher.study.dask_worker import commit
 from launcher.study.grid import CellFiles, Network
 from peer.errors import FailedError, InputError
 from peer.files import lock, write_atomically
+from peer.network.transport.addresses import why_taken
 from peer.process import STOPS
 from peer.runtime.in_process import run_in_process
 from peer.spec.federation import Spec
@@ -42,22 +43,18 @@ def free_ports(first: int, each: int) -> Iterator[int]:
     listens there, and no other cell has them. FailedError where there are none."""
     for port in range(first, PORTS - each + 1, each):
         with ExitStack() as held:
-            try:
-                for one in range(port, port + each):
-                    _reserve(held, one)
-            except OSError:
-                continue
-            yield port
-            return
+            if all(_reserved(held, one) for one in range(port, port + each)):
+                yield port
+                return
     raise FailedError(f"no {each} ports in a row are free from {first} on; give another --port")
 
 
-def _reserve(held: ExitStack, port: int) -> None:
-    """OSError where it is taken. Cells tell each other by UDP sockets, of which no peer has any."""
-    held.enter_context(socket(AF_INET, SOCK_DGRAM)).bind(("127.0.0.1", port))
-    with socket(AF_INET, SOCK_STREAM) as tried:
-        tried.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
-        tried.bind(("127.0.0.1", port))
+def _reserved(held: ExitStack, port: int) -> bool:
+    """False where it is taken. Cells tell each other by UDP sockets, of which no peer has any."""
+    with suppress(OSError):
+        held.enter_context(socket(AF_INET, SOCK_DGRAM)).bind(("127.0.0.1", port))
+        return not why_taken(f"127.0.0.1:{port}")
+    return False
 
 
 LOCK_TIMEOUT_S = 60.0
