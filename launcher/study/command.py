@@ -46,16 +46,12 @@ def check_directory(directory: Path, name: str) -> None:
         raise InputError(f"{why}; choose another directory with --out")
     if directory.exists() and any(directory.iterdir()) and not (directory / "cells").is_dir():
         raise InputError(f"{directory} holds files that are no study's; choose another directory with --out")
-    if (there := name_of_study_in(directory)) not in (None, name):
-        raise InputError(f"{directory} is of the study `{there}`; choose another directory with --out")
-
-
-def name_of_study_in(directory: Path) -> str | None:
-    """The name of the study in a directory; None if there is none that can be read."""
     try:
-        return read_study(directory / STUDY_FILE)[0].name
-    except (InputError, OSError):
-        return None
+        there = read_study(directory / STUDY_FILE)[0].name
+    except InputError:  # none is there, or none that can be read
+        return
+    if there != name:
+        raise InputError(f"{directory} is of the study `{there}`; choose another directory with --out")
 
 
 def check_data(cells: Sequence[Cell]) -> None:
