@@ -137,13 +137,12 @@ def backend(arguments: argparse.Namespace, cells: Sequence[Cell], output: Output
         at_once = arguments.at_once or max_parallel_cells(cells)
         yield f"{at_once} at once", partial(compute_cells, cells, at_once, port)
         return
-    from launcher.study.dask_pool import DaskPool, DaskScheduler
+    from launcher.study.dask_pool import DaskPool
 
-    with DaskScheduler.connected(arguments.dask) as cluster:
-        handed_out = DaskPool(cluster, port, output.say)
-        at_once = arguments.at_once or sum(cluster.look().values())
+    with DaskPool.connected(arguments.dask, port, output.say) as pool:
+        at_once = arguments.at_once or sum(pool.look().values())
         words = f"{at_once} at once by the Dask scheduler at {arguments.dask}"
-        yield words, partial(handed_out.computed, cells, arguments.at_once)
+        yield words, partial(pool.computed, cells, arguments.at_once)
 
 
 def run_cells(made: Sequence[Cell], kept: int, computed: Computed, output: Output) -> int:
