@@ -30,7 +30,6 @@ from peer.files import lock, write_atomically
 from peer.network.transport.addresses import why_taken
 from peer.process import STOPS
 from peer.runtime.in_process import run_in_process
-from peer.spec.federation import Spec
 from peer.spec.loading import load_spec
 from peer.tasks import first_cause
 
@@ -103,8 +102,10 @@ def compute(files: CellFiles, network: Network, port: int) -> None:
         asyncio.run(run_in_process(spec, files.run))
         summary = summarise(spec, files.run, TimeSpent(time.monotonic() - begun, 0))
     else:
-        with free_ports(port, len(spec.ids)) as found:
-            ended = run(RunOptions(with_ports(spec, found), files.run, fresh=True, device="cpu"), Output(quiet=True))
+        with free_ports(port, len(spec.ids)) as first:
+            ring = [one.model_copy(update={"address": f"127.0.0.1:{first + at}"}) for at, one in enumerate(spec.ring)]
+            moved = spec.model_copy(update={"ring": tuple(ring)})
+            ended = run(RunOptions(moved, files.run, fresh=True, device="cpu"), Output(quiet=True))
         if ended.summary is None:
             raise FailedError(ended.why or f"its run ended with {ended.code}")
         summary = ended.summary
@@ -127,12 +128,6 @@ def ring_before_and_after(data: RunData) -> dict[str, Any] | None:
         return None
     seen = [{"when": when, "order": order, "lines": sorted(pairs)} for when, order, pairs in orders(data)]
     return {"mixes": mixes(data), "orders": seen, "cost": data.ring_cost}
-
-
-def with_ports(spec: Spec, port: int) -> Spec:
-    """The spec with separate ports for its peers, so that several cells can run at the same time."""
-    ring = [one.model_copy(update={"address": f"127.0.0.1:{port + at}"}) for at, one in enumerate(spec.ring)]
-    return spec.model_copy(update={"ring": tuple(ring)})
 
 
 def end_with_launcher(gone: int) -> None:
