@@ -38,10 +38,10 @@ class Credentials:
             return CertificatePaths.of_anybody(*self.files).read()
         if not self.directory:
             return None
-        base = self.directory.resolve()
-        for key in sorted(base.glob("*.key")):
-            if (cert := key.with_suffix(".pem")).exists():
-                return CertificatePaths.of_anybody(base / "ca.pem", cert, key).read()
+        for key in sorted(self.directory.glob("*.key")):
+            files = certificate_files(self.directory, key.stem)
+            if files["cert"].exists():
+                return CertificatePaths.of_anybody(**files).read()
         what = "give the directory of ca.pem, and one <id>.pem with <id>.key"
         raise InputError(f"{self.directory}: holds no certificate; {what}")
 

@@ -261,8 +261,7 @@ def override_argument(add: Add) -> None:
 def certificate_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_mutually_exclusive_group().add_argument
     add("--certs", type=Path, metavar="DIR", help="ask with a certificate that `certs` made there")
-    files = "CA", "CERT", "KEY"
-    add("--tls", type=Path, nargs=3, metavar=files, help="ask with this certificate of the federation")
+    add("--tls", type=Path, nargs=3, metavar=("CA", "CERT", "KEY"), help="ask with this certificate of the federation")
 
 
 def run_command(arguments: argparse.Namespace, output: Output) -> int:

@@ -5,7 +5,7 @@ what is unknown is a dash.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rich import box
-from rich.console import Console, ConsoleOptions, JustifyMethod, OverflowMethod
+from rich.console import Console, ConsoleOptions
 from rich.table import Table
 from rich.text import Text
 
@@ -59,11 +59,11 @@ HEAD = Head(str(box.SIMPLE_HEAD))
 PLAIN_HEAD = box.Box(str(box.SIMPLE_HEAD).replace("─", "-"), ascii=True)
 
 
-def listing(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = ()) -> Table:
+def listing(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], numbers: Collection[str] = ()) -> Table:
     """A table as wide as it comes, of texts; the columns of `numbers` end at the right."""
     made = Table(box=HEAD, pad_edge=False)
     for heading in headings:
-        made.add_column(heading, justify="right" if heading in numbers else "left")
+        made.add_column(_shown(heading), justify="right" if heading in numbers else "left")
     for row in rows:
         made.add_row(*map(_shown, row))
     return made
@@ -81,21 +81,19 @@ def fitting(rows: Sequence[Row], expendable: Sequence[str], console: Console, el
         if spare >= 0:
             break
     for column in made.columns:
-        if column.header == elastic and column.max_width:
+        if column.max_width:
             column.max_width += max(spare, 0)
     return made
 
 
 def _table(rows: Sequence[Row], names: Sequence[str], elastic: str | None) -> Table:
-    table = Table(box=HEAD, pad_edge=False)
-    for name in names:
-        width = max(len(name), *(len(_first(row[name])) for row in rows)) if name == elastic else None
-        justify: JustifyMethod = "left" if name in TEXTS else "right"
-        overflow: OverflowMethod = "fold" if name == NEVER_CUT else "ellipsis"
-        table.add_column(name, justify=justify, overflow=overflow, no_wrap=overflow == "ellipsis", max_width=width)
-    for row in rows:
-        table.add_row(*(_shown(row[name]) for name in names))
-    return table
+    made = listing(names, ([row[name] for name in names] for row in rows), {*names} - {*TEXTS})
+    for name, column in zip(names, made.columns, strict=True):
+        column.no_wrap = name != NEVER_CUT
+        column.overflow = "ellipsis" if column.no_wrap else "fold"
+        if name == elastic:
+            column.max_width = max(len(name), *(len(_first(row[name])) for row in rows))
+    return made
 
 
 def _shown(cell: str | Text) -> Text:

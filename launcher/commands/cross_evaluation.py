@@ -26,7 +26,7 @@ from peer.learning.tasks import Figure
 from peer.plugins import reference
 from peer.telemetry.events import RoundDone
 from peer.telemetry.results import MODEL, read_result
-from peer.text import number, printable
+from peer.text import number
 
 PROTOCOL = reference(CrossEvaluation)
 COLUMNS = ("judged at", "model of", "figure", "value")
@@ -106,8 +106,7 @@ def table(found: Sequence[Judgement], headline: Headline, output: Output) -> Tab
     rows = [{"peer": site} | {model: number(values.get((site, model))) for model in models} for site in sites]
     elsewhere = {model: mean(values.get((site, model)) for site in sites if site != model) for model in models}
     rows.append({"peer": "elsewhere"} | {model: number(value) for model, value in elsewhere.items()})
-    shown = [{printable(name): printable(cell) for name, cell in row.items()} for row in rows]
-    return fitting(shown, [*map(printable, models[:0:-1])], output.console)
+    return fitting(rows, models[:0:-1], output.console)
 
 
 def headline_of(run: Path, found: Sequence[Judgement]) -> Headline:

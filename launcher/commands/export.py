@@ -55,10 +55,6 @@ def model_file(peer: Path) -> Path:
     return peer / MODEL
 
 
-def write_state_dict(path: Path, target: Path, trusted: bool) -> None:
-    export_state_dict(path, target)
-
-
 def write_torchscript(path: Path, target: Path, trusted: bool) -> None:
     module, example = _whole(path, trusted)
     with torch.no_grad():
@@ -84,7 +80,7 @@ def write_onnx(path: Path, target: Path, trusted: bool) -> None:
 
 
 FORMATS: dict[str, Callable[[Path, Path, bool], None]] = {
-    "state-dict": write_state_dict,
+    "state-dict": lambda path, target, _: export_state_dict(path, target),
     "torchscript": write_torchscript,
     "onnx": write_onnx,
 }

@@ -191,7 +191,8 @@ def write_csv(target: Path, asked: Asked, model: Model) -> None:
         shares = outputs.double().softmax(1) if isinstance(model.task, Classification) else outputs[:, :0]
         if not head:
             labels = model.class_names if isinstance(model.task, Multilabel) else ()
-            head = [*map(plain, asked.beside), "sample", *columns("answer", labels or range(answer.shape[1]))]
+            numbered = [f"answer {one}" for one in labels or range(answer.shape[1])]
+            head = [*map(plain, asked.beside), "sample", *(["answer"] if len(numbered) == 1 else numbered)]
             writer.writerow([*head, *(f"probability {one}" for one in names or range(shares.shape[1]))])
         for said, probable in zip(answer.tolist(), shares.tolist(), strict=True):
             beside = [column[at] for column in asked.beside.values()]
@@ -208,10 +209,6 @@ def plain(value: Any) -> Any:
     except (TypeError, ValueError):
         return as_cell(value)
     return value
-
-
-def columns(name: str, numbers: Sequence[object]) -> list[str]:
-    return [name] if len(numbers) == 1 else [f"{name} {one}" for one in numbers]
 
 
 def write_npz(target: Path, asked: Asked, model: Model) -> None:

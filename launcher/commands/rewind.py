@@ -55,9 +55,9 @@ def rewind_command(arguments: argparse.Namespace, output: Output) -> int:
         changed = spec.model_copy(update={"rewinds": (*(spec.rewinds or ()), entry)})
         for place in places.values():
             pending_rewind(place, changed)
-        _write_key(arguments.federation, changed.plain_rewinds)
-    line, round = _line(changed.plain_rewinds), changed.rewound_rounds[-1]
-    output.say(f"`{line}` is now in {arguments.federation}: with it, all peers go back to round {round}")
+        line = f"rewinds: {json.dumps(changed.plain_rewinds)}"
+        _write_line(arguments.federation, line, changed.plain_rewinds)
+    output.say(f"`{line}` is now in {arguments.federation}: with it, all peers go back to round {entry.round}")
     return 0
 
 
@@ -75,13 +75,9 @@ def _newest_entry(spec: Spec, known: Memory, held: Mapping[str, Sequence[int]], 
     raise InputError(f"{what}: {each}; choose another --to, or put backups in the place of those that lack it{without}")
 
 
-def _line(rewinds: list[Any] | None) -> str:
-    return f"rewinds: {json.dumps(rewinds)}"
-
-
-def _write_key(path: Path, rewinds: list[Any] | None) -> None:
+def _write_line(path: Path, line: str, rewinds: list[Any] | None) -> None:
     """Set `rewinds` in a file of settings, of which all else stays as it is; InputError if that takes a person."""
-    line, text = _line(rewinds), path.read_text()
+    text = path.read_text()
     changed, count = re.subn(r"(?m)^rewinds:.*$", line, text)
     if not count:
         changed = f"{text.rstrip()}\n{line}\n"

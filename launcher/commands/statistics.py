@@ -52,7 +52,6 @@ def run_line(arguments: argparse.Namespace) -> tuple[Path, list[str]]:
 def show(run: Path, output: Output) -> int:
     """Print the statistics in a run's directory; InputError where there are none."""
     found = [*statistics(run)]
-    smallest = "what speaks of very few samples is not told (–)"
     if output.as_json:
         output.document(found)
         return 0
@@ -64,7 +63,7 @@ def show(run: Path, output: Output) -> int:
             output.console.print(table(rows[:MOST_SHOWN], kind))
         if len(rows) > MOST_SHOWN:
             output.say(f"and {plural(len(rows) - MOST_SHOWN, 'more line')} of this table")
-    output.say(f"{run / 'statistics.csv'}: all of it; {smallest}")
+    output.say(f"{run / 'statistics.csv'}: all of it; what speaks of very few samples is not told (–)")
     return 0
 
 

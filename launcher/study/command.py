@@ -46,16 +46,12 @@ def check_directory(directory: Path, name: str) -> None:
         raise InputError(f"{why}; choose another directory with --out")
     if directory.exists() and any(directory.iterdir()) and not (directory / "cells").is_dir():
         raise InputError(f"{directory} holds files that are no study's; choose another directory with --out")
-    if (there := name_of_study_in(directory)) not in (None, name):
-        raise InputError(f"{directory} is of the study `{there}`; choose another directory with --out")
-
-
-def name_of_study_in(directory: Path) -> str | None:
-    """The name of the study in a directory; None if there is none that can be read."""
     try:
-        return read_study(directory / STUDY_FILE)[0].name
-    except (InputError, OSError):
-        return None
+        there = read_study(directory / STUDY_FILE)[0].name
+    except InputError:  # none is there, or none that can be read
+        return
+    if there != name:
+        raise InputError(f"{directory} is of the study `{there}`; choose another directory with --out")
 
 
 def check_data(cells: Sequence[Cell]) -> None:
@@ -141,13 +137,12 @@ def backend(arguments: argparse.Namespace, cells: Sequence[Cell], output: Output
         at_once = arguments.at_once or max_parallel_cells(cells)
         yield f"{at_once} at once", partial(compute_cells, cells, at_once, port)
         return
-    from launcher.study.dask_pool import DaskPool, DaskScheduler
+    from launcher.study.dask_pool import DaskPool
 
-    with DaskScheduler.connected(arguments.dask) as cluster:
-        handed_out = DaskPool(cluster, port, output.say)
-        at_once = arguments.at_once or sum(cluster.look().values())
+    with DaskPool.connected(arguments.dask, port, output.say) as pool:
+        at_once = arguments.at_once or sum(pool.look().values())
         words = f"{at_once} at once by the Dask scheduler at {arguments.dask}"
-        yield words, partial(handed_out.computed, cells, arguments.at_once)
+        yield words, partial(pool.computed, cells, arguments.at_once)
 
 
 def run_cells(made: Sequence[Cell], kept: int, computed: Computed, output: Output) -> int:

@@ -25,24 +25,37 @@ from peer.text import one_line
 
 CONNECT_TIMEOUT_S, WORKER_TIMEOUT_S, ANSWER_TIMEOUT_S = 15.0, 30.0, 10.0
 """Seconds for the scheduler to answer, for the first worker to be there, and for workers to say what they have."""
+POLL_INTERVAL_S = 1.0
+"""Seconds between two looks at whether the study is told to stop, and at who has come or gone, while nothing ends."""
+FETCH_TIMEOUT_S = 60.0
+"""Seconds for an answer to be brought."""
 
 
-@dataclass(frozen=True)
-class DaskScheduler:
-    """client: Dask's, of the scheduler at `address`. code: what its workers must have. refused: by a worker's address,
-    why it is given no cell, or nothing."""
+@dataclass
+class DaskPool:
+    """Cells that are being computed by the workers of a scheduler.
+
+    client: Dask's, of the scheduler at `address`. port: the first that peers may take on a worker's machine. code: what
+    workers must have. refused: by a worker's address, why it is given no cell, or nothing.
+    """
 
     client: Any
     address: str
-    code: Mapping[str, str]
-    refused: dict[str, str] = field(default_factory=dict)
+    port: int
+    say: Callable[[str], None]
+    code: Mapping[str, str] = field(default_factory=code)
+    refused: dict[str, str] = field(default_factory=dict, init=False)
+    _waiting: deque[Cell] = field(default_factory=deque, init=False)
+    _running: dict[Any, Cell] = field(default_factory=dict, init=False)
+    _ended: "SimpleQueue[Any]" = field(default_factory=SimpleQueue, init=False)
+    _said: set[str] = field(default_factory=set, init=False)
 
     @classmethod
     @contextmanager
-    def connected(cls, address: str) -> Iterator[Self]:
+    def connected(cls, address: str, port: int, say: Callable[[str], None]) -> Iterator[Self]:
         """InputError where there is no scheduler, no worker, or one that would come to other bits."""
         with closing(_connect(address)) as client:
-            made = cls(client, address, code())
+            made = cls(client, address, port, say)
             made.check()
             yield made
 
@@ -92,6 +105,76 @@ class DaskScheduler:
         kept = "the finished cells are kept; start it, and the same command goes on"
         return FailedError(f"the Dask scheduler at {self.address} is gone; {kept}")
 
+    def computed(
+        self, cells: Sequence[Cell], at_once: int | None, stopping: StopSignal
+    ) -> Generator[CellOutcome, None, None]:
+        """Each cell when it has ended, until all have or the study is told to stop. at_once: None for one a thread."""
+        self._waiting.extend(cells)
+        try:
+            while (self._waiting or self._running) and not stopping.code:
+                workers = self.look()
+                self._tell(workers)
+                threads = sum(workers.values())
+                # No more than can be begun: the death of a worker counts against all that lies there.
+                room = min(at_once or threads, threads)
+                while self._waiting and len(self._running) < room:
+                    self._submit(self._waiting.popleft(), [*workers])
+                yield from self._next()
+        finally:
+            with suppress(OSError):
+                self.client.cancel([*self._running], force=True)
+
+    def _tell(self, workers: Collection[str]) -> None:
+        """Report workers that are given no cell, each once; and that none is left, once each time."""
+        said = {f"{why}: it is given no cell" for why in self.refused.values() if why}
+        said |= set() if workers else {f"No worker is left; {self.hint}"}
+        for line in sorted(said - self._said):
+            self.say(line)
+        self._said = said
+
+    def _submit(self, cell: Cell, workers: list[str]) -> None:
+        cell.prepare()
+        task = shipped(cell.spec).dump(), cell.network, self.port, self.code
+        # A key of its own: what an earlier launcher asked for may just be being given up.
+        # Named only where others must not have it: a task for named workers waits on when they are gone.
+        named = {"workers": workers, "allow_other_workers": True} if any(self.refused.values()) else {}
+        future = self.client.submit(compute, *task, key=f"cell-{uuid4()}", pure=False, **named)
+        self._running[future] = cell
+        future.add_done_callback(self._ended.put)
+
+    def _next(self) -> Iterator[CellOutcome]:
+        """The next cell that has ended; none where that takes a while."""
+        with suppress(Empty):
+            future = self._ended.get(timeout=POLL_INTERVAL_S)
+            try:
+                ended = self._told(self._running[future], future)
+            except TimeoutError:  # its worker has died with the answer, and another one computes it
+                future.add_done_callback(self._ended.put)
+                return
+            cell = self._running.pop(future)
+            if ended:
+                yield ended
+            else:
+                self._waiting.append(cell)
+
+    def _told(self, cell: Cell, future: Any) -> CellOutcome | None:
+        """The outcome of a cell; None from a worker with other code, which has come later or was changed."""
+        if future.status == "error":
+            return cell, _error_reason(future.exception(timeout=FETCH_TIMEOUT_S))
+        if future.status == "cancelled":
+            raise self.gone()
+        answer: CellAnswer = future.result(timeout=FETCH_TIMEOUT_S)
+        worker, other, ended, files = answer
+        if other:
+            self.judge(worker, other)
+            return None
+        shutil.rmtree(cell.files.run, ignore_errors=True)  # of an attempt on this machine, as is the log
+        cell.files.said.unlink(missing_ok=True)
+        for name in RESULT_FILES:
+            if name in files:
+                write_atomically(cell.files.path / name, files[name].encode())
+        return cell, "" if cell.files.finished else failure_reason(cell, ended)
+
 
 def _connect(address: str) -> Any:
     import dask
@@ -125,95 +208,6 @@ async def _scheduler_version(address: str) -> str:
 
 def _cannot_load(what: str, error: Exception) -> str:
     return f"{what} cannot load dfl ({one_line(error)})"
-
-
-POLL_INTERVAL_S = 1.0
-"""Seconds between two looks at whether the study is told to stop, and at who has come or gone, while nothing ends."""
-FETCH_TIMEOUT_S = 60.0
-"""Seconds for an answer to be brought."""
-MANY = 1 << 20
-
-
-@dataclass
-class DaskPool:
-    """Cells that are being computed. port: the first that peers may take on a worker's machine."""
-
-    cluster: DaskScheduler
-    port: int
-    say: Callable[[str], None]
-    _waiting: deque[Cell] = field(default_factory=deque, init=False)
-    _running: dict[Any, Cell] = field(default_factory=dict, init=False)
-    _ended: "SimpleQueue[Any]" = field(default_factory=SimpleQueue, init=False)
-    _said: set[str] = field(default_factory=set, init=False)
-
-    def computed(
-        self, cells: Sequence[Cell], at_once: int | None, stopping: StopSignal
-    ) -> Generator[CellOutcome, None, None]:
-        """Each cell when it has ended, until all have or the study is told to stop. at_once: None for one a thread."""
-        self._waiting.extend(cells)
-        try:
-            while (self._waiting or self._running) and not stopping.code:
-                workers = self.cluster.look()
-                self._tell(workers)
-                # No more than can be begun: the death of a worker counts against all that lies there.
-                room = min(at_once or MANY, sum(workers.values()))
-                while self._waiting and len(self._running) < room:
-                    self._submit(self._waiting.popleft(), [*workers])
-                yield from self._next()
-        finally:
-            with suppress(OSError):
-                self.cluster.client.cancel([*self._running], force=True)
-
-    def _tell(self, workers: Collection[str]) -> None:
-        """Report workers that are given no cell, each once; and that none is left, once each time."""
-        said = {f"{why}: it is given no cell" for why in self.cluster.refused.values() if why}
-        said |= set() if workers else {f"No worker is left; {self.cluster.hint}"}
-        for line in sorted(said - self._said):
-            self.say(line)
-        self._said = said
-
-    def _submit(self, cell: Cell, workers: list[str]) -> None:
-        cell.prepare()
-        task = shipped(cell.spec).dump(), cell.network, self.port, self.cluster.code
-        # A key of its own: what an earlier launcher asked for may just be being given up.
-        # Named only where others must not have it: a task for named workers waits on when they are gone.
-        named = {"workers": workers, "allow_other_workers": True} if any(self.cluster.refused.values()) else {}
-        future = self.cluster.client.submit(compute, *task, key=f"cell-{uuid4()}", pure=False, **named)
-        self._running[future] = cell
-        future.add_done_callback(self._ended.put)
-
-    def _next(self) -> Iterator[CellOutcome]:
-        """The next cell that has ended; none where that takes a while."""
-        with suppress(Empty):
-            future = self._ended.get(timeout=POLL_INTERVAL_S)
-            try:
-                ended = self._told(self._running[future], future)
-            except TimeoutError:  # its worker has died with the answer, and another one computes it
-                future.add_done_callback(self._ended.put)
-                return
-            cell = self._running.pop(future)
-            if ended:
-                yield ended
-            else:
-                self._waiting.append(cell)
-
-    def _told(self, cell: Cell, future: Any) -> CellOutcome | None:
-        """The outcome of a cell; None from a worker with other code, which has come later or was changed."""
-        if future.status == "error":
-            return cell, _error_reason(future.exception(timeout=FETCH_TIMEOUT_S))
-        if future.status == "cancelled":
-            raise self.cluster.gone()
-        answer: CellAnswer = future.result(timeout=FETCH_TIMEOUT_S)
-        worker, other, ended, files = answer
-        if other:
-            self.cluster.judge(worker, other)
-            return None
-        shutil.rmtree(cell.files.run, ignore_errors=True)  # of an attempt on this machine, as is the log
-        cell.files.said.unlink(missing_ok=True)
-        for name in RESULT_FILES:
-            if name in files:
-                write_atomically(cell.files.path / name, files[name].encode())
-        return cell, "" if cell.files.finished else failure_reason(cell, ended)
 
 
 def _error_reason(error: BaseException) -> str:

@@ -127,18 +127,13 @@ def _run_process(worker: Any, arguments: list[str]) -> int:
             with suppress(subprocess.TimeoutExpired):
                 return process.wait(POLL_INTERVAL_S)
             if not _wanted(worker):
-                _end(process)
+                process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    return process.wait(END_TIMEOUT_S)
+                process.kill()
 
 
 def _wanted(worker: Any) -> bool:
     """Whether the task of this thread is still wanted: Dask ends no thread, and tells it nothing."""
     task = worker.state.tasks.get(worker.get_current_task())
     return task is not None and task.state != "cancelled"
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    process.terminate()
-    try:
-        process.wait(END_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()

@@ -13,7 +13,6 @@ from typing import Any
 from launcher.page.charts import Chart, heat_map, in_bytes, nominal, quantitative, rounds_axis, titled
 from launcher.page.document import Row
 from launcher.page.ring import UNKNOWN, lines, ring_chart, sectors
-from launcher.reports import summary_json
 from launcher.study.grid import Cell
 from launcher.study.results import cell_columns
 from launcher.study.tables import other_axes, place_in_grid
@@ -247,7 +246,7 @@ def _shown_cells(cells: Sequence[Cell], axes: Sequence[str]) -> dict[str, Cell]:
 def _figures_of(cell: Cell) -> Iterator[tuple[str, str, Chart]]:
     if ring := cell.files.details.get("ring"):
         yield "ring", "The ring before and after ordering", ring_figure(ring)
-    summary = summary_json.read(cell.files.summary)
+    summary = cell.files.finished
     if summary and (found := reputations_of({one.id: one.notes for one in summary.per_peer})):
         said, chart = found
         yield "reputation", f"Reputations {said}", chart

@@ -23,6 +23,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from launcher.reports import summary_json
+from launcher.reports.summary_json import Summary
 from launcher.run_files import RunFiles
 from peer.errors import InputError, suggest
 from peer.files import MAX_RECORDS_BYTES, open_plain, read_plain, write_atomically
@@ -160,9 +161,9 @@ class CellFiles(RunFiles):
         return found if isinstance(found, dict) and found.keys() >= DETAIL_KEYS else {}
 
     @property
-    def finished(self) -> bool:
-        """Whether rounds and summary can be read; a power cut may have taken either file."""
-        return bool(self.details) and summary_json.read(self.summary) is not None
+    def finished(self) -> Summary | None:
+        """The summary, if the cell is finished: a power cut may have taken either file."""
+        return summary_json.read(self.summary) if self.details else None
 
 
 @dataclass(frozen=True)
@@ -186,15 +187,15 @@ def read_study(path: Path) -> tuple[StudySettings, Document]:
 def cells(settings: StudySettings, document: Document, directory: Path) -> list[Cell]:
     """Every cell of the grid, to lie below `directory`; InputError says what is wrong with one, or which are equal."""
     check_keys(settings, document)
-    named = {key: labels(key, values, document) for key, values in settings.grid.items()}
     known = cache(digest)
     made: dict[Path, Cell] = {}
-    for chosen in product(*(zip(named[key], values, strict=True) for key, values in settings.grid.items())):
-        words = dict(zip(settings.grid, (label for label, _ in chosen), strict=True))
-        values = dict(zip(settings.grid, (value for _, value in chosen), strict=True))
+    for places in product(*(range(len(values)) for values in settings.grid.values())):
+        at = dict(zip(settings.grid, places, strict=True))
+        values = {key: settings.grid[key][place] for key, place in at.items()}
         if any(matches(values, one) for one in settings.exclude):
             continue
-        spec = spec_of(settings, values, document)
+        spec = spec_of(settings, values, at, document)
+        words = {key: label(value) for key, value in values.items()}
         cell = Cell(words, spec, settings.network, directory, sources(spec, document.path.parent, known))
         if twin := made.get(cell.files.path):
             raise InputError(
@@ -235,10 +236,16 @@ def check_keys(settings: StudySettings, document: Document) -> None:
             if exactly(value) not in map(exactly, settings.grid.get(key, [])):
                 where = document.where(("exclude", number, key))
                 raise InputError(f"{where}: `exclude` wants values of `grid`, and {key} {label(value)} is none of them")
+    for key, values in settings.grid.items():
+        words = [*map(label, values)]
+        for at, one in enumerate(words):
+            if one in words[:at]:
+                where = document.where(("grid", key, at))
+                raise InputError(f"{where}: `grid` has {key} {one} twice; leave one of them out")
 
 
-def spec_of(settings: StudySettings, values: Mapping[str, Any], document: Document) -> Spec:
-    """One cell's federation, resolved."""
+def spec_of(settings: StudySettings, values: Mapping[str, Any], at: Mapping[str, int], document: Document) -> Spec:
+    """One cell's federation, resolved. at: the place of each value in the list of its key in `grid`."""
     content = {"name": settings.name, **settings.base}
     try:
         for key, value in values.items():
@@ -252,9 +259,7 @@ def spec_of(settings: StudySettings, values: Mapping[str, Any], document: Docume
     if type(peers) is not int or peers < 1:
         where = document.where(("grid" if "peers" in settings.grid else "base", "peers"))
         raise InputError(f"{where}: `peers` wants a number from 1 on, such as 5 (given: {json.dumps(peers)})")
-    places: dict[Location, Location] = {
-        tuple(key.split(".")): ("grid", key, settings.grid[key].index(value)) for key, value in values.items()
-    }
+    places: dict[Location, Location] = {tuple(key.split(".")): ("grid", key, place) for key, place in at.items()}
     try:
         return load_spec(CellDocument(document.path, content, document.tree, places), peers=peers)
     except InputError as error:
@@ -262,17 +267,7 @@ def spec_of(settings: StudySettings, values: Mapping[str, Any], document: Docume
         raise InputError(f"{error} (in the cell {where})") from None
 
 
-def labels(key: str, values: list[Any], document: Document) -> list[int | float | str]:
-    """Each value in words; InputError where two are called the same."""
-    found = [label(value) for value in values]
-    for at, one in enumerate(found):
-        if one in found[:at]:
-            where = document.where(("grid", key, at))
-            raise InputError(f"{where}: `grid` has {key} {one} twice; leave one of them out")
-    return found
-
-
-def label(value: Any) -> int | float | str:
+def label(value: Any) -> Label:
     """`fibfl++ tau=0.3` for {name: fibfl++, tau: 0.3}, `none` for {}; a number is its own."""
     if isinstance(value, Mapping):
         first = [str(value[key]) for key in ("name", "kind") if key in value]

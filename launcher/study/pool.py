@@ -105,16 +105,12 @@ def compute_cells(
                 cell = running.pop(ended)
                 yield cell, "" if cell.files.finished else failure_reason(cell, ended.exitcode)
     finally:
-        end_processes([*running])
-
-
-def end_processes(running: Sequence[BaseProcess]) -> None:
-    for process in running:
-        process.terminate()
-    for process in running:
-        process.join(END_TIMEOUT_S)
-        process.kill()
-        process.join()
+        for left in running:
+            left.terminate()
+        for left in running:
+            left.join(END_TIMEOUT_S)
+            left.kill()
+            left.join()
 
 
 def failure_reason(cell: Cell, code: int | None) -> str:

@@ -9,7 +9,6 @@ from launcher.commands.compare import COMPARED
 from launcher.headline import Headline
 from launcher.page.document import Row
 from launcher.page.learning_curves import spread
-from launcher.reports import summary_json
 from launcher.reports.summary_json import Summary
 from launcher.reports.worth import collaboration_gains
 from launcher.study.grid import Cell, Label
@@ -56,9 +55,7 @@ FIGURES = (
 
 def rows(cells: Sequence[Cell], failures: Mapping[str, str]) -> list[Row]:
     """A row a cell, in the grid's order. failures: by a cell's key, why it is not finished; its figures are None."""
-    known = {
-        cell.key: summary for cell in cells if cell.files.details and (summary := summary_json.read(cell.files.summary))
-    }
+    known = {cell.key: summary for cell in cells if (summary := cell.files.finished)}
     alone = baselines(cells, known.keys())
     made = []
     for cell in cells:
@@ -128,8 +125,7 @@ def peer_rows(cells: Sequence[Cell]) -> Iterator[Row]:
     """A row for each figure of each peer of every finished cell: accuracies by test, and the task's figures with their
     intervals, if `final_evaluation` asks for some."""
     for cell in cells:
-        summary = summary_json.read(cell.files.summary) if cell.files.details else None
-        of = cell_columns(cell)
+        summary, of = cell.files.finished, cell_columns(cell)
         for one in summary.per_peer if summary else ():
             known = {f"{test} accuracy": value for test, value in one.accuracy.items() if value is not None}
             for name, value in (known | one.figures).items():

@@ -9,11 +9,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
-from socket import AF_INET, SO_REUSEADDR, SOCK_DGRAM, SOCK_STREAM, SOL_SOCKET, socket
+from socket import AF_INET, SOCK_DGRAM, socket
 from typing import Any
 
 from launcher.commands.run import RunOptions, run
@@ -27,9 +27,9 @@ from launcher.study.dask_worker import commit
 from launcher.study.grid import CellFiles, Network
 from peer.errors import FailedError, InputError
 from peer.files import lock, write_atomically
+from peer.network.transport.addresses import why_taken
 from peer.process import STOPS
 from peer.runtime.in_process import run_in_process
-from peer.spec.federation import Spec
 from peer.spec.loading import load_spec
 from peer.tasks import first_cause
 
@@ -42,22 +42,18 @@ def free_ports(first: int, each: int) -> Iterator[int]:
     listens there, and no other cell has them. FailedError where there are none."""
     for port in range(first, PORTS - each + 1, each):
         with ExitStack() as held:
-            try:
-                for one in range(port, port + each):
-                    _reserve(held, one)
-            except OSError:
-                continue
-            yield port
-            return
+            if all(_reserved(held, one) for one in range(port, port + each)):
+                yield port
+                return
     raise FailedError(f"no {each} ports in a row are free from {first} on; give another --port")
 
 
-def _reserve(held: ExitStack, port: int) -> None:
-    """OSError where it is taken. Cells tell each other by UDP sockets, of which no peer has any."""
-    held.enter_context(socket(AF_INET, SOCK_DGRAM)).bind(("127.0.0.1", port))
-    with socket(AF_INET, SOCK_STREAM) as tried:
-        tried.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
-        tried.bind(("127.0.0.1", port))
+def _reserved(held: ExitStack, port: int) -> bool:
+    """False where it is taken. Cells tell each other by UDP sockets, of which no peer has any."""
+    with suppress(OSError):
+        held.enter_context(socket(AF_INET, SOCK_DGRAM)).bind(("127.0.0.1", port))
+        return not why_taken(f"127.0.0.1:{port}")
+    return False
 
 
 LOCK_TIMEOUT_S = 60.0
@@ -106,8 +102,10 @@ def compute(files: CellFiles, network: Network, port: int) -> None:
         asyncio.run(run_in_process(spec, files.run))
         summary = summarise(spec, files.run, TimeSpent(time.monotonic() - begun, 0))
     else:
-        with free_ports(port, len(spec.ids)) as found:
-            ended = run(RunOptions(with_ports(spec, found), files.run, fresh=True, device="cpu"), Output(quiet=True))
+        with free_ports(port, len(spec.ids)) as first:
+            ring = [one.model_copy(update={"address": f"127.0.0.1:{first + at}"}) for at, one in enumerate(spec.ring)]
+            moved = spec.model_copy(update={"ring": tuple(ring)})
+            ended = run(RunOptions(moved, files.run, fresh=True, device="cpu"), Output(quiet=True))
         if ended.summary is None:
             raise FailedError(ended.why or f"its run ended with {ended.code}")
         summary = ended.summary
@@ -130,12 +128,6 @@ def ring_before_and_after(data: RunData) -> dict[str, Any] | None:
         return None
     seen = [{"when": when, "order": order, "lines": sorted(pairs)} for when, order, pairs in orders(data)]
     return {"mixes": mixes(data), "orders": seen, "cost": data.ring_cost}
-
-
-def with_ports(spec: Spec, port: int) -> Spec:
-    """The spec with separate ports for its peers, so that several cells can run at the same time."""
-    ring = [one.model_copy(update={"address": f"127.0.0.1:{port + at}"}) for at, one in enumerate(spec.ring)]
-    return spec.model_copy(update={"ring": tuple(ring)})
 
 
 def end_with_launcher(gone: int) -> None:

@@ -18,7 +18,7 @@ from small_studies import BASE, OF_THIS_COMPUTATION, RAISES, SOLO, results, writ
 
 from launcher.cli import main
 from launcher.study import dask_pool
-from launcher.study.dask_pool import DaskScheduler
+from launcher.study.dask_pool import DaskPool
 from launcher.study.worker import free_ports
 
 pytest.importorskip("distributed")
@@ -184,7 +184,7 @@ def test_ports_that_are_none_are_refused(capsys: pytest.CaptureFixture[str], tmp
 
 def test_a_worker_that_is_slow_to_answer_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask_pool, "ANSWER_TIMEOUT_S", 0.2)
-    with dask_cluster(tmp_path / "dask", ["one"]) as made, DaskScheduler.connected(made.address) as cluster:
+    with dask_cluster(tmp_path / "dask", ["one"]) as made, DaskPool.connected(made.address, 0, print) as cluster:
         (first,) = until(cluster.look, SECONDS, "the first worker has answered")
         made.start_worker("two", "--no-nanny", before=SLOW)
         until(lambda: len(cluster.client.nthreads()) == 2, SECONDS, "the second worker is there")

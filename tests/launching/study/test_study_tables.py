@@ -165,6 +165,7 @@ def test_an_exclusion_that_cannot_be_meant_is_refused(excluded: str, said: str, 
             ["base: {peers: 3, data.name: digits}", "grid: {protocol: [rdfl]}"],
             "2: `base` has no dots in its keys; write",
         ),
+        (["grid:", "  protocol: [rdfl]", "  peers: [3]", "  rounds:", "  - 1", "  - true"], "7: `rounds`: input"),
         (["grid: {protocol: [rdfl], peers: [3, -3]}"], "2: `peers` wants a number from 1 on, such as 5 (given: -3)"),
     ],
 )
