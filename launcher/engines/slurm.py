@@ -282,7 +282,7 @@ class JobDirectory:
         new: list[str] = []
         with suppress(FileNotFoundError), self.log.open("rb") as file:
             file.seek(self._read_bytes)
-            new += (printable(line.decode(errors="replace")) for line in lines(file))
+            new += (printable(line.decode(errors="replace").rstrip()) for line in lines(file))
             self._read_bytes = file.tell()
         return new
 
