@@ -62,8 +62,8 @@ class Views:
         return lost
 
     def returned_with_nothing(self, id: str) -> int:
-        """The first round of the last view to which that member brought no state of its own; 0: of none."""
-        return max((view.first for view in self.later if (id, -1) in view.entrants), default=0)
+        """The number of the last view to which that member brought no state of its own; 0: of none."""
+        return max((view.number for view in self.later if (id, -1) in view.entrants), default=0)
 
     def absences(self) -> dict[str, list[tuple[int, int]]]:
         """The first and last of the rounds in which a peer took no part, by id."""

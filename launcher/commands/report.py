@@ -240,5 +240,7 @@ def summary_command(arguments: argparse.Namespace, output: Output) -> int:
         named = ", ".join(f"{id} ({why})" for id, why in made.missing.items())
         raise FailedError(f"the run is not whole, and this is the summary of the others; missing: {named}")
     if unknown := made.privacy.get("unknown"):
-        raise FailedError(f"the verdict on privacy is not whole, as {AUDIT} is missing of {', '.join(unknown)}")
+        raise FailedError(
+            f"the verdict on privacy is not whole, as {AUDIT} of {', '.join(unknown)} is missing or begins late"
+        )
     return 0

@@ -166,8 +166,9 @@ def as_csv(document: ReportDocument) -> dict[str, str]:
 
 def _csv(table: Sequence[Row]) -> str:
     """A column for each class instead of one for all; those that say what a row is about stand first."""
-    rows = [{**row, **{f"class {name}": share for name, share in row.get("classes", {}).items()}} for row in table]
-    names = dict.fromkeys(name for row in rows for name in row if name != "classes")
+    rows = [row | {f"class {name}": share for name, share in row.get("classes", {}).items()} for row in table]
+    rows = [{name: value for name, value in row.items() if name != "classes"} for row in rows]
+    names = dict.fromkeys(name for row in rows for name in row)
     leading = [name for name in LEADING_COLUMNS if name in names]
     return csv_text([*dict.fromkeys([*leading, *names])], rows)
 
@@ -177,7 +178,7 @@ def csv_text(names: Sequence[str], rows: Iterable[Row]) -> str:
     file = io.StringIO(newline="")
     writer = csv.DictWriter(file, names, lineterminator="\n")
     writer.writerow({name: as_cell(name) for name in names})
-    writer.writerows({name: as_cell(row.get(name)) for name in names} for row in rows)
+    writer.writerows({name: as_cell(value) for name, value in row.items()} for row in rows)
     return file.getvalue()
 
 

@@ -130,8 +130,10 @@ def accuracy_figure(document: ReportDocument) -> ReportFigure:
             "transform": [
                 {"filter": "isValid(datum.value)"},
                 {"joinaggregate": [{"op": op, "field": "value", "as": op} for op in ("min", "max")]},
+                {"joinaggregate": [{"op": "max", "field": "round", "as": "newest"}]},
                 {"joinaggregate": [{"op": "max", "field": "round", "as": "last"}], "groupby": ["peer"]},
-                {"filter": "datum.round === datum.last"},
+                # In a live run some are a round ahead; the line of a peer that was lost ends elsewhere.
+                {"filter": "datum.round === datum.last && datum.last >= datum.newest - 1"},
                 {
                     "window": [{"op": "lag", "field": "value", "as": "worse"}],
                     "sort": [{"field": "value", "order": worst_first}],
@@ -139,7 +141,7 @@ def accuracy_figure(document: ReportDocument) -> ReportFigure:
                 {"calculate": "abs(datum.value - datum.worse) / (datum.max - datum.min)", "as": "room"},
                 {"filter": f"!isValid(datum.worse) || datum.room > {NAME}"},
             ],
-            "mark": {"type": "text", "style": "name", "align": "left", "dx": 6, "clip": False},
+            "mark": {"type": "text", "style": "name", "align": "left", "dx": 6, "clip": False, "limit": 90},
             "encoding": {
                 "x": {"value": "width"},  # a round that somebody has moved out of sight would take all the room
                 "y": quantitative("value", None),

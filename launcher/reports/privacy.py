@@ -393,17 +393,23 @@ MAX_ROUNDS_AHEAD = 5
 """Rounds by which a neighbour may be further than what a peer has on disk, and the one that it is in."""
 
 
-def missing_rounds(views: Views, audits: Audits) -> dict[str, list[int]]:
-    """The rounds of views that a member's audit lacks, by id; round 0 is the set-up and always written down."""
-    whole, lacking = records(audits, whole=True), dict[str, list[int]]()
+def missing_rounds(views: Views, audits: Audits) -> dict[str, list[tuple[int, int]]]:
+    """View and round of what a member's audit lacks, by id; round 0 is the set-up and always written down."""
+    whole, lacking = records(audits, whole=True), dict[str, list[tuple[int, int]]]()
     for span in views.spans:
         lost = views.lost_after(span)
         for id in [id for id in span.view.members if id in audits]:
             absent = [round for round in span.rounds if (id, span.view.number, round) not in whole]
             if id in lost:
                 absent = without_the_last(absent, span.last, MAX_ROUNDS_AHEAD * len(lost))
-            lacking.setdefault(id, []).extend(absent)
+            lacking.setdefault(id, []).extend((span.view.number, round) for round in absent)
     return {id: rounds for id in views.ids if (rounds := lacking.get(id))}
+
+
+def was_lost(lacking: Sequence[tuple[int, int]], audit: Sequence[AuditedRound], returned: int) -> bool:
+    """Whether an audit begins with that view, to which its peer returned with nothing: the directory had been lost, and
+    the audit of all earlier views with it. A liar that says so has no more of it than one that removes its audit."""
+    return all(view < returned for view, _ in lacking) and all(record.view >= returned for record in audit)
 
 
 def without_the_last(absent: list[int], last: int, most: int) -> list[int]:
@@ -568,12 +574,13 @@ def privacy(views: Views, audits: Audits, declaration: PrivacyDeclaration, unfin
     unseen_heads = any(one.unwritten and declaration.holds_head(one.vector, one.round) for one in sent)
     unseen = {id for id in views.ids if id in unfinished or id not in audits}
     lacking = missing_rounds(views, {id: audit for id, audit in audits.items() if id not in unseen})
-    # A member that returned with nothing had lost its directory, and the audit of earlier rounds with it.
-    unseen |= {id for id, rounds in lacking.items() if max(rounds) < views.returned_with_nothing(id)}
+    unseen |= {id for id in lacking if was_lost(lacking[id], audits[id], views.returned_with_nothing(id))}
     unknown = [id for id in views.ids if id in unseen]
     gaps = [
-        violation(id, 0, f"{id}'s audit lacks rounds, so nothing is proven: {', '.join(map(str, rounds[:10]))}")
-        for id, rounds in lacking.items()
+        violation(
+            id, 0, f"{id}'s audit lacks rounds, so nothing is proven: {', '.join(str(at) for _, at in found[:10])}"
+        )
+        for id, found in lacking.items()
         if id not in unseen
     ]
     violations = [

@@ -59,9 +59,9 @@ def code() -> dict[str, str]:
 def differing(here: Mapping[str, str], there: Mapping[str, str]) -> str:
     """What another machine has that this one has not, in words; empty where all is alike."""
     said = [
-        f"{name} {there.get(name) or 'missing'} where this machine has {here[name]}"
+        f"{name} {there.get(name) or 'missing'} where this machine has {here.get(name, 'none')}"
         for name in ("Python", *PACKAGES)
-        if here[name] != there.get(name)
+        if here.get(name) != there.get(name)
     ]
     if here[OWN] != there.get(OWN):
         commits = [one.get("commit") or "unknown" for one in (there, here)]

@@ -13,6 +13,7 @@ from real_peers import Build, digests, until
 
 from launcher.certificates import make_certificates
 from launcher.commands.watch import ask
+from launcher.reports.summary import TimeSpent, summarise
 from launcher.run_files import certificate_files
 from peer.network.operator_client import PeerStatus
 from peer.views.view import View
@@ -73,6 +74,8 @@ def test_one_comes_back_with_its_directory_and_another_without(federation: Build
     views = end(one, wiped=["peer3"])
     assert views[-1].members == one.ids
     assert ("peer3", -1) in views[-1].entrants
+    proof = summarise(one.spec, one.directory, TimeSpent(1.0, 0)).privacy
+    assert (proof["violations"], proof["unknown"]) == ([], ["peer3"]), "its audit was lost with its directory"
 
 
 def test_one_sleeps_for_longer_than_absence(federation: Build) -> None:

@@ -432,8 +432,11 @@ def test_lines_have_a_name_at_their_end_where_there_is_room(better: Literal["up"
         {"peer0": 0.50, "peer1": 0.51, "peer2": 0.60} if better == "up" else {"peer0": 2.0, "peer1": 2.05, "peer2": 1}
     )
     rows = [
-        {"peer": id, "round": round, "stretch": 0, "value": end * round} for id, end in ends.items() for round in (1, 2)
+        {"peer": id, "round": round, "stretch": 0, "value": end * round}
+        for id, end in ends.items()
+        for round in (1, 2, 3)
     ]
+    rows.append({"peer": "peer3", "round": 1, "stretch": 0, "value": 0.9})  # lost, so that no line of it ends there
     part = RunPart("a", "a", "fibfl", 0, 3, 2, 2, "finished", "", "a figure", better, [], None)
     made = ReportDocument("a", [part], {name: [] for name in TABLES} | {"peer_rounds": rows})
     drawn = charts.picture(accuracy_figure(made).filled(made), look("light"), "svg").decode()

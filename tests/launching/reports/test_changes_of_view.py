@@ -186,9 +186,9 @@ def test_rounds_that_should_be_there_are_missed(id: str, view: int, round: int) 
     assert f"{id}'s audit lacks rounds, so nothing is proven: {round}" in reasons(told)
 
 
-def test_an_audit_that_was_lost_with_the_directory_proves_nothing_either_way() -> None:
-    views = Views(IDS, 20, (View(1, ("a", "b", "d"), 12), View(2, IDS, 15, True, (("c", -1),))))
-    told = {
+def whole(views: Views) -> dict[str, Any]:
+    """The audits of a run with these views, with all rounds that count."""
+    return {
         id: {
             "rounds": [
                 line(span.view, id, round) for span in views.spans for round in span.rounds if id in span.view.members
@@ -196,17 +196,42 @@ def test_an_audit_that_was_lost_with_the_directory_proves_nothing_either_way() -
         }
         for id in IDS
     }
+
+
+def reasons_of(views: Views, told: dict[str, Any]) -> list[str]:
+    return [one["reason"] for one in privacy(views, told, PROMISE)["violations"]]
+
+
+def test_an_audit_that_was_lost_with_the_directory_proves_nothing_either_way() -> None:
+    views = Views(IDS, 20, (View(1, ("a", "b", "d"), 12), View(2, IDS, 15, True, (("c", -1),))))
+    told = whole(views)
     assert privacy(views, told, PROMISE)["violations"] == []
     told["c"]["rounds"] = [one for one in told["c"]["rounds"] if one.get("view") == 2]
     found = privacy(views, told, PROMISE)
     assert found["definitions"] == {"3.1": None, "3.2": None, "3.3": None}
     assert (found["violations"], found["unknown"]) == ([], ["c"])
-    for brought in (-1, 3):
-        held = replace(views, later=(views.later[0], replace(views.later[1], entrants=(("c", brought),))))
-        lacking = deepcopy(told)
-        lacking["c"]["rounds"] = told["c"]["rounds"][: -1 if brought == -1 else None]
-        found = privacy(held, lacking, PROMISE)
-        assert found["definitions"] == {"3.1": False, "3.2": False, "3.3": False}, brought
+    held = replace(views, later=(views.later[0], replace(views.later[1], entrants=(("c", 3),))))
+    assert reasons_of(held, told) == ["c's audit lacks rounds, so nothing is proven: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9"]
+
+
+def test_who_returned_with_nothing_cannot_choose_what_its_audit_lacks() -> None:
+    lost, back = View(1, ("a", "b", "d"), 12), View(2, IDS, 15, True, (("c", -1),))
+    again = View(3, IDS, 10, entrants=(("c", -1),))
+    forged = View(4, IDS, 21, entrants=(("c", -1),))
+    for later, view, dropped in (
+        ((lost, back), 0, range(5, 6)),  # the rest of what it had before is there
+        ((lost, back), 2, range(20, 21)),
+        ((lost, back, replace(again, entrants=())), 3, range(10, 15)),  # all went back to before its return
+        ((lost, back, replace(again, entrants=()), forged), 3, range(12, 13)),
+    ):
+        views = Views(IDS, 20, later)
+        told = whole(views)
+        kept = [one for one in told["c"]["rounds"] if not (one.get("view", 0) == view and one["round"] in dropped)]
+        assert len(kept) == len(told["c"]["rounds"]) - len(dropped)
+        told["c"]["rounds"] = kept
+        assert reasons_of(views, told) == [
+            f"c's audit lacks rounds, so nothing is proven: {', '.join(map(str, dropped))}"
+        ], later
 
 
 def test_of_an_interrupted_round_not_all_arrives_and_never_more() -> None:
