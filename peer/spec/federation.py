@@ -117,8 +117,8 @@ class Spec(Settings):
     keep: Keep | None = None
     """Older checkpoints to keep, besides the newest ones: `{every: 500, last: 3}`."""
     rewinds: Annotated[tuple[AnyRewind, ...], Field(min_length=1)] | None = None
-    """The rounds to which all peers have [gone back](backups.md#go-back-together), in order; after a change of members
-    each as `{round: 1500, view: 3, members: [peer0, peer1]}`."""
+    """The rounds to which all peers have [gone back](backups.md#go-back-together), in order, such as `[1500]`; after a
+    change of members each as `{round: 1500, view: 3, members: [peer0, peer1]}`."""
     absence: Annotated[float, Field(ge=3, le=1e7)] = 30.0
     """Seconds of silence after which a peer is lost with `on_loss: bypass`."""
     start_with: Annotated[int, Field(ge=2)] | None = None
