@@ -219,7 +219,8 @@ class Ordeal:
         events = {id: self.federation.events(id) for id in self.federation.ids}
         for victim, death in self.killed:
             observers = [id for id in events if id != victim]
-            for other in observers:
+            for other in observers if victim != LIAR else ():
+                # The liar's false farewells use up the pace at which changes of its links are shown.
                 shown = seen(events[other], victim, death, "up", ("down", "suspected"))
                 if shown and not (self.was_away(other, death - 5, shown) or self.was_cut(victim, death, shown)):
                     figures.detected.append(shown - death)
