@@ -10,14 +10,13 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "troubleshooting.md"
-ROW = re.compile(r"^\| (.+?) \| .*? \| .* \|$", re.MULTILINE)
+MESSAGE = re.compile(r"^- (`+) ?(.+?) ?\1: ", re.MULTILINE)
 HOLE = "..."
 
 
 def quoted() -> list[str]:
-    """The first cell of each row; double backticks within it stand for single ones."""
-    cells = [cell for cell in ROW.findall(PAGE.read_text(encoding="utf-8")) if cell.startswith("`")]
-    return [cell[1:-1].replace("``", "`") for cell in cells]
+    """What each entry begins with."""
+    return [message for _, message in MESSAGE.findall(PAGE.read_text(encoding="utf-8"))]
 
 
 @cache
