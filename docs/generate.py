@@ -73,10 +73,12 @@ def filled(page: Path, blocks: Mapping[str, str]) -> str:
 
 
 def life() -> str:
-    """The table of a peer's states."""
-    rows = ["| state | it is | then |", "|---|---|---|"]
-    rows += [f"| {state} | {MEANING[state]} | {', '.join(after) or '–'} |" for state, after in TRANSITIONS.items()]
-    return "".join(f"{row}\n" for row in rows)
+    """A line per state of a peer: what it is, and which may follow."""
+    lines = [
+        f"- **{state}**: {MEANING[state]}" + (f"; then {', '.join(after)}" if after else "")
+        for state, after in TRANSITIONS.items()
+    ]
+    return "".join(f"{line}\n" for line in lines)
 
 
 if __name__ == "__main__":

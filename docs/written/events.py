@@ -23,9 +23,9 @@ fields as attributes; `str(event)` is its sentence in the log, which some events
 {{"time": 1795392750.128, "event": "resumed", "round": 3}}
 ```
 
-This is version **{schema}**, given as `schema` in [started](#started), the first event of each process. The version
-grows when an event or a field is removed or changes its meaning, not when one is added. Readers should skip unknown
-events and fields, and lines that are not JSON objects (a crash may leave one).
+This is version **{schema}** (`schema` in [started](#started)). It grows when an event or a field is removed or changes
+its meaning, not when one is added. Readers should skip unknown events and fields, and lines that are not JSON objects
+(a crash may leave one).
 
 Every event has `event`, its name, and
 

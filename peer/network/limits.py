@@ -81,33 +81,33 @@ class Limits:
     message: int = 2048
     """Bytes of a message besides its values (1,470 measured)."""
     control: int = 4096
-    """Bytes of another message than a frame, besides what it says about members."""
+    """Bytes of any message but a frame, besides what it says about members."""
     member: int = 192
     """Bytes of such a message per member; ids have up to 64 characters."""
     announcement: int = 3072
-    """Further bytes of a heartbeat per member: what it has announced, signed by RSA-4096."""
+    """Further bytes of a heartbeat per member, for signed announcements (RSA-4096)."""
     views: int = 1 << 20
     """Bytes of a question about views or its answer; 0.9 kB per member with P-256 keys."""
     facts: int = 20_000
-    """Items of a refusal that are kept, such as the columns of a table."""
+    """Items kept of a refusal, such as columns."""
     characters: int = 300
-    """Characters of a text from another party that are kept."""
+    """Characters kept of a text from another party."""
     rates: int = 16
-    """Rates of a neighbour's own links that are kept."""
+    """Rates kept of a neighbour's own links."""
     causes: int = 64
-    """Different refusals of one neighbour, or of all unknown callers, that are reported."""
+    """Different refusals of one neighbour, or of all unknown callers, reported."""
     sayings: int = 8
-    """Changes of the reason for one neighbour's refusals that are reported at once."""
+    """Changes of the reason for one neighbour's refusals reported at once."""
     accidents: int = 3
-    """Frames in a row that a neighbour calls damaged before that is reported."""
+    """Frames in a row called damaged before that is reported."""
     belated: int = 4
-    """Calls from a former neighbour that are not reported, as it may not know yet that it is none."""
+    """Unreported calls from a former neighbour, which may not know it yet."""
     candidates: int = 4
     """Streams of one caller besides the active one."""
     successions: int = 8
     """Takeovers by streams of one caller at once."""
     news: int = 20
-    """Changes of one neighbour's link that are reported at once."""
+    """Changes of one neighbour's link reported at once."""
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,9 @@ class UnknownCallerLimits:
     """
 
     connections: int = 64
-    """Connections besides those of neighbours and as many of other members. One takes 12 kB, with TLS 60 kB."""
+    """Connections besides those of neighbours and as many of other members; each 12 kB, with TLS 60 kB."""
     of_one_origin: int = 32
-    """Such connections from one address."""
+    """Of these, from one address."""
     of_one_member: int = 4
     """Connections of one member, from its first call with certificates, otherwise from its accepted hello."""
     streams: int = 4
@@ -129,13 +129,13 @@ class UnknownCallerLimits:
     calls: int = 50
     """Calls on one connection between two scans."""
     received: int = 1 << 18
-    """Bytes that a connection may bring before it is identified."""
+    """Bytes from a connection before it is identified."""
     waiting: int = 40
     """Unhandled calls per method, 22 kB of each in gRPC. Some beyond that are refused, beyond twice as many all."""
     messages: int = 16
-    """First messages read at a time, each of up to the largest frame."""
+    """First messages read at a time, each up to the largest frame."""
     messages_of_one_origin: int = 8
-    """Such messages from one address."""
+    """Of these, from one address."""
     hello: int = 16_384
     """Bytes of a first message."""
     request: int = 4096
@@ -143,9 +143,9 @@ class UnknownCallerLimits:
     headers: int = 8192
     """Bytes of a call's headers."""
     handshake: float = 10.0
-    """Seconds for TLS, and until HTTP/2 has begun."""
+    """Seconds for TLS, and until HTTP/2 begins."""
     idle: float = 10.0
-    """Seconds that a connection may have no stream."""
+    """Seconds of a connection without a stream."""
     answer: float = 5.0
     """Seconds for a call that is not a stream between peers."""
     look: float = 0.05
@@ -153,7 +153,7 @@ class UnknownCallerLimits:
     look_around: float = 0.25
     """Seconds between scans while there is none."""
     resolve: float = 30.0
-    """Seconds for which a host name's addresses are remembered."""
+    """Seconds that a host name's addresses are remembered."""
     own_files: int = 128
     """Descriptors reserved for files, libraries, event loop, probes."""
 

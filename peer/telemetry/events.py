@@ -99,7 +99,7 @@ class Started(Event):
     name = "started"
     level = logging.DEBUG
     schema: int
-    """The version of the events that follow."""
+    """Version of the events that follow."""
     version: str
     """The version of dfl."""
     id: str
@@ -109,17 +109,17 @@ class Started(Event):
     protocol: str
     """The protocol's name."""
     rounds: int
-    """How many rounds the run has, unless it ends early."""
+    """Rounds of the run, unless it ends early."""
     restarts: int = 0
-    """How often this peer has been started before."""
+    """How often the peer was started before."""
     seconds: Annotated[float, Field(ge=0, le=1e12)] = 0.0
     """How long its earlier processes ran."""
     view: int = 0
     """The view in which it begins."""
     members: tuple[str, ...] = ()
-    """All members of that view."""
+    """Its members."""
     certificate_expires: Moment | None = None
-    """Until when its certificates are valid, in Unix seconds; null without certificates."""
+    """End of its certificates' validity, in Unix seconds; null without any."""
 
     def __str__(self) -> str:
         return f"{self.id} of {self.federation} starts ({self.protocol}, {self.rounds} rounds)"
@@ -131,7 +131,7 @@ class StateChanged(Event):
     name = "state"
     level = logging.DEBUG
     state: str
-    """One of those in [architecture.md](architecture.md#a-peers-life)."""
+    """One of [these](architecture.md#a-peers-life)."""
     round: Number
     """Its round; 0 before the first, -1 before the set-up."""
 
@@ -192,9 +192,9 @@ class Waiting(FreeTextEvent):
     """`join`: neighbours at the start; `staleness`: a peer too many rounds behind; `stalled`: a neighbour that sends
     heartbeats but no message; `quorum`: too few members for a decision."""
     awaited: Annotated[tuple[Awaited, ...], Field(alias="for")]
-    """All that are waited for, `{id, address, reason}` each; empty when it is over."""
+    """Those waited for, `{id, address, reason}` each; empty when it is over."""
     others: int = 0
-    """How many more peers are waited for."""
+    """How many more."""
     shortage: Shortage | None = None
     """With `quorum`: `{here, members, needed, tie_breaker, seconds}`; null when the wait is over."""
 
@@ -231,7 +231,7 @@ class Rewound(Event):
 
 
 class RoundDurable(Event):
-    """Rounds up to this one are on the peer's disk, and it will not fall back behind them by itself."""
+    """Rounds up to this one are on the peer's disk; it will not fall back behind them by itself."""
 
     name = "durable"
     level = logging.DEBUG
@@ -247,7 +247,7 @@ class CertificatesChanged(FreeTextEvent):
 
     name = "certificates"
     expires: Moment | None = None
-    """Until when they are valid, in Unix seconds; null if they are not used."""
+    """End of their validity, in Unix seconds; null if they are not used."""
 
 
 class CertificateExpires(Event):
@@ -256,7 +256,7 @@ class CertificateExpires(Event):
     name = "certificate_expires"
     level = logging.WARNING
     file: str
-    """The path of the certificate that expires first."""
+    """Path of the certificate that expires first."""
     expires: Moment
     """When it expires, in Unix seconds."""
     days: Count
@@ -275,7 +275,7 @@ class CertificateExpires(Event):
 
 
 class SubscriberDropped(FreeTextEvent):
-    """Metrics, TensorBoard or a tracker failed or fell behind, and receives no more events."""
+    """Metrics, TensorBoard or a tracker failed or fell behind, and gets no more events."""
 
     name = "untold"
     level = logging.ERROR
@@ -320,9 +320,9 @@ class RingOrdered(Event):
     order: Annotated[tuple[str, ...], Field(min_length=1)]
     """All ids, round the ring."""
     cost_before: FiniteFloat
-    """The cost of the old order, which the protocol minimises."""
+    """Cost of the old order, which the protocol minimises."""
     cost_after: FiniteFloat
-    """The cost of the new order."""
+    """Cost of the new order."""
 
     def __str__(self) -> str:
         return f"ring order {', '.join(self.order)}; cost {self.cost_before:.4f} before, {self.cost_after:.4f} after"
@@ -336,7 +336,7 @@ class DataSummary(Event):
     round: Number
     """The first round with these data."""
     samples: Count
-    """How many samples the peer trains on."""
+    """Its training samples."""
     classes: dict[str, Ratio] = field(default_factory=dict)
     """Share of each class; empty without classes."""
 
@@ -351,7 +351,7 @@ class DataDrifted(Event):
     round: Number
     """The first round with the new data."""
     samples: Count
-    """How many samples the peer trains on."""
+    """Its training samples."""
 
     def __str__(self) -> str:
         return f"the data are others from round {self.round} on: {self.samples} training samples"
@@ -388,7 +388,7 @@ class Misbehaving(Event):
 
 
 class RoundDone(Event):
-    """A round is over. A replayed round is emitted again, and the later event counts."""
+    """A round is over. A replayed one is emitted again, and the later event counts."""
 
     name = "round"
     round: Number
@@ -406,13 +406,13 @@ class RoundDone(Event):
     balanced: Ratio | None = None
     """Mean of the classes' accuracies, from 0 to 1."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds spent in this round, by phase: `train`, `communicate`, `evaluate`."""
+    """Seconds by phase: `train`, `communicate`, `evaluate`."""
     bytes_sent: Count = 0
-    """Bytes handed to gRPC in all rounds so far."""
+    """Bytes handed to gRPC so far."""
     bytes_received: Count = 0
-    """Bytes taken from gRPC in all rounds so far."""
+    """Bytes taken from gRPC so far."""
     tensor_bytes_sent: Count = 0
-    """Bytes of tensor values sent in all rounds so far."""
+    """Bytes of tensor values sent so far."""
     notes: dict[str, Note] = field(default_factory=dict)
     """The protocol's notes."""
 
@@ -438,7 +438,7 @@ class RoundDone(Event):
 
 
 class BytesPassed(Event):
-    """The traffic since the last `round`."""
+    """Traffic since the last `round`."""
 
     name = "traffic"
     level = logging.DEBUG
@@ -460,7 +460,7 @@ class StoppedEarly(Event):
     round: Number
     """The last round."""
     best_round: Number
-    """The round with the best mean of the figure so far."""
+    """The round with the best mean of the figure."""
     figure: str
     """The figure that decided."""
 
@@ -475,7 +475,7 @@ class FineTuned(Event):
 
     name = "finetuned"
     accuracy: dict[str, Ratio | None]
-    """Accuracy after fine-tuning, by test set, as in `round`."""
+    """Accuracy by test set, as in `round`."""
     figures: dict[str, FigureValue]
     """The task's figures on the test set."""
     validation: dict[str, FigureValue] = field(default_factory=dict)
@@ -493,9 +493,9 @@ class LinkChanged(Event):
     neighbour: str
     """The neighbour's id."""
     state: str
-    """The new state: `joining`, `up`, `suspected`, `down` or `left`."""
+    """Its state: `joining`, `up`, `suspected`, `down` or `left`."""
     reason: str = ""
-    """The reason, as far as it is known."""
+    """The reason, as far as known."""
 
     def __str__(self) -> str:
         return f"link to {self.neighbour}: {self.state}" + (f" ({self.reason})" if self.reason else "")
@@ -589,23 +589,23 @@ class CheckpointDamaged(Event):
 
 
 class ViewDecided(Event):
-    """The members from a round on have been decided; see [views.md](views.md)."""
+    """The members from a round on have been decided; see [views](views.md)."""
 
     name = "view"
     number: Number
-    """The number of the view, from 1."""
+    """The view's number, from 1."""
     members: tuple[str, ...]
-    """The ids of all members."""
+    """All members' ids."""
     first: Number
-    """The first round that is played in the view."""
+    """Its first round."""
     planned: bool
     """Whether earlier rounds are finished; else those from `first` on are void."""
     entrants: tuple[tuple[str, int], ...]
     """The admitted peers, each with the round of its private state or -1."""
     reason: str
-    """Why it was decided, in words."""
+    """Why, in words."""
     expelled: tuple[str, ...] = ()
-    """The peers expelled now or before."""
+    """Peers expelled now or before."""
 
     def __str__(self) -> str:
         return f"view {self.number} from round {self.first} on: {', '.join(self.members)} ({self.reason})"

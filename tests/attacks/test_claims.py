@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ROW = re.compile(r"^\| (?P<party>[^|]+) \| (?P<promise>[^|]+) \| (?P<tests>`[^|]+`) \|$", re.MULTILINE)
+PARTY = re.compile(r"^### A (.+) cannot$", re.MULTILINE)
+PROMISE = re.compile(r"^- [^`\n].*?: (`test_\w+\.py.*`)$")
 NAMED = re.compile(r"`(test_\w+\.py)((?:::\w+)?)`")
 PARTIES = {"stranger", "member", "neighbour", "remote host", "local user"}
 
@@ -13,10 +14,14 @@ PARTIES = {"stranger", "member", "neighbour", "remote host", "local user"}
 def promised() -> list[tuple[str, str]]:
     """Party and tests of each promise."""
     section = (ROOT / "SECURITY.md").read_text(encoding="utf-8").split("## The promises", 1)[1].split("\n## ", 1)[0]
-    rows = [(row["party"].strip(), row["tests"]) for row in ROW.finditer(section)]
-    lines = [line for line in section.splitlines() if line.startswith("| ") and "---" not in line]
-    assert len(rows) == len(lines) - 1, "every row but the table's head has a party, a promise and tests"
-    return rows
+    _, *parts = PARTY.split(section)
+    found = []
+    for party, part in zip(parts[::2], parts[1::2], strict=True):
+        for line in filter(None, part.splitlines()):
+            row = PROMISE.match(line)
+            assert row, f"a promise and the tests that try it: {line}"
+            found.append((party, row[1]))
+    return found
 
 
 def written() -> dict[str, set[str]]:
