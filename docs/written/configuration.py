@@ -40,7 +40,6 @@ default.
 
 - YAML 1.2 (so `1e-3` is a number and `no` is a word), or JSON.
 - A relative path is relative to the file that names it.
-- An unknown key is an error that names the nearest known one.
 - `protocol: fibfl` is short for `protocol: {name: fibfl}`; the same holds for `model`, `task` and `data`.
 - `module:Name` names your own code, imported from the directory of `federation.yaml` (or from `code`).
 - `--set protocol.gamma=0.3` on the command line replaces one value, `--seed 7` the seed.
@@ -124,7 +123,7 @@ def _each(
     """A chapter for each kind, with its own keys; before them, one table of the keys that several have."""
     common = shared_rows(kinds, leave_out) if shared else {}
     if common:
-        yield f"Keys of several {shared}; each chapter names those that it takes, with their defaults:\n"
+        yield f"Keys of several {shared}, whose chapters give the defaults:\n"
         yield shared_table(common)
     for name, kind in kinds.items():
         yield f"### {name}\n"

@@ -147,8 +147,10 @@ def bounded(field: Schema) -> str:
 
 
 def shown_default(field: Schema) -> str:
-    """The default as it would be written in YAML; an empty block has none in the schema."""
+    """The default as it would be written in YAML, of a block its word; an empty block has none in the schema."""
     default = field.get("default", {})
     if default is None:
         return ""
+    if isinstance(default, dict):
+        default = default.get("name", default.get("kind", default))
     return f"`{default if isinstance(default, str) else json.dumps(default)}`"

@@ -31,7 +31,7 @@ class CycleGossip(PlainSGD, Protocol):
     beta: Annotated[float, Field(ge=0, le=10_000)] = 15.0
     """β: preference for similar gradients; 0: none."""
     alpha: Fraction = 0.5
-    """α: weight of the old opinion."""
+    """α: weight of earlier reputation."""
     every: Annotated[int, Field(ge=1, le=1_000_000)] = 5
     """R: rounds between exchanges of gradients, from round 1."""
 

@@ -267,7 +267,7 @@ class StopEarly(Settings):
 
 
 class FinalEvaluation(Settings):
-    """A closer look at each peer's last model on its test samples: intervals, and figures of each class."""
+    """A closer look at each peer's last model on its test samples."""
 
     resamples: int = Field(default=1000, ge=100, le=10_000)
     """Draws of the test samples, with replacement, that give each figure's 95 % interval."""
