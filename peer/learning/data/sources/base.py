@@ -41,8 +41,8 @@ class Source(Settings):
     """Changes of the data during the run. In the federation's data only."""
 
     transforms: Steps = ()
-    """[Applied](running.md#data-that-do-not-fit-in-memory) to each training sample: classes of
-    `torchvision.transforms.v2`, or your `module:name`."""
+    """Applied to each training sample: classes of `torchvision.transforms.v2`, `[RandomHorizontalFlip, {RandomCrop:
+    {size: 28, padding: 2}}]`, or your `module:name`."""
     test_transforms: Steps = ()
     """Such transforms for all other samples."""
     standardize: Annotated[Literal["own", "federation"] | None, BeforeValidator(_true_or_whose)] = None
