@@ -169,5 +169,3 @@ def _peer() -> Iterator[str]:
     yield "### tls\n"
     yield f"{prose(TLS)}\n"
     yield table(TLS)
-    yield "### machine\n"
-    yield f"{prose(Machine)} Keys as in [machines](#machines).\n"

@@ -10,6 +10,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from peer.learning.training.phase import Training
 from peer.settings import field_docs
 from peer.spec.federation import Spec
+from peer.spec.peer import PeerConfig
 from written.limits import limit
 from written.words import escaped
 
@@ -23,7 +24,7 @@ SUPPLIED = {
 """Fields without a default in their class, for which reading the file supplies one."""
 LINKED = (
     *("protocol", "model", "task", "data", "training", "wire", "partition", "drift", "behaviour", "ring", "machines"),
-    *("tls", "machine", "optimiser", "scheduler", "stop_early", "budget"),
+    *("tls", "optimiser", "scheduler", "stop_early", "budget"),
 )
 """Keys whose value is a block with a chapter of its own."""
 ELSEWHERE: Mapping[tuple[type[BaseModel], str], str] = {
@@ -32,6 +33,7 @@ ELSEWHERE: Mapping[tuple[type[BaseModel], str], str] = {
     (Spec, "final_evaluation"): "final-evaluation",
     (Training, "step"): "step-and-loop",
     (Training, "loop"): "step-and-loop",
+    (PeerConfig, "machine"): "machines",
 }
 """Keys whose chapter is called otherwise."""
 HIGH = 1000
