@@ -36,26 +36,13 @@ INTRODUCTION = """\
 
 [`federation.yaml`](#federationyaml) is the same for all peers; `dfl-launch run` writes each
 [peer's file](#a-peers-file) itself. Brackets hold a key's values (upper bounds below 1,000) and, after a semicolon, its
-default.
+default. [Examples](../examples/README.md) are whole files.
 
 - YAML 1.2 (so `1e-3` is a number and `no` is a word), or JSON.
 - A relative path is relative to the file that names it.
 - `protocol: fibfl` is short for `protocol: {name: fibfl}`; the same holds for `model`, `task` and `data`.
 - `module:Name` names your own code, imported from the directory of `federation.yaml` (or from `code`).
 - `--set protocol.gamma=0.3` on the command line replaces one value, `--seed 7` the seed.
-
-```yaml
-name: example
-seed: 42
-rounds: 10
-protocol: {name: fibfl, gamma: 0.5}
-model: {name: mlp}
-data: {name: digits, partition: {kind: dirichlet, alpha: 0.5}}
-ring:
-  - {id: peer0, address: "127.0.0.1:7700"}
-  - {id: peer1, address: "127.0.0.1:7701"}
-  - {id: peer2, address: "127.0.0.1:7702"}
-```
 """
 
 
