@@ -142,7 +142,7 @@ def _data() -> Iterator[str]:
 
 def _partitions() -> Iterator[str]:
     yield "## partition\n"
-    yield "`partition: {kind: ...}` under `data`: how the samples are divided among the peers.\n"
+    yield "`partition: {kind: ...}` under `data`.\n"
     yield from _each(PARTITIONS, leave_out=["kind"])
     yield "### drift\n"
     yield f"`drift: [...]` under `data`. {prose(Drift)}\n"

@@ -112,7 +112,8 @@ def rows(settings: type[BaseModel], leave_out: Collection[str] = ()) -> list[Row
 
 def _lines(found: Collection[Row]) -> str:
     lines = []
-    for key, value, default, meaning in found:
+    for key, values, default, meaning in found:
+        value = values.removeprefix("integer ") if default.strip("`").isdigit() else values  # as the default shows
         given = {"": "", "required": "; required"}.get(default, f"; {default}")
         lines.append(f"- {key} ({value}{given}): {' '.join(meaning.split())}")
     return "".join(f"{line}\n" for line in lines)

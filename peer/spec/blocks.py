@@ -85,7 +85,7 @@ class Member(Settings):
     address: Address | None = None
     """host:port at which the other peers reach it."""
     data: AnySource | None = None
-    """This peer's own data; missing keys are the federation's unless `name` differs."""
+    """This peer's [own data](running.md#data-of-your-own)."""
     dials_out: bool | None = None
     """`true`, without `address`, for a peer that [cannot be reached](deploying.md#sites-that-can-only-dial-out)."""
 

@@ -148,7 +148,7 @@ class Spec(Settings):
     code: Path | None = None
     """Directory of `module:Name` code. Default: this file's."""
     machines: dict[Id, Machine] | None = None
-    """Machines by peer id, for `resources: pinned`."""
+    """For `resources: pinned`."""
     recording: Path | None = None
     """Directory of an earlier run, for `resources: replay` and `views: replay`."""
     ring: Annotated[tuple[Member, ...], Field(min_length=1, max_length=MAX_PEERS)]
