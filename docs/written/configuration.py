@@ -36,27 +36,13 @@ INTRODUCTION = """\
 
 [`federation.yaml`](#federationyaml) is the same for all peers; `dfl-launch run` writes each
 [peer's file](#a-peers-file) itself. Brackets hold a key's values (upper bounds below 1,000) and, after a semicolon, its
-default.
+default. [Examples](../examples/README.md) are whole files.
 
 - YAML 1.2 (so `1e-3` is a number and `no` is a word), or JSON.
 - A relative path is relative to the file that names it.
-- An unknown key is an error that names the nearest known one.
 - `protocol: fibfl` is short for `protocol: {name: fibfl}`; the same holds for `model`, `task` and `data`.
 - `module:Name` names your own code, imported from the directory of `federation.yaml` (or from `code`).
 - `--set protocol.gamma=0.3` on the command line replaces one value, `--seed 7` the seed.
-
-```yaml
-name: example
-seed: 42
-rounds: 10
-protocol: {name: fibfl, gamma: 0.5}
-model: {name: mlp}
-data: {name: digits, partition: {kind: dirichlet, alpha: 0.5}}
-ring:
-  - {id: peer0, address: "127.0.0.1:7700"}
-  - {id: peer1, address: "127.0.0.1:7701"}
-  - {id: peer2, address: "127.0.0.1:7702"}
-```
 """
 
 
@@ -124,7 +110,7 @@ def _each(
     """A chapter for each kind, with its own keys; before them, one table of the keys that several have."""
     common = shared_rows(kinds, leave_out) if shared else {}
     if common:
-        yield f"Keys of several {shared}; each chapter names those that it takes, with their defaults:\n"
+        yield f"Keys of several {shared}, whose chapters give the defaults:\n"
         yield shared_table(common)
     for name, kind in kinds.items():
         yield f"### {name}\n"
@@ -156,7 +142,7 @@ def _data() -> Iterator[str]:
 
 def _partitions() -> Iterator[str]:
     yield "## partition\n"
-    yield "`partition: {kind: ...}` under `data`: how the samples are divided among the peers.\n"
+    yield "`partition: {kind: ...}` under `data`.\n"
     yield from _each(PARTITIONS, leave_out=["kind"])
     yield "### drift\n"
     yield f"`drift: [...]` under `data`. {prose(Drift)}\n"
@@ -170,5 +156,3 @@ def _peer() -> Iterator[str]:
     yield "### tls\n"
     yield f"{prose(TLS)}\n"
     yield table(TLS)
-    yield "### machine\n"
-    yield f"{prose(Machine)} Keys as in [machines](#machines).\n"

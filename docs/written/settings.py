@@ -10,6 +10,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from peer.learning.training.phase import Training
 from peer.settings import field_docs
 from peer.spec.federation import Spec
+from peer.spec.peer import PeerConfig
 from written.limits import limit
 from written.words import escaped
 
@@ -23,7 +24,7 @@ SUPPLIED = {
 """Fields without a default in their class, for which reading the file supplies one."""
 LINKED = (
     *("protocol", "model", "task", "data", "training", "wire", "partition", "drift", "behaviour", "ring", "machines"),
-    *("tls", "machine", "optimiser", "scheduler", "stop_early", "budget"),
+    *("tls", "optimiser", "scheduler", "stop_early", "budget"),
 )
 """Keys whose value is a block with a chapter of its own."""
 ELSEWHERE: Mapping[tuple[type[BaseModel], str], str] = {
@@ -32,6 +33,7 @@ ELSEWHERE: Mapping[tuple[type[BaseModel], str], str] = {
     (Spec, "final_evaluation"): "final-evaluation",
     (Training, "step"): "step-and-loop",
     (Training, "loop"): "step-and-loop",
+    (PeerConfig, "machine"): "machines",
 }
 """Keys whose chapter is called otherwise."""
 HIGH = 1000
@@ -110,7 +112,8 @@ def rows(settings: type[BaseModel], leave_out: Collection[str] = ()) -> list[Row
 
 def _lines(found: Collection[Row]) -> str:
     lines = []
-    for key, value, default, meaning in found:
+    for key, values, default, meaning in found:
+        value = values.removeprefix("integer ") if default.strip("`").isdigit() else values  # as the default shows
         given = {"": "", "required": "; required"}.get(default, f"; {default}")
         lines.append(f"- {key} ({value}{given}): {' '.join(meaning.split())}")
     return "".join(f"{line}\n" for line in lines)
@@ -147,8 +150,10 @@ def bounded(field: Schema) -> str:
 
 
 def shown_default(field: Schema) -> str:
-    """The default as it would be written in YAML; an empty block has none in the schema."""
+    """The default as it would be written in YAML, of a block its word; an empty block has none in the schema."""
     default = field.get("default", {})
     if default is None:
         return ""
+    if isinstance(default, dict):
+        default = default.get("name", default.get("kind", default))
     return f"`{default if isinstance(default, str) else json.dumps(default)}`"

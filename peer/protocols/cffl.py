@@ -34,7 +34,7 @@ class CFFL(Updates, Protocol):
     memory: Fraction = 0.2
     """Weight of earlier credit."""
     alpha: Rate = 5.0
-    """α: spread of credits, α·(1 + t/T) in round t from 0."""
+    """Spread of credits, α·(1 + t/T) in round t from 0."""
     threshold: Fraction = 1 / 3
     """Peers with a smaller share than this fraction of an even one are dropped."""
 

@@ -25,7 +25,7 @@ class CGSV(Updates, Protocol):
     gamma: Rate = 0.5
     """Γ: norm of scaled updates (.5 for MNIST, .15 for CIFAR-10)."""
     alpha: Fraction = 0.95
-    """α: weight of earlier reputation."""
+    """Weight of earlier reputation."""
     beta: Annotated[float, Field(gt=0)] = 1.0
     """β, altruism: larger makes rewards more alike."""
     floor: Annotated[float, Field(gt=0, le=1)] = 1e-3

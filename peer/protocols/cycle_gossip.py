@@ -29,9 +29,9 @@ class CycleGossip(PlainSGD, Protocol):
     epochs: Epochs = 1
     """E: local epochs a round."""
     beta: Annotated[float, Field(ge=0, le=10_000)] = 15.0
-    """β: preference for similar gradients; 0: none."""
+    """Preference for similar gradients; 0: none."""
     alpha: Fraction = 0.5
-    """α: weight of the old opinion."""
+    """Weight of earlier reputation."""
     every: Annotated[int, Field(ge=1, le=1_000_000)] = 5
     """R: rounds between exchanges of gradients, from round 1."""
 

@@ -24,7 +24,7 @@ class CyclePDL(SharedPredictions, Protocol):
     tau_max: Fraction = 0.75
     """Misalignment from which it does not count."""
     alpha: Fraction = 0.5
-    """α: weight of the old reputation."""
+    """Weight of earlier reputation."""
     reputation_every: Annotated[int, Field(ge=1, le=100_000)] = 5
     """R: rounds between measurements of reputation."""
 

@@ -22,7 +22,7 @@ class FedDyn(WholeModelSGD, GlobalModel):
 
     name: Literal["feddyn"] = "feddyn"
     alpha: Annotated[float, Field(gt=0, le=1_000)] = 0.01
-    """α: strength of the regulariser; small values need many local steps."""
+    """Strength of the regulariser."""
 
     paper: ClassVar[str] = "Acar et al. 2021, Algorithm 1 (RI-FedAvg's baseline)"
     replicated: ClassVar[tuple[str, ...]] = ("h",)

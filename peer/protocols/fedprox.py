@@ -17,7 +17,7 @@ class FedProx(WholeModelSGD, GlobalModel):
 
     name: Literal["fedprox"] = "fedprox"
     mu: Annotated[float, Field(ge=0, le=1_000)] = 0.001
-    """μ: pull of local training towards the global model."""
+    """Pull of local training towards the global model."""
 
     paper: ClassVar[str] = "Li et al. 2020, Algorithm 2 (RI-FedAvg's baseline)"
 

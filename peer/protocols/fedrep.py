@@ -24,9 +24,9 @@ class FedRep(Participation, MeanExtractor):
     keep_momentum: bool = True
     """Keep momenta across rounds, as FIRMA's published column has it; the original does not."""
     head_epochs: Epochs = 2
-    """Local epochs of the head."""
+    """E_h: local epochs of the head."""
     extractor_epochs: Epochs = 2
-    """Local epochs of the extractor."""
+    """E_e: local epochs of the extractor."""
     batch_size: BatchSize = 64
 
     paper: ClassVar[str] = "Collins et al. 2021, Algorithm 1"

@@ -18,7 +18,7 @@ class FibFL(TwoPhase, Protocol):
 
     name: Literal["fibfl"] = "fibfl"
     gamma: Fraction = 0.5
-    """γ: weight of the own extractor (Eq. 5)."""
+    """Weight of the own extractor (Eq. 5)."""
 
     paper: ClassVar[str] = "FIRMA, Algorithm 1"
     min_peers: ClassVar[int] = 3

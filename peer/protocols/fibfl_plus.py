@@ -31,9 +31,9 @@ class FibFLPlus(TwoPhase, Protocol):
 
     name: Literal["fibfl+"] = "fibfl+"
     gamma: Fraction = 0.5
-    """γ: weight of the own extractor (Eq. 5)."""
+    """Weight of the own extractor (Eq. 5)."""
     tau: Fraction = 0.35
-    """τ: the accuracy below which a neighbour does not count (Eq. 6)."""
+    """The accuracy below which a neighbour does not count (Eq. 6)."""
 
     paper: ClassVar[str] = "FIRMA, Algorithm 2"
     min_peers: ClassVar[int] = 3

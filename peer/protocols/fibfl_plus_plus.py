@@ -29,7 +29,7 @@ class FibFLPlusPlus(TwoPhase, Protocol):
     gamma_end: Annotated[float, Field(gt=0, le=1)] = 0.05
     """γ_end (Eq. 10)."""
     tau: Fraction = 0.35
-    """τ: the accuracy below which a neighbour does not count (Eq. 6)."""
+    """The accuracy below which a neighbour does not count (Eq. 6)."""
     ring_cost: RingCost = "cosine"
     """Cost of two neighbours: Eq. 8's cosine, or the published figures' dot product."""
     reorder_every: Annotated[int, Field(ge=0)] = 0

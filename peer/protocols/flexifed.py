@@ -82,9 +82,9 @@ class FlexiFed(PlainSGD, Protocol):
     """E: local epochs a round."""
     keep_momentum: KeepMomentum = False
     alpha: Fraction = 0.5
-    """α: weight of cores, beside memory."""
+    """Weight of cores, beside memory."""
     beta: Fraction = 0.5
-    """β: weight of the own model."""
+    """Weight of the own model."""
     resources: ResourceSource = "measured"
     """Source of cores, memory and rates: measured each round; `machines`, or a peer's `machine`; the run in
     `recording`."""

@@ -22,8 +22,7 @@ class GossipSGD(PlainSGD, Protocol):
     epochs: Epochs = 1
     """E: local epochs a round."""
     trim: Trim = 0
-    """Values ignored at each end per coordinate; 0: plain mean. A peer needs more than 2·trim values, its own
-    included."""
+    """Values ignored at each end per coordinate; 0: plain mean."""
 
     paper: ClassVar[str] = "CYCle, Section 5 (baseline; Lian et al. 2017)"
 

@@ -16,7 +16,7 @@ class RDFL(PlainSGD, Protocol):
 
     name: Literal["rdfl"] = "rdfl"
     gamma: Fraction = 0.5
-    """γ: weight of the own model."""
+    """Weight of the own model."""
 
     paper: ClassVar[str] = "FIRMA, Section 6 (baseline)"
     min_peers: ClassVar[int] = 3

@@ -26,7 +26,7 @@ class RFFL(Updates, Protocol):
     gamma: Rate = 0.5
     """Γ: norm above which updates are clipped (.5 for MNIST, .15 for CIFAR-10)."""
     alpha: Fraction = 0.95
-    """α: weight of earlier reputation."""
+    """Weight of earlier reputation."""
     threshold: Fraction = 1 / 3
     """Peers with a smaller share than this fraction of an even one are dropped."""
     after: Annotated[int, Field(ge=0)] = 10

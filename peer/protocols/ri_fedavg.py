@@ -57,13 +57,13 @@ class RIFedAvg(WholeModelSGD, GlobalModel):
 
     name: Literal["ri-fedavg"] = "ri-fedavg"
     lam: Annotated[float, Field(ge=0, le=1_000)] = 0.1
-    """λ: strength of the proximal term."""
+    """Strength of the proximal term."""
     length: Annotated[float, Field(gt=0, le=1_000)] = 0.01
-    """l: distance to both sides; with the paper's 0.01 I is mostly 0."""
+    """l: distance to both sides."""
     directions: Annotated[int, Field(ge=2, le=10_000)] = 10
     """M: how many random directions."""
     intervals: Annotated[int, Field(ge=2, le=10_000)] = 19
-    """m: intervals per direction; M·(m + 1) passes per round."""
+    """m: intervals per direction."""
     clip: Annotated[float, Field(gt=0, le=1_000)] = 10.0
     """Maximum I_k, which never exceeds √(M − 1)."""
 

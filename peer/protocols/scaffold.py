@@ -22,7 +22,7 @@ class Scaffold(GlobalModel):
 
     name: Literal["scaffold"] = "scaffold"
     lr: Rate = 0.01
-    """η: learning rate of the local plain SGD."""
+    """Learning rate of SGD."""
     eta_g: Rate = 1.0
     """η_g: step towards the mean of the trained models."""
     epochs: Epochs = 5

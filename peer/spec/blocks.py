@@ -85,7 +85,7 @@ class Member(Settings):
     address: Address | None = None
     """host:port at which the other peers reach it."""
     data: AnySource | None = None
-    """This peer's own data; missing keys are the federation's unless `name` differs."""
+    """This peer's [own data](running.md#data-of-your-own)."""
     dials_out: bool | None = None
     """`true`, without `address`, for a peer that [cannot be reached](deploying.md#sites-that-can-only-dial-out)."""
 
@@ -267,7 +267,7 @@ class StopEarly(Settings):
 
 
 class FinalEvaluation(Settings):
-    """A closer look at each peer's last model on its test samples: intervals, and figures of each class."""
+    """A closer look at each peer's last model on its test samples."""
 
     resamples: int = Field(default=1000, ge=100, le=10_000)
     """Draws of the test samples, with replacement, that give each figure's 95 % interval."""

@@ -96,8 +96,8 @@ class Spec(Settings):
         Annotated[float, Field(gt=0, lt=1)] | Literal["given"] | None,
         Wanted("a share between 0 and 1, such as 0.1, or `given` for validation samples that come with the data"),
     ] = None
-    """Share of each peer's training samples reserved for `validation` figures, or `given`: those that
-    [come with the data](running.md#data-of-your-own). The best round's model is kept as `model.best.safetensors`."""
+    """Share of each peer's training samples reserved for `validation` figures and the
+    [best round](running.md#how-good-the-models-are), or `given`: [those of the data](running.md#data-of-your-own)."""
     stop_early: StopEarly | None = None
     """End all peers once the `hold_back` figures stop improving."""
     finetune: FineTune | None = None
@@ -107,8 +107,7 @@ class Spec(Settings):
         BeforeValidator(_block_if_true),
         Wanted("`true`, or a block such as {resamples: 1000, predictions: true}"),
     ] = None
-    """[Intervals, figures of each class](running.md#how-sure-a-figure-is) and, if wanted, predictions, at the end:
-    `true`, or a block."""
+    """`true`, or a block: [intervals, figures of each class](running.md#how-sure-a-figure-is), predictions."""
     test: Test | None = Field(default_factory=lambda earlier: _test_of(earlier["task"]))
     """[The accuracy](protocols.md#the-test-split-of-the-papers) quoted in summaries, for tasks judged by accuracy."""
     on_loss: Literal["wait", "stop", "bypass"] = "wait"
@@ -117,8 +116,8 @@ class Spec(Settings):
     keep: Keep | None = None
     """Older checkpoints to keep, besides the newest ones: `{every: 500, last: 3}`."""
     rewinds: Annotated[tuple[AnyRewind, ...], Field(min_length=1)] | None = None
-    """The rounds to which all peers have [gone back](backups.md#go-back-together), in order, such as `[1500]`; after a
-    change of members each as `{round: 1500, view: 3, members: [peer0, peer1]}`."""
+    """The rounds to which all peers have [gone back](backups.md#go-back-together), in order, such as `[1500]`;
+    [after a change of members](backups.md#after-a-change-of-members) with view and members."""
     absence: Annotated[float, Field(ge=3, le=1e7)] = 30.0
     """Seconds of silence after which a peer is lost with `on_loss: bypass`."""
     start_with: Annotated[int, Field(ge=2)] | None = None
@@ -149,7 +148,7 @@ class Spec(Settings):
     code: Path | None = None
     """Directory of `module:Name` code. Default: this file's."""
     machines: dict[Id, Machine] | None = None
-    """Machines by peer id, for `resources: pinned`."""
+    """For `resources: pinned`."""
     recording: Path | None = None
     """Directory of an earlier run, for `resources: replay` and `views: replay`."""
     ring: Annotated[tuple[Member, ...], Field(min_length=1, max_length=MAX_PEERS)]

@@ -91,10 +91,9 @@ def cnn_small(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Modul
 
 
 def cnn5(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
-    """FedISP's: 2 convolutions, 3 FC. CIFAR-10: 236,418 in all.
+    """FedISP's: conv 16, pool, conv 32, pool, FC 240, FC 120 | FC C; 5×5, unpadded. CIFAR-10: 236,418 in all.
 
-    The paper gives the kinds of layers and "0.24M"; our choice: 5×5 unpadded, 16 and 32 channels, pools
-    between, FC 240, FC 120 | FC C.
+    The paper gives the kinds of layers and "0.24M"; the sizes are our choice.
     """
     return _five_layers(shape, classes, "cnn5", (240, 120))
 

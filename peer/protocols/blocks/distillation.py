@@ -32,7 +32,7 @@ class Distillation(Settings):
     temperature: Annotated[float, Field(gt=0, le=1_000)] = 5.0
     """T of the softmax in the distillation loss."""
     lr: Rate = 0.1
-    """Initial learning rate of SGD."""
+    """Learning rate of SGD."""
     lr_step: Annotated[int, Field(ge=1, le=100_000)] = 25
     """Epochs, warm-up included, between decays of the rate."""
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 0.1

@@ -31,7 +31,7 @@ class Source(Settings):
     seed: int = Field(default=42, ge=0)
     """For the order of samples, held-out part and split."""
     partition: AnyPartition = Iid()
-    """How the samples are divided among the peers."""
+    """The split among the peers."""
     limit: int | None = Field(default=None, ge=1)
     """Use only so many training samples, drawn by `seed`."""
     validation: float = Field(default=0.0, ge=0, lt=1)
@@ -55,8 +55,8 @@ class Source(Settings):
     """Replace [missing values](data.md#missing-values) of all columns, or of those named: `{age: median}`. In the
     federation's data only."""
     class_names: tuple[str, ...] | None = ()
-    """What classes 0, 1, ..., or labels, are called: `[background, liver, spleen]`. Of a table the labels as text,
-    of an `image-folder` the folders; default there: whole numbers as they are, others in sorted order."""
+    """What classes 0, 1, ..., or labels, are called. Of a table the labels as text, of an `image-folder` the folders;
+    default there: whole numbers as they are, others in sorted order."""
     workers: int = Field(default=0, ge=0, le=64)
     """Processes per peer that read and transform ahead."""
 

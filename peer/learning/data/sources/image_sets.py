@@ -44,7 +44,7 @@ class Digits(Source):
     name: Literal["digits"]
     """Handwritten digits that come with this package."""
     root: Path = Path("data")
-    """Not used; accepted so that `name` can be changed."""
+    """Not used."""
 
     def _read(self, task: Task) -> Dataset:
         table = _digits_table(DIGITS_FILE)

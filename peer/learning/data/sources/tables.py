@@ -108,7 +108,7 @@ class Table(Source):
     columns: tuple[str, ...] | None = Field(default=None, min_length=1)
     """Columns to learn from, in order. Default: all but the label."""
     group: str | None = None
-    """A column of patients, say: none is on both sides of `holdout` or `hold_back`, nor at two peers; not learnt."""
+    """A column, such as the patient's, whose equal values [stay together](data.md#tables); it is not learnt."""
     when_missing: Literal["refuse", "drop"] = "refuse"
     """What to do with rows that lack a value that is not imputed (`check` counts them)."""
     holdout: float = Field(default=0.2, gt=0, lt=1)

@@ -22,8 +22,8 @@ NAME = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
 class UserSource(Source):
     """`function(**options)` returns (x, y), or (x_train, y_train, x_test, y_test), as in an npz file; or a map-style
     `torch.utils.data.Dataset`, or two (train, test), read when needed. With validation samples: six arrays or three
-    data sets, those in the middle. With groups, of which none is on both sides of `holdout` or `hold_back`, nor at
-    two peers: (x, y, groups), or `groups` of the training data set, a value a sample.
+    data sets, those in the middle. With groups, each of which [stays together](data.md#tables): (x, y, groups), or
+    `groups` of the training data set, a value a sample.
 
     It runs in every peer and must return the same each time.
     """
