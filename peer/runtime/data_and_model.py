@@ -108,7 +108,7 @@ def check_room(config: PeerConfig, spec: Spec, shard: Shard, model: Model) -> in
     """The bytes on disk that the run needs at most; InputError if there is less room."""
     proportions = dict.fromkeys(spec.ids, torch.from_numpy(shard.proportions))
     few = shard.train.first(DRY_RUN_SAMPLES)
-    given = DryRunInput(model, few, proportions, spec.rounds, spec.seed, shard.validation, spec.wire)
-    needed = disk_needed(spec, model.sizes["model"], dry_run_figures(spec, config.id, given))
+    given = DryRunInput(spec, model, few, proportions, shard.validation)
+    needed = disk_needed(spec, model.sizes["model"], dry_run_figures(config.id, given))
     check_disk(config.directory, needed)
     return needed

@@ -27,7 +27,6 @@ from peer.runtime.checkpoints import Journal, tensor_digest, under
 from peer.runtime.lifecycle import Lifecycle
 from peer.runtime.rounds.admission import PerMemberState
 from peer.runtime.rounds.calls import CheckedPeer, Communicator, RingOrder, plain_notes
-from peer.runtime.rounds.encodings import new_encoding
 from peer.runtime.rounds.learner import Learner
 from peer.runtime.rounds.round import Round
 from peer.runtime.setup import Setup
@@ -172,8 +171,7 @@ class LocalPeer(CheckedPeer):
         setup, spec, model = participant.setup, participant.setup.spec, participant.setup.model
         self._own = participant
         self.id, self.members, self.rounds = setup.config.id, setup.view.members, spec.rounds
-        encoding = new_encoding(spec.wire, model.sizes, model.vector if spec.init == "shared" else None)
-        super().__init__(spec.protocol, spec.rounds, model, encoding)
+        super().__init__(spec, model, model.vector if spec.init == "shared" else None)
 
     async def train(self, *phases: Phase) -> float:
         self._check_phases(phases)
