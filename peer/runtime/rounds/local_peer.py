@@ -18,7 +18,6 @@ from torch import Tensor
 
 from peer.errors import FailedError, InputError
 from peer.learning.device import copies
-from peer.learning.randomness import derive, draw_from, sample_streams
 from peer.learning.training.phase import Phase
 from peer.network.network import Network
 from peer.plugins import describe_error
@@ -140,13 +139,6 @@ def _of_participant(path: str, writable: bool = False) -> Any:
     return property(read, write if writable else None)
 
 
-def _seeded(seed: int, function: Callable[..., T], *arguments: Any) -> T:
-    """Call a protocol's function, which may draw from the process's generators."""
-    with sample_streams():
-        draw_from(seed)
-        return function(*arguments)
-
-
 class LocalPeer(CheckedPeer):
     """What a protocol gets: each call and each attribute goes to the part that it belongs to."""
 
@@ -188,9 +180,7 @@ class LocalPeer(CheckedPeer):
 
     async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
         self._check_function(function)
-        own = self._own
-        seed = derive(own.setup.spec.seed, self.id, self.round, "compute", next(own.round.calculations))
-        return await own.learner.compute(_seeded, seed, function, *arguments)
+        return await self._own.learner.compute_drawing(self._own.round, function, *arguments)
 
     def forget(self, optimiser: str) -> None:
         self._own.learner.trainer.drop(optimiser)
