@@ -36,8 +36,8 @@ from peer.network.limits import Limits
 from peer.network.wire.messages import Resources
 from peer.runtime.lifecycle import RuntimeLimits
 from peer.runtime.membership.membership import Membership
-from peer.runtime.membership.proposer import ExcludedError
-from peer.runtime.membership.view_runner import ExpelledError, ViewRunner
+from peer.runtime.membership.proposer import ExcludedError, ExpelledError
+from peer.runtime.membership.view_runner import ViewRunner
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import prepare
 from peer.spec.federation import Spec
