@@ -104,11 +104,10 @@ def fitting_model(
     return model
 
 
-def check_room(config: PeerConfig, spec: Spec, shard: Shard, model: Model) -> int:
-    """The bytes on disk that the run needs at most; InputError if there is less room."""
+def check_room(config: PeerConfig, spec: Spec, shard: Shard, model: Model) -> tuple[int, int]:
+    """The bytes on disk that the run needs at most, and those that are free; InputError if there is less room."""
     proportions = dict.fromkeys(spec.ids, torch.from_numpy(shard.proportions))
     few = shard.train.first(DRY_RUN_SAMPLES)
     given = DryRunInput(spec, model, few, proportions, shard.validation)
     needed = disk_needed(spec, model.sizes["model"], dry_run_figures(config.id, given))
-    check_disk(config.directory, needed)
-    return needed
+    return needed, check_disk(config.directory, needed)

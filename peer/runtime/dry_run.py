@@ -270,8 +270,8 @@ def dry_run_figures(id: str, rehearsal: DryRunInput) -> DryRunFigures:
     return DryRunFigures(max(counts) * times, kept * times, journalled * times)
 
 
-def check_disk(out: Path, needed: int) -> None:
-    """Raise InputError if the disk under `out` has less room than a run needs beyond what it has written there."""
+def check_disk(out: Path, needed: int) -> int:
+    """The bytes that are free under `out`; InputError if a run needs more beyond what it has written there."""
     free = disk_usage(out).free
     held = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     if free + held < needed:
@@ -279,6 +279,7 @@ def check_disk(out: Path, needed: int) -> None:
             f"{out}: the disk has {free / 1e6:,.0f} MB free and this run keeps up to {needed / 1e6:,.0f} MB; "
             "make room or give another directory (`out`, --out)"
         )
+    return free
 
 
 def _run_to_end(counting: Coroutine[None, None, int]) -> int:

@@ -480,7 +480,7 @@ def simulate(
                 simulation.disk.under(),
                 patch("time.perf_counter", simulation.loop.time),
                 patch("peer.runtime.run_directory.sole_use", nullcontext),
-                patch("peer.runtime.setup.check_room", lambda *_: 0),
+                patch("peer.runtime.setup.check_room", lambda *_: (0, 0)),
                 patch.object(Membership, "handle", simulation.promises.heeded(Membership.handle)),
             ):
                 outcome = simulation.run()
