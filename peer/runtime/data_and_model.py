@@ -14,7 +14,6 @@ from peer.errors import InputError
 from peer.learning.data.shard import CommonData, HoldBack, Shard, own_data_errors, own_shard
 from peer.learning.data.sources import Source
 from peer.learning.data.sources.image_sets import MissingError
-from peer.learning.device import device_errors
 from peer.learning.model.model import Gradient, Model
 from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
@@ -99,8 +98,7 @@ def fitting_model(
     spec.protocol.check_samples(config.id, len(shard.train))
     check_batches(model, spec.phases, len(shard.train), config.id)
     check_length(model, spec.protocol.local(), len(shard.train), spec.training, spec.rounds)
-    with device_errors():
-        try_training(model, shard.train.first(DRY_RUN_SAMPLES), spec.phases, spec.training, spec.rounds)
+    try_training(model, shard.train.first(DRY_RUN_SAMPLES), spec.phases, spec.training, spec.rounds)
     return model
 
 
