@@ -84,9 +84,9 @@ class Plan:
 
     def dry_run_input(self, id: str) -> DryRunInput:
         """What a dry run of that peer stands on."""
-        spec, own = self.spec, self.sites[id]
-        proportions = {other: torch.from_numpy(self.sites.get(other, own).mix) for other in spec.ids}
-        return DryRunInput(self.model, self.few, proportions, spec.rounds, spec.seed, self.public, spec.wire)
+        own = self.sites[id]
+        proportions = {other: torch.from_numpy(self.sites.get(other, own).mix) for other in self.spec.ids}
+        return DryRunInput(self.spec, self.model, self.few, proportions, self.public)
 
     def rounds(self, peers: int) -> list[int]:
         """The rounds that are counted for so many peers."""

@@ -118,7 +118,6 @@ def _run(path: Path, quiet: bool) -> int:
     said = _at_once(path) if not quiet and sys.stderr.isatty() else ""
     from peer.learning.device import device_errors
     from peer.runtime.peer_process import operator_log, run_peer
-    from peer.runtime.resources import whole_cores
     from peer.runtime.setup import prepare
     from peer.runtime.subscribers import subscribers
     from peer.spec.loading import load_peer
@@ -132,8 +131,7 @@ def _run(path: Path, quiet: bool) -> int:
         watching = subscribers(setup, telemetry.emit)
         if operator:
             operator.introduce(said)  # only now but on a terminal: wrong input is one line, that of the mistake
-        threads = whole_cores() if setup.config.threads == "auto" else setup.config.threads
-        tune(threads, setup.model.vector.nbytes)
+        tune(setup.threads, setup.model.vector.nbytes)
         with private():  # only now: data that were fetched may be of use to others
             import uvloop
 

@@ -77,9 +77,9 @@ async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
     figures = [FLOAT64_BYTES * (len(spec.ids) - 1) * spec.may_end_after(number) for number in rounds]
     found, calls = {}, dict[str, Calls]()
     for id in ids:
-        dry_run = DryRun(id, spec.protocol, made.dry_run_input(id))
+        dry_run = DryRun(id, made.dry_run_input(id))
         try:
-            setup = await dry_run.set_up(spec.init) + settling(made)
+            setup = await dry_run.set_up() + settling(made)
             counts = [await dry_run.count(number) for number in rounds]
             found[id] = [setup, *map(add, counts, figures)]
         except InputError:
@@ -172,7 +172,7 @@ class ResourceEstimate:
     def disk(self) -> int:
         """Bytes on disk that a peer needs at most, by estimate."""
         made = self.made
-        figures = dry_run_figures(made.spec, made.spec.ids[0], made.dry_run_input(made.spec.ids[0]))
+        figures = dry_run_figures(made.spec.ids[0], made.dry_run_input(made.spec.ids[0]))
         busiest = max(max(counts) for counts in self.sent.values())
         return disk_needed(made.spec, made.model.sizes["model"], figures._replace(busiest=busiest))
 

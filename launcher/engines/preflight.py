@@ -81,5 +81,5 @@ def check_room(run: Run) -> None:
     """Check what `laid_out` does, and that the disk has room for what all peers together write; a peer itself checks
     for its own files only."""
     made, spec, first = laid_out(run), run.spec, run.spec.ids[0]
-    needed = disk_needed(spec, made.model.sizes["model"], dry_run_figures(spec, first, made.dry_run_input(first)))
+    needed = disk_needed(spec, made.model.sizes["model"], dry_run_figures(first, made.dry_run_input(first)))
     check_disk(run.files.path, len(spec.ring) * needed)

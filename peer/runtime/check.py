@@ -9,16 +9,14 @@ from pathlib import Path
 import torch
 
 from peer.errors import FailedError, InputError
-from peer.files import disk_usage
 from peer.learning.data.shard import Shard
 from peer.learning.device import choose_device, device_errors, prepare_device
 from peer.learning.model.model import Model
 from peer.network.operator_client import StatusClient
 from peer.network.transport.addresses import TCP_CHECK_TIMEOUT_S, why_taken
 from peer.network.transport.tls import CertificateBundle, CertificatePaths
-from peer.runtime.backup import pending_rewind, rounds_in_words, sealed_rounds
 from peer.runtime.data_and_model import check_room, fitting_model, local_shard
-from peer.runtime.run_directory import check_directory
+from peer.runtime.run_directory import directory_in_words
 from peer.spec.federation import Spec
 from peer.spec.loading import read_peer
 from peer.spec.peer import PeerConfig, check_plaintext, subscriber_settings
@@ -64,7 +62,6 @@ class PeerCheck:
 
     def __init__(self, config: PeerConfig, spec: Spec) -> None:
         self.config, self.spec = config, spec
-        self.out = config.directory
         self.device = torch.device("cpu")
         self.shard: Shard | None = None
         self.model: Model | None = None
@@ -77,7 +74,7 @@ class PeerCheck:
             ("model", self._model),
             ("resources", self._resources),
             ("views", self._views),
-            ("directory", self._directory),
+            ("directory", lambda: directory_in_words(self.config, self.spec)),
             ("disk", self._disk),
             ("certificates", self._certificates),
             ("port", lambda: self._listen and _free(self._listen, "listen")),
@@ -140,19 +137,11 @@ class PeerCheck:
         views = recorded_views(self.config, self.spec)
         return None if views is None else f"{len(views) + 1} of {self.spec.recording} are replayed"
 
-    def _directory(self) -> str:
-        check_directory(self.config, self.spec)
-        if not (self.out / "run.json").exists():
-            return f"{self.out}: can be written"
-        back = pending_rewind(self.out, self.spec)
-        course = "goes on" if back is None else f"goes back to round {back}"
-        return f"{self.out}: holds this run, which {course}; on disk: {rounds_in_words(sealed_rounds(self.out))}"
-
     def _disk(self) -> str:
         if self.shard is None or self.model is None:
             raise SkippedCheckError("cannot be looked at before data and model are right")
-        needed = check_room(self.config, self.spec, self.shard, self.model)
-        return f"up to {needed / 1e6:,.0f} MB are needed, {disk_usage(self.out).free / 1e6:,.0f} MB are free"
+        needed, free = check_room(self.config, self.spec, self.shard, self.model)
+        return f"up to {needed / 1e6:,.0f} MB are needed, {free / 1e6:,.0f} MB are free"
 
     def _certificates(self) -> str:
         check_plaintext(self.config, self.spec)

@@ -1,4 +1,4 @@
-"""How a peer presents itself to others: its identity, what it may send, and the addresses of its view's members."""
+"""How a peer presents itself to others: identity, what it may send, addresses of its view's members, status."""
 
 from collections.abc import Callable
 
@@ -7,11 +7,15 @@ from peer.network.network import Network
 from peer.network.streams.handshake import Identity
 from peer.network.streams.stream import NetworkCallbacks, NetworkState
 from peer.network.transport import StatusHandler, Transport
-from peer.network.wire.messages import Resources
+from peer.network.wire.messages import Resources, StatusReply
 from peer.runtime.lifecycle import Lifecycle, RuntimeLimits
 from peer.runtime.manifest import travelling_manifest
 from peer.runtime.resources import measure
+from peer.runtime.rounds.local_peer import Participant
+from peer.runtime.rounds.reports import Evaluator
 from peer.runtime.setup import Setup
+from peer.telemetry.events import Shortage, Waiting
+from peer.versions import release
 
 MakeTransport = Callable[[StatusHandler], Transport]
 
@@ -45,3 +49,48 @@ def open_network(setup: Setup, transport: Transport, limits: RuntimeLimits, life
     callbacks = NetworkCallbacks(lifecycle.report, state, resources, memory_for(setup.model.device), gate.answer)
     network = Network(node, manifest, callbacks)
     return network
+
+
+def status_reply(participant: Participant, evaluator: Evaluator) -> bytes:
+    """The serialised reply to a Status request: what the peer does now, its neighbours, figures and resources."""
+    spec, view, network = participant.setup.spec, participant.setup.view, participant.network
+    found, waiting = evaluator.evaluation, participant.setup.gate.waiting
+    accuracy = found.by(spec.test) if found and spec.test else None
+    return StatusReply(
+        id=participant.face.id,
+        federation=spec.name,
+        state=participant.lifecycle.state,
+        round=participant.lifecycle.round,
+        rounds=network.last_round if evaluator.progress.stopped_early else spec.rounds,
+        neighbours=[
+            StatusReply.Neighbour(
+                id=neighbour.id,
+                address=neighbour.address or "",
+                state=neighbour.state,
+                reason=neighbour.reason,
+                durable=network.durability.of(neighbour.id),
+                resources=neighbour.signs.resources,
+                release=neighbour.release,
+            )
+            for neighbour in network.edges.neighbours.values()
+        ],
+        accuracy=accuracy,
+        figure=found.figures[spec.task.headline.name] if found and not spec.test else accuracy,
+        bytes_sent=network.traffic.sent.total(),
+        bytes_received=network.traffic.received.total(),
+        resources=network.resources(),
+        view=view.number,
+        first=view.first,
+        outside=[id for id in spec.ids if id not in view.members],
+        shortage=_shortage(waiting, waiting.shortage) if waiting and waiting.shortage else None,
+        certificate_expires=network.transport.certificate_expires,
+        release=release(),
+        durable=network.durability.own,
+    ).SerializeToString()
+
+
+def _shortage(waiting: Waiting, short: Shortage) -> StatusReply.Shortage:
+    awaited = [
+        StatusReply.Shortage.Awaited(id=one.id, address=one.address or "", reason=one.reason) for one in waiting.awaited
+    ]
+    return StatusReply.Shortage(**vars(short), awaited=awaited)

@@ -14,7 +14,6 @@ from peer.errors import InputError
 from peer.learning.data.shard import CommonData, HoldBack, Shard, own_data_errors, own_shard
 from peer.learning.data.sources import Source
 from peer.learning.data.sources.image_sets import MissingError
-from peer.learning.device import device_errors
 from peer.learning.model.model import Gradient, Model
 from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
@@ -99,16 +98,14 @@ def fitting_model(
     spec.protocol.check_samples(config.id, len(shard.train))
     check_batches(model, spec.phases, len(shard.train), config.id)
     check_length(model, spec.protocol.local(), len(shard.train), spec.training, spec.rounds)
-    with device_errors():
-        try_training(model, shard.train.first(DRY_RUN_SAMPLES), spec.phases, spec.training, spec.rounds)
+    try_training(model, shard.train.first(DRY_RUN_SAMPLES), spec.phases, spec.training, spec.rounds)
     return model
 
 
-def check_room(config: PeerConfig, spec: Spec, shard: Shard, model: Model) -> int:
-    """The bytes on disk that the run needs at most; InputError if there is less room."""
+def check_room(config: PeerConfig, spec: Spec, shard: Shard, model: Model) -> tuple[int, int]:
+    """The bytes on disk that the run needs at most, and those that are free; InputError if there is less room."""
     proportions = dict.fromkeys(spec.ids, torch.from_numpy(shard.proportions))
     few = shard.train.first(DRY_RUN_SAMPLES)
-    given = DryRunInput(model, few, proportions, spec.rounds, spec.seed, shard.validation, spec.wire)
-    needed = disk_needed(spec, model.sizes["model"], dry_run_figures(spec, config.id, given))
-    check_disk(config.directory, needed)
-    return needed
+    given = DryRunInput(spec, model, few, proportions, shard.validation)
+    needed = disk_needed(spec, model.sizes["model"], dry_run_figures(config.id, given))
+    return needed, check_disk(config.directory, needed)

@@ -7,7 +7,7 @@ and a wrong call shows before anything is started. From these counts follows how
 """
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
 from math import ceil
@@ -25,13 +25,11 @@ from peer.learning.model.model import Model
 from peer.learning.randomness import derive, torch_generator
 from peer.learning.training.phase import Phase
 from peer.network.collectives import Pending
-from peer.protocols.base import Init, Peer, Protocol, Received, Resources, State
+from peer.protocols.base import Peer, Received, Resources, State
 from peer.protocols.declarations import Share
 from peer.protocols.registry import PROTOCOLS
 from peer.runtime.rounds.admission import first_rows
 from peer.runtime.rounds.calls import CheckedCall, CheckedPeer, plain_notes
-from peer.runtime.rounds.encodings import new_encoding
-from peer.spec.blocks import Float32, Wire
 from peer.spec.federation import Spec
 from peer.views.view import STALENESS_BOUND
 
@@ -47,16 +45,14 @@ KNOWN_RECORDS = ("proportions", "order")
 
 @dataclass(frozen=True)
 class DryRunInput:
-    """The input of a dry run: the model, some of a peer's samples, and the proportions of the whole federation."""
+    """The input of a dry run: spec and model, some of a peer's samples, and the proportions of the whole federation."""
 
+    spec: Spec
     model: Model
     data: Samples
     proportions: Mapping[str, Tensor]
     """Every peer's q_i, float64 (classes,), by id, in the ring's order."""
-    rounds: int
-    seed: int
     validation: Samples | None = None
-    wire: Wire = field(default_factory=Float32)
 
 
 class DryRun(CheckedPeer):
@@ -69,10 +65,10 @@ class DryRun(CheckedPeer):
 
     rehearsal = True
 
-    def __init__(self, id: str, protocol: Protocol, rehearsal: DryRunInput) -> None:
-        model = rehearsal.model
+    def __init__(self, id: str, rehearsal: DryRunInput) -> None:
+        spec, model = rehearsal.spec, rehearsal.model
         self.id, self.members, self.ring = id, tuple(rehearsal.proportions), tuple(rehearsal.proportions)
-        self.round, self.rounds, self.samples = 0, rehearsal.rounds, len(rehearsal.data)
+        self.round, self.rounds, self.samples = 0, spec.rounds, len(rehearsal.data)
         self.proportions = rehearsal.proportions[id]
         self.task, self.layout = model.task, model.layout
         self.data = rehearsal.data.first(DRY_RUN_SAMPLES).to(model.device)
@@ -82,14 +78,14 @@ class DryRun(CheckedPeer):
         self.sent = self.journalled = 0
         self.calls: list[tuple[int | str, ...]] = []
         self._made: list[tuple[str, Coroutine[Any, Any, Any]]] = []
-        self._protocol, self._rehearsal = protocol, rehearsal
+        self._spec, self._rehearsal = spec, rehearsal
         self._weights = model.vector.detach().clone()
-        super().__init__(protocol, rehearsal.rounds, model, new_encoding(rehearsal.wire, model.sizes))
+        super().__init__(spec, model)
 
-    async def set_up(self, init: Init) -> int:
+    async def set_up(self) -> int:
         """Play round 0; return the bytes sent."""
         first_rows(self._protocol, self.state, len(self.members))
-        await self._protocol.start(self, init)
+        await self._protocol.start(self, self._spec.init)
         return self.sent
 
     async def count(self, round: int) -> int:
@@ -137,7 +133,7 @@ class DryRun(CheckedPeer):
 
     async def train(self, *phases: Phase) -> float:
         self._check_phases(phases)
-        generator = torch_generator(self._rehearsal.seed, self.id, self.round, "rehearsal")
+        generator = torch_generator(self._spec.seed, self.id, self.round, "rehearsal")
         for where in self._rehearsal.model.trainable("model"):
             part = self._weights[where]
             part.add_(torch.empty(part.shape).uniform_(-NUDGE, NUDGE, generator=generator).to(part.device))
@@ -170,7 +166,7 @@ class DryRun(CheckedPeer):
         return Resources(1.0, 1.0, dict.fromkeys(self.members, 1e6))
 
     def shared_generator(self, purpose: str) -> np.random.Generator:
-        return np.random.default_rng(derive(self._rehearsal.seed, self.round, purpose))
+        return np.random.default_rng(derive(self._spec.seed, self.round, purpose))
 
     def note(self, **values: float | Sequence[float]) -> None:
         plain_notes(self._protocol.name, values, self.round)
@@ -253,14 +249,15 @@ def disk_needed(spec: Spec, model_floats: int, rehearsed: DryRunFigures) -> int:
     return rounds + rehearsed.unchanging + rehearsed.journalled + model + best + traces
 
 
-def dry_run_figures(spec: Spec, id: str, rehearsal: DryRunInput) -> DryRunFigures:
+def dry_run_figures(id: str, rehearsal: DryRunInput) -> DryRunFigures:
     """Estimate what a peer sends in its busiest round, keeps unchanged and writes to its journal."""
+    spec = rehearsal.spec
     if spec.protocol.name not in PROTOCOLS:
         # A user's protocol may need what a dry run lacks, so it is assumed to send one model a round.
         return DryRunFigures(rehearsal.model.vector.nbytes, 0)
     among = dict([(id, rehearsal.proportions[id]), *rehearsal.proportions.items()][: MAX_COUNTED_PEERS + 1])
-    dry_run = DryRun(id, spec.protocol, replace(rehearsal, proportions=among))
-    counts, drawn = [_run_to_end(dry_run.set_up(spec.init))], list[int]()
+    dry_run = DryRun(id, replace(rehearsal, proportions=among))
+    counts, drawn = [_run_to_end(dry_run.set_up())], list[int]()
     for number in sorted({1, (spec.rounds + 1) // 2, spec.rounds}):
         before = dry_run.journalled
         counts.append(_run_to_end(dry_run.count(number)))
@@ -273,8 +270,8 @@ def dry_run_figures(spec: Spec, id: str, rehearsal: DryRunInput) -> DryRunFigure
     return DryRunFigures(max(counts) * times, kept * times, journalled * times)
 
 
-def check_disk(out: Path, needed: int) -> None:
-    """Raise InputError if the disk under `out` has less room than a run needs beyond what it has written there."""
+def check_disk(out: Path, needed: int) -> int:
+    """The bytes that are free under `out`; InputError if a run needs more beyond what it has written there."""
     free = disk_usage(out).free
     held = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     if free + held < needed:
@@ -282,6 +279,7 @@ def check_disk(out: Path, needed: int) -> None:
             f"{out}: the disk has {free / 1e6:,.0f} MB free and this run keeps up to {needed / 1e6:,.0f} MB; "
             "make room or give another directory (`out`, --out)"
         )
+    return free
 
 
 def _run_to_end(counting: Coroutine[None, None, int]) -> int:

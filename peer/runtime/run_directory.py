@@ -7,7 +7,7 @@ from pathlib import Path
 
 from peer.errors import InputError
 from peer.files import make_private, refuse_links, sole_use, sync, unwritable_reason, write_atomically
-from peer.runtime.backup import pending_rewind
+from peer.runtime.backup import pending_rewind, rounds_in_words, sealed_rounds
 from peer.spec.agreement import differing
 from peer.spec.checks import why_not_continued
 from peer.spec.federation import Spec
@@ -31,6 +31,16 @@ def check_directory(config: PeerConfig, spec: Spec) -> None:
     except (OSError, ValueError):
         raise InputError(f"{out}/run.json: is not readable; give another `out` or remove {out}") from None
     pending_rewind(out, spec)
+
+
+def directory_in_words(config: PeerConfig, spec: Spec) -> str:
+    """What a start finds in the directory; InputError as by `check_directory`."""
+    check_directory(config, spec)
+    if not ((out := config.directory) / "run.json").exists():
+        return f"{out}: can be written"
+    back = pending_rewind(out, spec)
+    course = "goes on" if back is None else f"goes back to round {back}"
+    return f"{out}: holds this run, which {course}; on disk: {rounds_in_words(sealed_rounds(out))}"
 
 
 def _refuse_other_run(theirs: RunIdentity, config: PeerConfig, spec: Spec) -> None:

@@ -10,7 +10,7 @@ from peer.files import write_failure
 from peer.learning.device import device_errors
 from peer.plugins import UserCodeError
 from peer.runtime.checkpoints import Checkpointer, Checkpoints
-from peer.runtime.connection import MakeTransport, open_network
+from peer.runtime.connection import MakeTransport, open_network, status_reply
 from peer.runtime.lifecycle import (
     CheckpointLostError,
     Lifecycle,
@@ -24,7 +24,7 @@ from peer.runtime.lifecycle import (
 )
 from peer.runtime.rounds.local_peer import LocalPeer, Participant
 from peer.runtime.rounds.loop import Rounds
-from peer.runtime.rounds.reports import Evaluator, Finish, open_files, report_warnings, status_reply
+from peer.runtime.rounds.reports import Evaluator, Finish, open_files, report_warnings
 from peer.runtime.run_directory import own_directory
 from peer.runtime.setup import Setup
 from peer.tasks import background, within
@@ -189,4 +189,4 @@ class Runtime:
         self._asked = time.monotonic()
         if self.lifecycle.state == "serving":
             self._seen_serving.set()
-        return status_reply(self.participant, self._evaluator, self.network.resources(), self._gate.waiting)
+        return status_reply(self.participant, self._evaluator)

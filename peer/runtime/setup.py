@@ -16,6 +16,7 @@ from peer.learning.model.model import Model
 from peer.protocols.base import Resources
 from peer.runtime.data_and_model import SharedData, check_room, fitting_model, load_shard
 from peer.runtime.lifecycle import MembershipGate
+from peer.runtime.resources import whole_cores
 from peer.runtime.run_directory import check_directory
 from peer.spec.agreement import Agreement, user_code
 from peer.spec.federation import Spec
@@ -65,6 +66,10 @@ class Setup:
     def view(self) -> View:
         """The view that this peer takes part in."""
         return self.gate.view
+
+    @property
+    def threads(self) -> int:
+        return whole_cores() if self.config.threads == "auto" else self.config.threads
 
     @property
     def out(self) -> Path:

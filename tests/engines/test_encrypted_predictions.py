@@ -129,7 +129,7 @@ def test_the_disk_has_room_for_what_is_journalled(tmp_path: Path) -> None:
     (tmp_path / "federation.yaml").write_text(json.dumps(content(9, "tiny:square", predictions="encrypted")))
     spec = load_spec(tmp_path / "federation.yaml", peers=3)
     made = plan(spec)
-    journalled = dry_run_figures(spec, "peer0", made.dry_run_input("peer0")).journalled
+    journalled = dry_run_figures("peer0", made.dry_run_input("peer0")).journalled
     inputs = KEY_BYTES + CONTEXT_BYTES + 4 * FRESH_BYTES
     assert journalled > inputs + (STALENESS_BOUND + 2) * 2 * made.model.classes * ANSWER_BYTES
 

@@ -36,8 +36,8 @@ from peer.network.limits import Limits
 from peer.network.wire.messages import Resources
 from peer.runtime.lifecycle import RuntimeLimits
 from peer.runtime.membership.membership import Membership
-from peer.runtime.membership.proposer import ExcludedError
-from peer.runtime.membership.view_runner import ExpelledError, ViewRunner
+from peer.runtime.membership.proposer import ExcludedError, ExpelledError
+from peer.runtime.membership.view_runner import ViewRunner
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import prepare
 from peer.spec.federation import Spec
@@ -480,7 +480,7 @@ def simulate(
                 simulation.disk.under(),
                 patch("time.perf_counter", simulation.loop.time),
                 patch("peer.runtime.run_directory.sole_use", nullcontext),
-                patch("peer.runtime.setup.check_room", lambda *_: 0),
+                patch("peer.runtime.setup.check_room", lambda *_: (0, 0)),
                 patch.object(Membership, "handle", simulation.promises.heeded(Membership.handle)),
             ):
                 outcome = simulation.run()

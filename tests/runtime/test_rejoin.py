@@ -12,7 +12,7 @@ from peer.network.transport import REFUSED, DisconnectedError, Transport
 from peer.network.view_rpc import ViewRpc
 from peer.runtime.lifecycle import ReportIntervals
 from peer.runtime.membership.membership import Membership
-from peer.runtime.membership.view_runner import Rejoin
+from peer.runtime.membership.proposer import Rejoin
 from peer.runtime.membership.view_store import ViewStore
 from peer.views.decision import Acceptor, Memory, Rules
 from peer.views.signing import Keyring

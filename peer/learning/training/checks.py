@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from peer.errors import DivergedError, FailedError, InputError, OwnLossError
 from peer.learning.data.samples import Samples
+from peer.learning.device import device_errors
 from peer.learning.model.layout import matches
 from peer.learning.model.model import Model
 from peer.learning.training.optimiser import SGD, Adam, KeptOptimisers, kind_of, options_of, stand_in
@@ -18,6 +19,7 @@ from peer.learning.training.trainer import Trainer, batches_per_step
 from peer.plugins import UserCodeError
 
 
+@device_errors()
 def try_training(model: Model, few: Samples, phases: tuple[Phase, ...], how: Training, rounds: int) -> None:
     """InputError with the way out where a step fails, by what it is given or by its own code.
 

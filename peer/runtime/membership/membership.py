@@ -7,19 +7,20 @@ go back to.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from math import inf
 
 from peer.files import make_private
 from peer.network.streams.handshake import Identity, Refusals, RefusedError, Surprises
+from peer.network.streams.incoming import IncomingStreams
 from peer.network.transport import REFUSED, DisconnectedError, Pipe, Transport
 from peer.network.view_rpc import ViewRpc
 from peer.runtime.lifecycle import RuntimeLimits
 from peer.runtime.membership.gate import DynamicMembershipGate
 from peer.runtime.membership.view_store import ViewStore, view_keyring
 from peer.runtime.setup import Setup
-from peer.tasks import News, shielded, within
+from peer.tasks import News, background, shielded, within
 from peer.telemetry.events import Awaited, CallerRefused, Leaving, Report, ViewDecided
 from peer.views.decision import NO_PROGRESS, Acceptor, MemberProgress, Rules, Turns, is_less
 from peer.views.statements import (
@@ -256,6 +257,21 @@ class Membership:
     def transport(self) -> Transport | None:
         """What other members are asked over; None if they cannot be asked now."""
         return (self.gate.transport if self.gate else None) or self._between
+
+    @asynccontextmanager
+    async def connected(self, transport: Transport, listens: bool = False) -> AsyncIterator[None]:
+        """Ask others over that transport during the block. listens: answer their questions about views, too."""
+        try:
+            async with background() as group:
+                group.create_task(transport.run())  # new certificates count meanwhile, too
+                with self.between_views(transport):
+                    if listens:
+                        incoming = IncomingStreams({"Views": self.answer}, self.refusals, self.surprises)
+                        await transport.listen(incoming.serve)
+                        group.create_task(incoming.watch())
+                    yield
+        finally:
+            await transport.close()
 
     @contextmanager
     def between_views(self, transport: Transport) -> Iterator[None]:

@@ -1,5 +1,5 @@
 """When a member proposes the next view, and which one: without members that are lost, leave or are expelled, and with
-those that ask to enter.
+those that ask to enter; and how these ask (`Rejoin`).
 
 Only its pauses, and whom else it asks, are random: what is decided never depends on it. If too few members are there
 for a decision, it reports the beginning, the duration and the end of the wait for them (`WaitReporter`).
@@ -7,12 +7,14 @@ for a decision, it reports the beginning, the duration and the end of the wait f
 
 import asyncio
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from math import inf
 from random import Random
 
 from peer.errors import FailedError
 from peer.network.limits import RateLimiter
+from peer.network.transport import no_status
+from peer.runtime.connection import MakeTransport
 from peer.runtime.lifecycle import ReportIntervals
 from peer.runtime.membership.gate import DynamicMembershipGate
 from peer.runtime.membership.membership import Membership
@@ -25,6 +27,7 @@ from peer.views.statements import (
     Consent,
     Consents,
     Decided,
+    Enter,
     Entry,
     Evidence,
     Guilt,
@@ -35,6 +38,7 @@ from peer.views.statements import (
     Request,
     Signed,
 )
+from peer.views.view import View
 
 CHANGES, CHANGE_AGAIN = 8, 600.0
 """The first CHANGES changes of a wait are reported at once, and then one more every CHANGE_AGAIN seconds, so that
@@ -79,6 +83,10 @@ members begin together. When twenty that saw one loss all began at once, they pr
 
 class ExcludedError(FailedError):
     """Raised when the others have gone on without this peer, and will not admit it."""
+
+
+class ExpelledError(FailedError):
+    """Raised when the others have expelled this peer."""
 
 
 class Proposer:
@@ -434,3 +442,87 @@ class Proposer:
                 f"connections are refused at {ended}, and the other members are too few to go on: those have finished "
                 "without this peer, or were stopped; if they are not done, start them and this peer again"
             )
+
+
+class Rejoin:
+    """Asks the members to admit this peer, on connections of its own; it accepts none until it is a member again, but
+    where all go back: a member may know of the last views from it alone."""
+
+    def __init__(self, membership: Membership, transport: MakeTransport, reminders: ReportIntervals) -> None:
+        self._membership, self._transport, self._reminders = membership, transport, reminders
+        self._random = Random(membership.id)
+
+    async def next_view(self, newest: Callable[[], Awaitable[int]]) -> View:
+        """Return the view that this peer plays next. newest: finds the round of its private state, -1 if there is none;
+        each view that is decided meanwhile may make that void."""
+        membership, number, private = self._membership, -1, -1
+        rules, clock = membership.acceptor.rules, asyncio.get_running_loop().time
+        begun = clock()
+        self._check_expelled()
+        if following := membership.chain.after(membership.memory.entered, membership.id):
+            return following
+        async with membership.connected(self._transport(no_status), listens=bool(rules.rewinds)):
+            async for silent in self._poll():
+                if following := membership.chain.after(membership.memory.entered, membership.id):
+                    break
+                # A peer that cannot reach the others would only be lost again. But f silent liars must not keep it out;
+                # and after `absence` where no process listens, or after `patience`, the silent may be lost to all:
+                # without this peer the others may be too few to leave them out.
+                answering = [id for id in membership.others if id not in silent]
+                waited = clock() - begun
+                unreachable = [id for id in silent if waited < rules.absence or not membership.refused(id)]
+                if answering and (waited > rules.patience or len(unreachable) <= membership.tolerates):
+                    if number != membership.chain.current.number:
+                        number, private = membership.chain.current.number, await newest()
+                    entry = membership.keyring.sign(Entry(number, private))
+                    await membership.ask(self._random.choice(answering), Enter(entry))
+        assert following
+        return following
+
+    async def wait_for_exclusion(self) -> None:
+        """Wait until the others have gone on without this peer, which has lost what a member needs."""
+        async with self._membership.connected(self._transport(no_status)):
+            async for _ in self._poll():
+                if not self._membership.is_member:
+                    return
+
+    async def _poll(self) -> AsyncIterator[list[str]]:
+        """Learn later views from the members and yield those that do not answer, again and again.
+
+        Raises ExcludedError when none has answered for `patience` seconds, ExpelledError when this peer is expelled.
+        """
+        membership, clock = self._membership, asyncio.get_running_loop().time
+        rules = membership.acceptor.rules
+        waits, begun, answered = WaitReporter(membership.report, self._reminders), clock(), dict[str, float]()
+        while True:
+            # On a busy machine not all members answer every time; that alone does not make them lost.
+            ask, awaited = Ask(membership.chain.current.number), membership.acceptor.awaited_view
+            asked = membership.others if awaited is None else [id for id in rules.ids if id != membership.id]
+            answered |= dict.fromkeys(await membership.ask_all(asked, ask), clock())
+            self._check_expelled()
+            silent = [id for id in membership.others if clock() - answered.get(id, -inf) > rules.absence]
+            if awaited is not None and clock() - begun > rules.patience:
+                raise ExcludedError(
+                    f"no peer that answers knows view {awaited}, after which all go back by `rewinds`; start one that "
+                    "knows it, append the right entry to `rewinds`, or remove `rewinds` where all begin anew"
+                )
+            if clock() - max(answered.values(), default=begun) > rules.patience:
+                raise ExcludedError(
+                    f"the others have gone on without this peer since round {membership.chain.current.first}, "
+                    f"and none of them has answered for {rules.patience:g} s: they have finished, or are away; "
+                    "start it again if they are not done"
+                )
+            waits.look(self._waiting(silent))
+            yield silent
+            await asyncio.sleep(membership.timeouts.liveness_poll)
+
+    def _check_expelled(self) -> None:
+        id = self._membership.id
+        if by := next((view for view in self._membership.chain.since(-1) if id in view.expelled), None):
+            reason = f"view {by.number}: {by.reason}"
+            raise ExpelledError(f"{id} was voted out of the federation ({reason}), and is not taken in again")
+
+    def _waiting(self, silent: Sequence[str]) -> Waiting:
+        awaited = tuple(map(self._membership.awaited, silent))
+        sentence = f"to rejoin: waiting for {', '.join(silent)} to answer" if silent else "all members answer"
+        return Waiting(cause="join", awaited=awaited, sentence=sentence)

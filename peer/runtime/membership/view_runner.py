@@ -5,136 +5,26 @@ A peer that is not a member of the next view asks to be admitted (`Rejoin`), and
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from math import inf
-from random import Random
 
 from peer.errors import FailedError
 from peer.files import write_failure
-from peer.network.streams.incoming import IncomingStreams
-from peer.network.transport import Transport, no_status
 from peer.runtime.backup import rewind
 from peer.runtime.checkpoints import Checkpoints, Journal
 from peer.runtime.connection import MakeTransport
-from peer.runtime.lifecycle import CheckpointLostError, ReportIntervals, RuntimeLimits
+from peer.runtime.lifecycle import CheckpointLostError, RuntimeLimits
 from peer.runtime.membership.membership import Membership
-from peer.runtime.membership.proposer import ExcludedError, Proposer, WaitReporter
+from peer.runtime.membership.proposer import ExcludedError, ExpelledError, Proposer, Rejoin
 from peer.runtime.membership.replay import Replay
 from peer.runtime.runtime import Runtime
 from peer.runtime.setup import Setup, prepare
 from peer.tasks import background, in_thread
-from peer.telemetry.events import Departed, Failed, Returning, Waiting
+from peer.telemetry.events import Departed, Failed, Returning
 from peer.telemetry.telemetry import Telemetry
-from peer.views.statements import Ask, Enter, Entry
 from peer.views.view import View
-
-
-class ExpelledError(FailedError):
-    """Raised when the others have expelled this peer."""
-
-
-@asynccontextmanager
-async def connected(membership: Membership, transport: Transport, listens: bool = False) -> AsyncIterator[None]:
-    """Ask others over that transport during the block. listens: answer their questions about views, too."""
-    try:
-        async with background() as group:
-            group.create_task(transport.run())  # new certificates count meanwhile, too
-            with membership.between_views(transport):
-                if listens:
-                    incoming = IncomingStreams({"Views": membership.answer}, membership.refusals, membership.surprises)
-                    await transport.listen(incoming.serve)
-                    group.create_task(incoming.watch())
-                yield
-    finally:
-        await transport.close()
-
-
-class Rejoin:
-    """Asks the members to admit this peer, on connections of its own; it accepts none until it is a member again, but
-    where all go back: a member may know of the last views from it alone."""
-
-    def __init__(self, membership: Membership, transport: MakeTransport, reminders: ReportIntervals) -> None:
-        self._membership, self._transport, self._reminders = membership, transport, reminders
-        self._random = Random(membership.id)
-
-    async def next_view(self, newest: Callable[[], Awaitable[int]]) -> View:
-        """Return the view that this peer plays next. newest: finds the round of its private state, -1 if there is none;
-        each view that is decided meanwhile may make that void."""
-        membership, number, private = self._membership, -1, -1
-        rules, clock = membership.acceptor.rules, asyncio.get_running_loop().time
-        begun = clock()
-        self._check_expelled()
-        if following := membership.chain.after(membership.memory.entered, membership.id):
-            return following
-        async with connected(membership, self._transport(no_status), listens=bool(rules.rewinds)):
-            async for silent in self._poll():
-                if following := membership.chain.after(membership.memory.entered, membership.id):
-                    break
-                # A peer that cannot reach the others would only be lost again. But f silent liars must not keep it out;
-                # and after `absence` where no process listens, or after `patience`, the silent may be lost to all:
-                # without this peer the others may be too few to leave them out.
-                answering = [id for id in membership.others if id not in silent]
-                waited = clock() - begun
-                unreachable = [id for id in silent if waited < rules.absence or not membership.refused(id)]
-                if answering and (waited > rules.patience or len(unreachable) <= membership.tolerates):
-                    if number != membership.chain.current.number:
-                        number, private = membership.chain.current.number, await newest()
-                    entry = membership.keyring.sign(Entry(number, private))
-                    await membership.ask(self._random.choice(answering), Enter(entry))
-        assert following
-        return following
-
-    async def wait_for_exclusion(self) -> None:
-        """Wait until the others have gone on without this peer, which has lost what a member needs."""
-        async with connected(self._membership, self._transport(no_status)):
-            async for _ in self._poll():
-                if not self._membership.is_member:
-                    return
-
-    async def _poll(self) -> AsyncIterator[list[str]]:
-        """Learn later views from the members and yield those that do not answer, again and again.
-
-        Raises ExcludedError when none has answered for `patience` seconds, ExpelledError when this peer is expelled.
-        """
-        membership, clock = self._membership, asyncio.get_running_loop().time
-        rules = membership.acceptor.rules
-        waits, begun, answered = WaitReporter(membership.report, self._reminders), clock(), dict[str, float]()
-        while True:
-            # On a busy machine not all members answer every time; that alone does not make them lost.
-            ask, awaited = Ask(membership.chain.current.number), membership.acceptor.awaited_view
-            asked = membership.others if awaited is None else [id for id in rules.ids if id != membership.id]
-            answered |= dict.fromkeys(await membership.ask_all(asked, ask), clock())
-            self._check_expelled()
-            silent = [id for id in membership.others if clock() - answered.get(id, -inf) > rules.absence]
-            if awaited is not None and clock() - begun > rules.patience:
-                raise ExcludedError(
-                    f"no peer that answers knows view {awaited}, after which all go back by `rewinds`; start one that "
-                    "knows it, append the right entry to `rewinds`, or remove `rewinds` where all begin anew"
-                )
-            if clock() - max(answered.values(), default=begun) > rules.patience:
-                raise ExcludedError(
-                    f"the others have gone on without this peer since round {membership.chain.current.first}, "
-                    f"and none of them has answered for {rules.patience:g} s: they have finished, or are away; "
-                    "start it again if they are not done"
-                )
-            waits.look(self._waiting(silent))
-            yield silent
-            await asyncio.sleep(membership.timeouts.liveness_poll)
-
-    def _check_expelled(self) -> None:
-        id = self._membership.id
-        if by := next((view for view in self._membership.chain.since(-1) if id in view.expelled), None):
-            reason = f"view {by.number}: {by.reason}"
-            raise ExpelledError(f"{id} was voted out of the federation ({reason}), and is not taken in again")
-
-    def _waiting(self, silent: Sequence[str]) -> Waiting:
-        awaited = tuple(map(self._membership.awaited, silent))
-        sentence = f"to rejoin: waiting for {', '.join(silent)} to answer" if silent else "all members answer"
-        return Waiting(cause="join", awaited=awaited, sentence=sentence)
 
 
 class ViewRunner:
@@ -258,7 +148,8 @@ class ViewRunner:
         if membership.id in entrants and following.first > self._setup.spec.rounds:
             # All others have the last round, and only end there.
             raise ExcludedError("the others have finished without this peer, which came back in their last round")
-        async with self._answering(membership):
+        # It answers meanwhile: an evaluation that must end before, or a large model, may take longer than `absence`.
+        async with membership.connected(self._transport(self._status), listens=True):
             # Views decided meanwhile may have made more rounds void.
             brought = entrants.get(membership.id, following.first - 1)
             valid = membership.chain.last_valid_round(membership.memory.entered)
@@ -270,13 +161,6 @@ class ViewRunner:
             await in_worker(int)
             if await asyncio.to_thread(self._checkpoints.newest_whole) < 0:
                 self._setup = await in_worker(prepare, setup.config, setup.spec, setup.common)
-
-    @asynccontextmanager
-    async def _answering(self, membership: Membership) -> AsyncIterator[None]:
-        """Answer questions about views during the block, in which this peer, a member, plays none: an evaluation that
-        must end before, or a large model, may take longer than `absence`."""
-        async with connected(membership, self._transport(self._status), listens=True):
-            yield
 
     async def _status(self, request: bytes) -> bytes:
         """The status in the last view; LookupError if this process has played none."""

@@ -36,11 +36,11 @@ from peer.learning.model.layout import PARTS
 from peer.learning.model.model import Model
 from peer.learning.training.phase import Phase
 from peer.network.collectives import Arrived, Expected, Neighbourhood, Outgoing, Pending
-from peer.protocols.base import Peer, Protocol, Received
+from peer.protocols.base import Peer, Received
 from peer.protocols.declarations import Share
 from peer.runtime.lifecycle import Lifecycle
 from peer.runtime.rounds.adversary import SimulatedAdversary
-from peer.runtime.rounds.encodings import Collective, Encoding
+from peer.runtime.rounds.encodings import Collective, new_encoding
 from peer.runtime.rounds.round import Round
 from peer.spec.federation import Spec
 from peer.telemetry.events import Note, RingOrdered
@@ -78,10 +78,11 @@ class CheckedCall(NamedTuple):
 class CheckedPeer(Peer):
     """Refuses wrong calls of a protocol with an InputError that says how to mend them; subclasses start the others."""
 
-    def __init__(self, protocol: Protocol, rounds: int, model: Model, encoding: Encoding) -> None:
-        """rounds: the number of rounds of the run."""
-        self._protocol, self._model, self._encoding = protocol, model, encoding
-        self._declared = protocol.declarations(rounds)
+    def __init__(self, spec: Spec, model: Model, initial: Tensor | None = None) -> None:
+        """initial: the model that all peers know at the start, (p,); None if there is none."""
+        self._protocol, self._model = spec.protocol, model
+        self._encoding = new_encoding(spec.wire, model.sizes, initial)
+        self._declared = spec.protocol.declarations(spec.rounds)
 
     @abstractmethod
     def _start(self, call: CheckedCall) -> Awaitable[dict[str, Received]]:

@@ -13,6 +13,7 @@ from peer.learning.data.drift import stage_of
 from peer.learning.data.samples import Standardisation
 from peer.learning.data.shard import Shard, class_mix
 from peer.learning.device import copies
+from peer.learning.randomness import derive, draw_from, sample_streams
 from peer.learning.training.phase import Phase, Training
 from peer.learning.training.trainer import Trainer
 from peer.runtime.checkpoints import under
@@ -57,6 +58,17 @@ class Learner:
         """Run a function in the worker thread."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
 
+    async def compute_drawing(self, round: Round, function: Callable[..., T], *arguments: Any) -> T:
+        """Run a protocol's function there, which may draw from the process's generators."""
+        seed = derive(self._setup.spec.seed, self._setup.config.id, round.number, "compute", next(round.calculations))
+
+        def seeded() -> T:
+            with sample_streams():
+                draw_from(seed)
+                return function(*arguments)
+
+        return await self.compute(seeded)
+
     async def train(self, phases: Sequence[Phase], round: Round) -> float:
         """Train the phases in turn; return the mean loss of the last one."""
         self._lifecycle.become("training")
@@ -93,9 +105,13 @@ class Learner:
             await round.keep(number, torch.tensor(self.trainer.steps))
         return loss
 
+    def since(self, round: int) -> int:
+        """The first round with the same data as that round."""
+        return stage_of(round, self._setup.spec.data.stages).since
+
     async def load_data_for(self, round: int) -> bool:
         """Load the data of that round; return whether they differ from the present ones. Only one shard is kept."""
-        since = stage_of(round, self._setup.spec.data.stages).since
+        since = self.since(round)
         if since == self._since:
             return False
         setup = self._setup

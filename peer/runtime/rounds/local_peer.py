@@ -18,7 +18,6 @@ from torch import Tensor
 
 from peer.errors import FailedError, InputError
 from peer.learning.device import copies
-from peer.learning.randomness import derive, draw_from, sample_streams
 from peer.learning.training.phase import Phase
 from peer.network.network import Network
 from peer.plugins import describe_error
@@ -27,7 +26,6 @@ from peer.runtime.checkpoints import Journal, tensor_digest, under
 from peer.runtime.lifecycle import Lifecycle
 from peer.runtime.rounds.admission import PerMemberState
 from peer.runtime.rounds.calls import CheckedPeer, Communicator, RingOrder, plain_notes
-from peer.runtime.rounds.encodings import new_encoding
 from peer.runtime.rounds.learner import Learner
 from peer.runtime.rounds.round import Round
 from peer.runtime.setup import Setup
@@ -141,13 +139,6 @@ def _of_participant(path: str, writable: bool = False) -> Any:
     return property(read, write if writable else None)
 
 
-def _seeded(seed: int, function: Callable[..., T], *arguments: Any) -> T:
-    """Call a protocol's function, which may draw from the process's generators."""
-    with sample_streams():
-        draw_from(seed)
-        return function(*arguments)
-
-
 class LocalPeer(CheckedPeer):
     """What a protocol gets: each call and each attribute goes to the part that it belongs to."""
 
@@ -172,8 +163,7 @@ class LocalPeer(CheckedPeer):
         setup, spec, model = participant.setup, participant.setup.spec, participant.setup.model
         self._own = participant
         self.id, self.members, self.rounds = setup.config.id, setup.view.members, spec.rounds
-        encoding = new_encoding(spec.wire, model.sizes, model.vector if spec.init == "shared" else None)
-        super().__init__(spec.protocol, spec.rounds, model, encoding)
+        super().__init__(spec, model, model.vector if spec.init == "shared" else None)
 
     async def train(self, *phases: Phase) -> float:
         self._check_phases(phases)
@@ -190,9 +180,7 @@ class LocalPeer(CheckedPeer):
 
     async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
         self._check_function(function)
-        own = self._own
-        seed = derive(own.setup.spec.seed, self.id, self.round, "compute", next(own.round.calculations))
-        return await own.learner.compute(_seeded, seed, function, *arguments)
+        return await self._own.learner.compute_drawing(self._own.round, function, *arguments)
 
     def forget(self, optimiser: str) -> None:
         self._own.learner.trainer.drop(optimiser)

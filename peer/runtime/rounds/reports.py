@@ -5,9 +5,9 @@ decides with all peers whether the run ends. A replay ends in the same figures, 
 on is a pure function of figures that all peers know (`EarlyStopping`), so that all decide alike, even in a replay.
 `RunProgress` is the part of it in checkpoints: this peer's best round and whether the run is over.
 
-The reports follow: at a start, after a round, in reply to a Status request, and at the end of the run. `Finish` ends a
-run at one peer: it writes the model as it is, or fine-tuned, and the result. A peer that has fine-tuned and is started
-again finds that model and its result intact, and uses them as they are.
+The reports follow: at a start, after a round, and at the end of the run. `Finish` ends a run at one peer: it writes
+the model as it is, or fine-tuned, and the result. A peer that has fine-tuned and is started again finds that model and
+its result intact, and uses them as they are.
 """
 
 import asyncio
@@ -21,17 +21,13 @@ import torch
 
 from peer.errors import DivergedError, FailedError
 from peer.files import write_atomically
-from peer.learning.data.drift import stage_of
-from peer.learning.device import device_errors
 from peer.learning.export import load_if_intact, save_model
 from peer.learning.randomness import derive
 from peer.learning.tasks import Classification, Multilabel, Task
 from peer.learning.training.evaluation import Evaluation, Predictions, evaluate, intervals, measure
-from peer.learning.training.phase import Phase
-from peer.network.wire.messages import Resources, StatusReply
 from peer.runtime.rounds.local_peer import Participant, digests
 from peer.runtime.setup import Setup
-from peer.spec.blocks import FinalEvaluation, StopEarly, describe_behaviours
+from peer.spec.blocks import FinalEvaluation, FineTune, StopEarly, describe_behaviours
 from peer.spec.federation import FIGURE
 from peer.tasks import in_thread
 from peer.telemetry.events import (
@@ -42,12 +38,10 @@ from peer.telemetry.events import (
     Report,
     Rewound,
     RoundDone,
-    Shortage,
     Started,
     StoppedEarly,
     Unrepeatable,
     ViewDecided,
-    Waiting,
     bounded,
 )
 from peer.telemetry.results import (
@@ -271,7 +265,7 @@ class Evaluator:
         if not self.validation:
             return
         figure = self.validation[self._task.headline.name]
-        if self.progress.is_best(figure, self._since(round)):
+        if self.progress.is_best(figure, self._learner.since(round)):
             model = self._learner.model
             await in_thread(save_model, model, self._participant.setup.out / BEST_MODEL)
             self.progress.best = Best(round=round, figure=figure, model_sha256=await asyncio.to_thread(model.sha256))
@@ -287,7 +281,8 @@ class Evaluator:
             figure = UNDEFINED_FIGURE  # `results` that are NaN, which release 0.1.0 knows too, count as the worst
         known = await self._participant.communicator.gather(FIGURE.name, (figure,))
         figures = [known[member][0] for member in self._participant.face.members]
-        run.progress = run.progress.since(self._since(round)).after(round, figures, headline.better, rule.margin)
+        before = run.progress.since(self._learner.since(round))
+        run.progress = before.after(round, figures, headline.better, rule.margin)
         run.stopped_early = run.progress.should_stop(round, rule)
         if run.stopped_early:
             self._participant.network.set_last_round(round)
@@ -295,57 +290,6 @@ class Evaluator:
             self._participant.lifecycle.report(
                 StoppedEarly(round=round, best_round=run.progress.round, figure=headline.name)
             )
-
-    def _since(self, round: int) -> int:
-        """The first round with the same data as that round."""
-        return stage_of(round, self._spec.data.stages).since
-
-
-def status_reply(
-    participant: Participant, evaluator: Evaluator, resources: Resources, waiting: Waiting | None
-) -> bytes:
-    """The serialised reply to a Status request: what the peer does now, its neighbours, figures and resources."""
-    spec, view, network = participant.setup.spec, participant.setup.view, participant.network
-    found = evaluator.evaluation
-    accuracy = found.by(spec.test) if found and spec.test else None
-    return StatusReply(
-        id=participant.face.id,
-        federation=spec.name,
-        state=participant.lifecycle.state,
-        round=participant.lifecycle.round,
-        rounds=network.last_round if evaluator.progress.stopped_early else spec.rounds,
-        neighbours=[
-            StatusReply.Neighbour(
-                id=neighbour.id,
-                address=neighbour.address or "",
-                state=neighbour.state,
-                reason=neighbour.reason,
-                durable=network.durability.of(neighbour.id),
-                resources=neighbour.signs.resources,
-                release=neighbour.release,
-            )
-            for neighbour in network.edges.neighbours.values()
-        ],
-        accuracy=accuracy,
-        figure=found.figures[spec.task.headline.name] if found and not spec.test else accuracy,
-        bytes_sent=network.traffic.sent.total(),
-        bytes_received=network.traffic.received.total(),
-        resources=resources,
-        view=view.number,
-        first=view.first,
-        outside=[id for id in spec.ids if id not in view.members],
-        shortage=_shortage(waiting, waiting.shortage) if waiting and waiting.shortage else None,
-        certificate_expires=network.transport.certificate_expires,
-        release=release(),
-        durable=network.durability.own,
-    ).SerializeToString()
-
-
-def _shortage(waiting: Waiting, short: Shortage) -> StatusReply.Shortage:
-    awaited = [
-        StatusReply.Shortage.Awaited(id=one.id, address=one.address or "", reason=one.reason) for one in waiting.awaited
-    ]
-    return StatusReply.Shortage(**vars(short), awaited=awaited)
 
 
 class Finish:
@@ -367,7 +311,7 @@ class Finish:
         found = self._evaluator.newest if self._evaluator.evaluation else await self._evaluator.evaluate()
         await self._write(found, None)
         if finetune := self._spec.finetune:
-            await self._write(await self._fine_tune(finetune.phase()), found)
+            await self._write(await self._fine_tune(finetune), found)
 
     def _take_fine_tuned(self) -> bool:
         """Load a fine-tuned model of this run if it and its result are intact on disk; return whether they are."""
@@ -446,14 +390,14 @@ class Finish:
             replicated=digests({name: participant.state[name] for name in self._spec.protocol.replicated}),
         )
 
-    async def _fine_tune(self, phase: Phase) -> ModelFigures:
+    async def _fine_tune(self, how: FineTune) -> ModelFigures:
         learner, lifecycle = self._participant.learner, self._participant.lifecycle
         lifecycle.become("ready")
         lifecycle.become("training")
         try:
-            with lifecycle.timed("train"), device_errors():
+            with lifecycle.timed("train"):
                 learner.trainer = learner.new_trainer(self._spec.training.without_phases)
-                await learner.compute(learner.trainer.train, phase, self._last + 1)
+                await learner.compute(learner.trainer.train, how.phase(), self._last + 1)
         except DivergedError:
             raise FailedError(
                 "fine-tuning diverged; lower `lr` in `finetune` and start again, or leave it out: the model in "
