@@ -25,7 +25,8 @@ def pages() -> dict[Path, str]:
     security, upgrading = HERE.parent / "SECURITY.md", HERE / "upgrading.md"
     examples = HERE.parent / "examples"
     protocol, task = ((examples / name).read_text(encoding="utf-8") for name in ("my_protocol.py", "own_task.py"))
-    training, monitoring = HERE / "tasks.md", HERE / "monitoring.md"
+    tasks, monitoring = HERE / "tasks.md", HERE / "monitoring.md"
+    begin, end = task.index("import torch\n"), task.index("Array =")  # the task, without its data
     tracker = (examples / "tracker.py").read_text(encoding="utf-8")
     return {
         HERE / "configuration.md": configuration(),
@@ -34,7 +35,7 @@ def pages() -> dict[Path, str]:
         readme: filled(readme, {"examples/my_protocol.py": f"```python\n{protocol}```\n"}),
         HERE / "protocols.md": filled(HERE / "protocols.md", {"peer.protocols.registry": protocols()}),
         monitoring: filled(monitoring, {"examples/tracker.py": f"```python\n{tracker}```\n"}),
-        training: filled(training, {"examples/own_task.py": f"```python\n{task}```\n"}),
+        tasks: filled(tasks, {"examples/own_task.py": f"```python\n{task[begin:end].rstrip()}\n```\n"}),
         architecture: filled(architecture, {"peer.runtime.lifecycle": life()}),
         wire: filled(wire, {"peer.network.wire.frames": header()}),
         upgrading: filled(upgrading, {"peer.versions": formats()}),

@@ -9,11 +9,9 @@ from torch.nn import functional
 
 from peer import Figure, Task
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
 
 class Counts(Task):
-    """Poisson regression: the model gives the logarithm of the number that is to be expected, (n, 1)."""
+    """Poisson regression: the model gives the logarithm of the expected number, (n, 1)."""
 
     figures = (Figure("deviance", better="down"), Figure("mae", better="down"))
 
@@ -27,6 +25,9 @@ class Counts(Task):
 
     def answers(self, outputs: Tensor) -> Tensor:
         return outputs.exp()[:, 0]
+
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def visits(samples: int = 800) -> tuple[Array, Array]:

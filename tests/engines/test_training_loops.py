@@ -1,4 +1,4 @@
-"""The loops in docs/loops.md, as they stand there: each trains, with the same bits each time, under FedProx."""
+"""The loops in docs/loops.md and examples/loops: each trains, with the same bits each time, under FedProx."""
 
 import json
 import os
@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from gpu import DEVICES
 
-PAGE = (Path(__file__).parents[2] / "docs" / "loops.md").read_text("utf-8")
-FIT, *CODE = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
+ROOT = Path(__file__).parents[2]
+FIT, *SHOWN = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "loops.md").read_text("utf-8"), re.M | re.S)
+CODE = [*SHOWN, *(file.read_text("utf-8") for file in sorted((ROOT / "examples" / "loops").glob("*.py")))]
 LOOPS = {re.findall(r"^def (\w+)\(loop\)", code, re.M)[0]: code for code in CODE}
 SAME = ("accelerated", "lightning", "monai")
 """Those that take the same steps, of SGD on the same batches."""

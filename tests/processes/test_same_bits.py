@@ -183,10 +183,9 @@ async def test_a_death_between_predictions_and_result(federation: Build, tmp_pat
 
 async def test_deaths_in_a_training_loop_of_the_user_s(federation: Build, tmp_path: Path) -> None:
     """It draws, reads by a loader of its own and keeps an optimiser and tensors from round to round."""
-    page = (Path(__file__).parents[2] / "docs" / "loops.md").read_text("utf-8")
-    plain = page.partition("## PyTorch")[2].partition("```python\n")[2].partition("```")[0]
+    plain = (Path(__file__).parents[2] / "examples" / "loops" / "pytorch_loop.py").read_text("utf-8")
     (tmp_path / "drawing_loop.py").write_text(
-        plain + "def drawing(loop):\n"
+        plain + "\n\ndef drawing(loop):\n"
         "    kept = loop.state.setdefault('drawn', torch.zeros(()))\n"
         "    kept += torch.rand(())\n"
         "    return {'loss': plain(loop), 'drawn': kept}\n"

@@ -113,8 +113,7 @@ def test_a_model_for_another_task_is_refused_before_it_trains() -> None:
 
 
 def test_a_task_of_ones_own_as_the_page_shows_it(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
-    *_, code = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    code = (ROOT / "examples" / "own_task.py").read_text(encoding="utf-8")
     (tmp_path / "shown_task.py").write_text(code, encoding="utf-8")
     example = (ROOT / "examples" / "own-task.yaml").read_text(encoding="utf-8").replace("own_task:", "shown_task:")
     (tmp_path / "federation.yaml").write_text(example, encoding="utf-8")
