@@ -18,8 +18,7 @@ from launcher.certificates import AskingBundle
 from launcher.history import PeerHistory
 from launcher.monitor.federation import ENDED, OUTSIDE, FederationView, last_lines
 from launcher.page.build import document_of
-from launcher.page.charts import titled
-from launcher.page.document import PrivacyWords, ReportDocument, Row, as_text
+from launcher.page.document import PrivacyWords, ReportDocument, Row, as_text, titled
 from launcher.page.html import figures_for_page
 from launcher.page.ring import neighbours
 from launcher.page.run_data import RunData, launched

@@ -13,9 +13,7 @@ from itertools import chain
 from math import isfinite
 from typing import Any
 
-from launcher.command_spec import flat
-from launcher.page.charts import titled
-from launcher.page.document import Card, Definition, PrivacyWords, ReportDocument, Row, RunPart, State, Verdict
+from launcher.page.document import Card, Definition, PrivacyWords, ReportDocument, Row, RunPart, State, Verdict, titled
 from launcher.page.final_evaluation import confusion_rows, final_rows, judged_classes
 from launcher.page.learning_curves import peer_round_rows, round_rows
 from launcher.page.ring import edge_rows, line_rows, mixes, sector_rows
@@ -27,9 +25,7 @@ from launcher.reports.summary_text import adversary_lines, caveats, view_changes
 from launcher.reports.worth import worth_lines
 from launcher.table import quantity
 from peer.errors import FailedError
-from peer.learning.training.phase import Training
 from peer.plugins import describe_error
-from peer.spec.agreement import Agreement
 from peer.spec.document import dump_yaml
 from peer.text import duration, number, one_line, plural
 
@@ -210,20 +206,11 @@ def _run_part(data: RunData, label: str, tables: Mapping[str, list[Row]], notes:
     )
 
 
-UNREAD = ("data", "training")
-"""What a spec lacks that was read with its peers' files."""
-
-
 def _made(data: RunData) -> Iterator[tuple[str, str]]:
     """What was run, with what, where and when, as far as it was written down."""
-    chosen = {"protocol.name": data.spec.protocol.name}
-    chosen |= flat(data.spec.model_dump(mode="json", exclude_defaults=True, exclude={"name", "ring", *UNREAD}))
-    usual = flat({"training": Training().model_dump(mode="json")})
-    found = flat({key: data.whole.get(key) for key in UNREAD})
-    chosen |= {key: value for key, value in found.items() if value and value != usual.get(key)}
     runs = [run for one in data.histories.values() for run in one.runs if run.start > 0]
     yield "command", _command(data.launched) if data.launched else "not known: the peers were not started by a launcher"
-    yield "other than the defaults", ", ".join(f"{key}={value}" for key, value in chosen.items())
+    yield "other than the defaults", ", ".join(f"{key}={value}" for key, value in data.chosen.items())
     dfl = ", ".join(dict.fromkeys(one.version[:100] for one in data.histories.values() if one.version))
     yield "versions", f"dfl {dfl or 'not known'}; at the launcher: {data.launched.get('versions') or 'not known'}"
     yield "launched on", str(data.launched.get("host") or "not known")
@@ -249,7 +236,7 @@ TASK = ("data", "model", "task", "test", "seed", "rounds", "peers", "ring", "beh
 
 def differences(runs: Sequence[RunData]) -> tuple[str, bool]:
     """What all runs do not have alike, in a sentence, and whether one can be called better than another."""
-    content = [flat(Agreement.from_plain(one.whole).content) | {"peers": len(one.spec.ids)} for one in runs]
+    content = [one.agreed for one in runs]
     found = {key: [one.get(key) for one in content] for key in dict.fromkeys(chain(*content)) if key != "name"}
     found = {key: values for key, values in found.items() if any(one != values[0] for one in values)}
     alike = not any(key.partition(".")[0] in TASK for key in found)

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+from launcher.command_spec import flat
 from launcher.headline import Headline
 from launcher.history import PeerHistory
 from launcher.reports import privacy
@@ -20,8 +21,13 @@ from launcher.reports.summary_json import Privacy, Summary
 from launcher.run_files import RunFiles
 from launcher.views import Views
 from peer.files import MAX_SETTINGS_BYTES, read_plain
+from peer.learning.training.phase import Training
+from peer.spec.agreement import Agreement
 from peer.spec.federation import Spec
 from peer.telemetry.events import RingOrdered
+
+UNREAD = ("data", "training")
+"""What a spec lacks that was read with its peers' files."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,20 @@ class RunData:
     def whole(self) -> Mapping[str, Any]:
         """All settings."""
         return self.settings or self.spec.model_dump(mode="json")
+
+    @property
+    def agreed(self) -> Mapping[str, Any]:
+        """What all peers agreed on, by dotted keys, and how many they are."""
+        return flat(Agreement.from_plain(self.whole).content) | {"peers": len(self.spec.ids)}
+
+    @property
+    def chosen(self) -> Mapping[str, Any]:
+        """The protocol, and the settings other than the defaults, by their dotted keys."""
+        chosen = {"protocol.name": self.spec.protocol.name}
+        chosen |= flat(self.spec.model_dump(mode="json", exclude_defaults=True, exclude={"name", "ring", *UNREAD}))
+        usual = flat({"training": Training().model_dump(mode="json")})
+        found = flat({key: self.whole.get(key) for key in UNREAD})
+        return chosen | {key: value for key, value in found.items() if value and value != usual.get(key)}
 
     @cached_property
     def headline(self) -> Headline:
