@@ -1,4 +1,4 @@
-"""Builds the document of one run, from its spec and its peers' directories; of a stopped run, as far as it came.
+"""Builds the document of one run, from its spec and its peers' directories; of an unfinished run, as far as it came.
 
 First what a person reads: the cards with the main numbers, and the proof of privacy in plain words. Then all tables,
 and the run's state and notes. What peers have told may be anything: what cannot be shown is a FailedError, numbers that
@@ -77,6 +77,11 @@ def cards(data: RunData, tables: Mapping[str, list[Row]]) -> Iterator[Card]:
     head = summary.privacy["head_bytes_sent"]
     broken = plural(len(summary.privacy["violations"]), "violation")
     yield Card("head_bytes_sent", "Heads sent", head, quantity(head), broken, "down")
+
+
+PRIVACY_OPEN = PrivacyWords(
+    "open", "Privacy is checked at the end of the run, by comparing what each peer logged as sent and received."
+)
 
 
 def in_plain_words(proof: Privacy, edges: Iterable[Row]) -> PrivacyWords:
@@ -196,8 +201,10 @@ def _run_part(data: RunData, label: str, tables: Mapping[str, list[Row]], notes:
         figure=data.headline.words,
         better=data.headline.figure.better,
         cards=[*cards(data, tables)],
-        privacy=in_plain_words(data.proof, tables["edges"]) if data.proof else None,
-        notes=[titled(one_line(note).strip()) for note in (*_notes(data), *notes)],
+        privacy=in_plain_words(data.proof, tables["edges"]) if data.proof else PRIVACY_OPEN,
+        notes=[f"From round {round} on: {words}" for round, words in data.views.changes()]
+        if data.goes_on
+        else [titled(one_line(note).strip()) for note in (*_notes(data), *notes)],
         ring_cost=data.ring_cost,
         made={name: one_line(words) for name, words in _made(data)},
         settings="" if data.goes_on else dump_yaml(data.whole),
@@ -249,6 +256,9 @@ def differences(runs: Sequence[RunData]) -> tuple[str, bool]:
 
 def _state(data: RunData) -> tuple[State, str]:
     """What became of the run, for programs and in a sentence."""
+    if data.goes_on:
+        rounds = plural(data.completed, "round")
+        return "unfinished", f"Running: what follows is of the {rounds} that all peers have completed."
     failed = [f"{id}: {one.failure}" for id, one in data.histories.items() if one.failure]
     if data.summary and not data.summary.missing:
         early = ", ended early as all peers agreed" if data.summary.stopped_early else ""

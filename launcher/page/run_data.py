@@ -40,7 +40,7 @@ class RunData:
     summary: Summary | None = None
     audits: privacy.Audits = field(default_factory=dict)
     goes_on: bool = False
-    """Whether the run still goes on: nothing is proven then."""
+    """Whether the run still goes on: nothing is proven then, and what only audits hold is not there."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """All, where `spec` is without data and training, as it was read with its peers' files; else empty."""
     launched: Mapping[str, Any] = field(default_factory=dict)
