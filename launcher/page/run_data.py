@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from launcher.command_spec import flat
 from launcher.headline import Headline
-from launcher.history import PeerHistory
+from launcher.history import ACTIVITIES, PeerHistory
 from launcher.reports import privacy
 from launcher.reports.peer_files import audits, decided_views
 from launcher.reports.summary_json import Privacy, Summary
@@ -122,6 +122,21 @@ class RunData:
             return self.summary.privacy
         declared = privacy.privacy_declaration(self.spec, self.audits)
         return privacy.privacy(self.views, self.audits, declared, self.spec.ids)
+
+    @property
+    def so_far(self) -> dict[str, Any]:
+        """The figures before any peer has finished: after the last round that all have completed, each peer's own."""
+        peers: list[dict[str, Any]] = []
+        for id, history in self.histories.items():
+            until = [done for number, done in history.rounds.items() if number <= self.completed]
+            judged = max((done for done in until if done.evaluated), key=lambda done: done.round, default=None)
+            figure = self.headline.value(judged) if judged else None
+            sent = max((done.bytes_sent for done in until), default=0)
+            spent = {name: round(history.seconds(name), 3) for name in ACTIVITIES}
+            peers += [{"id": id, "round": history.completed, "figure": figure, "bytes_sent": sent, "seconds": spent}]
+        spec, words = self.spec, self.headline.words
+        about = {"name": spec.name, "protocol": spec.protocol.name, "peers": len(spec.ids), "rounds": spec.rounds}
+        return {**about, "finished": False, "completed": self.completed, "figure": words, "per_peer": peers}
 
 
 def launched(files: RunFiles) -> Mapping[str, Any]:
