@@ -9,10 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from launcher.headline import mean
-from launcher.history import ACTIVITIES
 from launcher.output import Output
 from launcher.page.build import differences, document_of
 from launcher.page.charts import PICTURES, check_installed, look, picture, vega_script
@@ -28,7 +25,6 @@ from peer.errors import FailedError, InputError
 from peer.files import unwritable_reason, write_atomically
 from peer.spec.federation import Spec
 from peer.telemetry.results import AUDIT
-from peer.text import number
 
 
 def summarise(collected: Collected, directories: Sequence[Path]) -> Summary:
@@ -186,39 +182,6 @@ def _check_beside(out: Path) -> None:
         )
 
 
-def show_so_far(collected: Collected, output: Output, as_json: bool) -> None:
-    """Figures of a run of which no peer has finished: after the last round that all have completed, each peer's own."""
-    data = RunData.read(collected.spec, collected.places, None)
-    spec, headline = data.spec, data.headline
-    peers: list[dict[str, Any]] = []
-    for id, history in data.histories.items():
-        until = [done for number, done in history.rounds.items() if number <= data.completed]
-        judged = max((done for done in until if done.evaluated), key=lambda done: done.round, default=None)
-        peers.append(
-            {
-                "id": id,
-                "round": history.completed,
-                "figure": headline.value(judged) if judged else None,
-                "bytes_sent": max((done.bytes_sent for done in until), default=0),
-                "seconds": {name: round(history.seconds(name), 3) for name in ACTIVITIES},
-            }
-        )
-    if as_json:
-        about = {"name": spec.name, "protocol": spec.protocol.name, "peers": len(spec.ids), "rounds": spec.rounds}
-        so_far = {"finished": False, "completed": data.completed, "figure": headline.words, "per_peer": peers}
-        output.document(about | so_far)
-        return
-    output.console.print(summary_text.per_peer(peers, headline, output.console))
-    known = [one["figure"] for one in peers if one["figure"] is not None]
-    worst = headline.figure.worst(known) if known else None
-    lines = [
-        f"{spec.name}: {spec.protocol.name}, {len(spec.ids)} peers, {data.completed} of {spec.rounds} rounds completed",
-        f"{headline.words} so far: mean {number(mean(known))}, worst {number(worst)}",
-        *(summary_text.privacy_lines(data.proof) if data.proof else []),
-    ]
-    summary_text.say(lines, output.console)
-
-
 def summary_command(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.out:
         check_out(arguments.out)
@@ -226,7 +189,11 @@ def summary_command(arguments: argparse.Namespace, output: Output) -> int:
     try:
         made = summarise(collected, arguments.directories)
     except FailedError:
-        show_so_far(collected, output, arguments.json)
+        data = RunData.read(collected.spec, collected.places, None)
+        if arguments.json:
+            output.document(data.so_far)
+        else:
+            summary_text.show_so_far(data.so_far, data.headline, data.proof, output.console)
         if arguments.out:
             output.say(f"{arguments.out} is not written before a peer has finished.")
         raise

@@ -29,7 +29,6 @@ from launcher.supervision.supervisor import Supervised, supervise
 from peer.errors import FailedError, InputError
 from peer.process import WRONG_INPUT
 from peer.spec.federation import Spec
-from peer.text import printable
 
 
 @dataclass(frozen=True)
@@ -192,10 +191,7 @@ def attach(path: Path, output: Output, at: str | None = None) -> RunOutcome:
     run = record.run(directory.files)
     with closing(directory), opened(at) as dashboard:
         directory.claim()
-        with closing(Federation.from_spec(run.spec, run.files.path)) as past:
-            past.look(0.0)
-        for id, other in past.refusals:  # a peer that runs says it once
-            output.say(printable(f"{id} was last heard of waiting for {other}"))
+        output.say(*Federation.from_spec(run.spec, run.files.path).last_refusals())
         return asyncio.run(launch(engine, run, directory, output, dashboard))
 
 

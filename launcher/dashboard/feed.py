@@ -9,24 +9,21 @@ A feed holds the newest state alone, and no queue: a slow browser misses what wa
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
 from launcher.certificates import AskingBundle
-from launcher.history import PeerHistory
 from launcher.monitor.federation import ENDED, OUTSIDE, FederationView, last_lines
 from launcher.page.build import document_of
-from launcher.page.charts import titled
-from launcher.page.document import PrivacyWords, ReportDocument, Row, as_text
+from launcher.page.document import ReportDocument, Row, as_text, titled
 from launcher.page.html import figures_for_page
 from launcher.page.ring import neighbours
 from launcher.page.run_data import RunData, launched
 from launcher.reports.summary_json import Summary
 from launcher.run_files import RunFiles
 from launcher.table import named, quantity
-from launcher.views import Views
 from peer.errors import FailedError, InputError
 from peer.network.operator_client import StatusAnswer, StatusClient
 from peer.spec.federation import Spec
@@ -131,22 +128,6 @@ def _status_line(federation: FederationView, now: float) -> str:
     return " ".join([said, *(f"{titled(one)}." for one in warnings if one)])
 
 
-PRIVACY_OPEN = PrivacyWords(
-    "open",
-    "Privacy is checked at the end of the run, by comparing what each peer logged as sent and received.",
-)
-
-
-def live_document(data: RunData) -> ReportDocument:
-    """The document of a live run; its tables lack what only audits hold, the bytes along each edge."""
-    document = document_of(data, data.spec.name)
-    [run] = document.runs
-    goes_on = f"Running: what follows is of the {plural(run.completed, 'round')} that all peers have completed."
-    changes = [f"From round {round} on: {words}" for round, words in data.views.changes()]
-    part = replace(run, state="unfinished", told=goes_on, privacy=PRIVACY_OPEN, notes=changes)
-    return replace(document, runs=[part])
-
-
 LOG_LINES, LOG_LETTERS = 12, 400
 
 
@@ -209,8 +190,9 @@ class Feed:
             self._drawn_to, begun = self.federation.applied, time.monotonic()
             # Copies: the federation goes on hearing of its peers while the thread reads.
             histories = {id: peer.history.copy() for id, peer in self.federation.peers.items()}
+            data = RunData(self.spec, self.federation.views, histories, goes_on=True)
             try:
-                written = await asyncio.to_thread(self._write, self.federation.views, histories)
+                written = await asyncio.to_thread(self._write, data)
             except FailedError as error:
                 self._trouble = f"Charts are out of date: {error}"
             else:
@@ -252,9 +234,9 @@ class Feed:
                 self._show(as_json(document_of(data, self._files.path.name)))
         self.end(said)
 
-    def _write(self, views: Views, histories: Mapping[str, PeerHistory]) -> str:
-        began = launched(self._files) if self._files else {}
-        return as_json(live_document(RunData(self.spec, views, histories, goes_on=True, launched=began)))
+    def _write(self, data: RunData) -> str:
+        data = replace(data, launched=launched(self._files)) if self._files else data
+        return as_json(document_of(data, self.spec.name))
 
     def _now(self, now: float) -> LiveSnapshot:
         seen = LiveSnapshot.from_federation(self.federation, self._order(), now)

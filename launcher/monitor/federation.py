@@ -12,6 +12,7 @@ Peers that were started elsewhere are polled instead: `polled_federation.py`.
 import os
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -427,6 +428,12 @@ class Federation(FederationView):
 
     def _news(self, id: str) -> list[News]:
         return [(id, event) for event in events.read_events(self._tails[id].lines())]
+
+    def last_refusals(self) -> list[str]:
+        """Say which peers wait for one that refuses them, by what they last wrote: one that runs says it only once."""
+        with closing(self):
+            self.look(0.0)
+        return [printable(f"{id} was last heard of waiting for {other}") for id, other in self.refusals]
 
     def forget_past(self) -> None:
         """Take in what an earlier run left, without telling of it or taking its states for the present."""

@@ -1,4 +1,4 @@
-"""Builds the document of one run, from its spec and its peers' directories; of a stopped run, as far as it came.
+"""Builds the document of one run, from its spec and its peers' directories; of an unfinished run, as far as it came.
 
 First what a person reads: the cards with the main numbers, and the proof of privacy in plain words. Then all tables,
 and the run's state and notes. What peers have told may be anything: what cannot be shown is a FailedError, numbers that
@@ -13,9 +13,7 @@ from itertools import chain
 from math import isfinite
 from typing import Any
 
-from launcher.command_spec import flat
-from launcher.page.charts import titled
-from launcher.page.document import Card, Definition, PrivacyWords, ReportDocument, Row, RunPart, State, Verdict
+from launcher.page.document import Card, Definition, PrivacyWords, ReportDocument, Row, RunPart, State, Verdict, titled
 from launcher.page.final_evaluation import confusion_rows, final_rows, judged_classes
 from launcher.page.learning_curves import peer_round_rows, round_rows
 from launcher.page.ring import edge_rows, line_rows, mixes, sector_rows
@@ -27,9 +25,7 @@ from launcher.reports.summary_text import adversary_lines, caveats, view_changes
 from launcher.reports.worth import worth_lines
 from launcher.table import quantity
 from peer.errors import FailedError
-from peer.learning.training.phase import Training
 from peer.plugins import describe_error
-from peer.spec.agreement import Agreement
 from peer.spec.document import dump_yaml
 from peer.text import duration, number, one_line, plural
 
@@ -81,6 +77,11 @@ def cards(data: RunData, tables: Mapping[str, list[Row]]) -> Iterator[Card]:
     head = summary.privacy["head_bytes_sent"]
     broken = plural(len(summary.privacy["violations"]), "violation")
     yield Card("head_bytes_sent", "Heads sent", head, quantity(head), broken, "down")
+
+
+PRIVACY_OPEN = PrivacyWords(
+    "open", "Privacy is checked at the end of the run, by comparing what each peer logged as sent and received."
+)
 
 
 def in_plain_words(proof: Privacy, edges: Iterable[Row]) -> PrivacyWords:
@@ -200,8 +201,10 @@ def _run_part(data: RunData, label: str, tables: Mapping[str, list[Row]], notes:
         figure=data.headline.words,
         better=data.headline.figure.better,
         cards=[*cards(data, tables)],
-        privacy=in_plain_words(data.proof, tables["edges"]) if data.proof else None,
-        notes=[titled(one_line(note).strip()) for note in (*_notes(data), *notes)],
+        privacy=in_plain_words(data.proof, tables["edges"]) if data.proof else PRIVACY_OPEN,
+        notes=[f"From round {round} on: {words}" for round, words in data.views.changes()]
+        if data.goes_on
+        else [titled(one_line(note).strip()) for note in (*_notes(data), *notes)],
         ring_cost=data.ring_cost,
         made={name: one_line(words) for name, words in _made(data)},
         settings="" if data.goes_on else dump_yaml(data.whole),
@@ -210,20 +213,11 @@ def _run_part(data: RunData, label: str, tables: Mapping[str, list[Row]], notes:
     )
 
 
-UNREAD = ("data", "training")
-"""What a spec lacks that was read with its peers' files."""
-
-
 def _made(data: RunData) -> Iterator[tuple[str, str]]:
     """What was run, with what, where and when, as far as it was written down."""
-    chosen = {"protocol.name": data.spec.protocol.name}
-    chosen |= flat(data.spec.model_dump(mode="json", exclude_defaults=True, exclude={"name", "ring", *UNREAD}))
-    usual = flat({"training": Training().model_dump(mode="json")})
-    found = flat({key: data.whole.get(key) for key in UNREAD})
-    chosen |= {key: value for key, value in found.items() if value and value != usual.get(key)}
     runs = [run for one in data.histories.values() for run in one.runs if run.start > 0]
     yield "command", _command(data.launched) if data.launched else "not known: the peers were not started by a launcher"
-    yield "other than the defaults", ", ".join(f"{key}={value}" for key, value in chosen.items())
+    yield "other than the defaults", ", ".join(f"{key}={value}" for key, value in data.chosen.items())
     dfl = ", ".join(dict.fromkeys(one.version[:100] for one in data.histories.values() if one.version))
     yield "versions", f"dfl {dfl or 'not known'}; at the launcher: {data.launched.get('versions') or 'not known'}"
     yield "launched on", str(data.launched.get("host") or "not known")
@@ -249,7 +243,7 @@ TASK = ("data", "model", "task", "test", "seed", "rounds", "peers", "ring", "beh
 
 def differences(runs: Sequence[RunData]) -> tuple[str, bool]:
     """What all runs do not have alike, in a sentence, and whether one can be called better than another."""
-    content = [flat(Agreement.from_plain(one.whole).content) | {"peers": len(one.spec.ids)} for one in runs]
+    content = [one.agreed for one in runs]
     found = {key: [one.get(key) for one in content] for key in dict.fromkeys(chain(*content)) if key != "name"}
     found = {key: values for key, values in found.items() if any(one != values[0] for one in values)}
     alike = not any(key.partition(".")[0] in TASK for key in found)
@@ -262,6 +256,9 @@ def differences(runs: Sequence[RunData]) -> tuple[str, bool]:
 
 def _state(data: RunData) -> tuple[State, str]:
     """What became of the run, for programs and in a sentence."""
+    if data.goes_on:
+        rounds = plural(data.completed, "round")
+        return "unfinished", f"Running: what follows is of the {rounds} that all peers have completed."
     failed = [f"{id}: {one.failure}" for id, one in data.histories.items() if one.failure]
     if data.summary and not data.summary.missing:
         early = ", ended early as all peers agreed" if data.summary.stopped_early else ""

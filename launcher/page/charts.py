@@ -49,11 +49,6 @@ class ReportFigure:
         return {"data": {"name": self.tables[0]}, **self.chart, "datasets": tables}
 
 
-def titled(words: str) -> str:
-    """Words with a capital first letter; the other letters stay as they are."""
-    return f"{words[:1].upper()}{words[1:]}"
-
-
 def quantitative(field: str, title: str | None, **more: Any) -> Chart:
     return {"field": field, "type": "quantitative", "title": title, **more}
 

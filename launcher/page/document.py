@@ -139,6 +139,11 @@ class ReportDocument:
         ]
 
 
+def titled(words: str) -> str:
+    """Words with a capital first letter; the other letters stay as they are."""
+    return f"{words[:1].upper()}{words[1:]}"
+
+
 def as_text(content: object) -> str:
     """JSON that is safe within a page: no text in it can end the element, wherever it comes from.
 

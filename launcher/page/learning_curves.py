@@ -20,9 +20,8 @@ from launcher.page.charts import (
     quantitative,
     rounds_axis,
     tip,
-    titled,
 )
-from launcher.page.document import ReportDocument, Row
+from launcher.page.document import ReportDocument, Row, titled
 from launcher.page.run_data import RunData
 from launcher.page.timeline import clock_of
 from launcher.reports.summary import TESTS, evaluated_rounds

@@ -12,16 +12,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+from launcher.command_spec import flat
 from launcher.headline import Headline
-from launcher.history import PeerHistory
+from launcher.history import ACTIVITIES, PeerHistory
 from launcher.reports import privacy
 from launcher.reports.peer_files import audits, decided_views
 from launcher.reports.summary_json import Privacy, Summary
 from launcher.run_files import RunFiles
 from launcher.views import Views
 from peer.files import MAX_SETTINGS_BYTES, read_plain
+from peer.learning.training.phase import Training
+from peer.spec.agreement import Agreement
 from peer.spec.federation import Spec
 from peer.telemetry.events import RingOrdered
+
+UNREAD = ("data", "training")
+"""What a spec lacks that was read with its peers' files."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,7 @@ class RunData:
     summary: Summary | None = None
     audits: privacy.Audits = field(default_factory=dict)
     goes_on: bool = False
-    """Whether the run still goes on: nothing is proven then."""
+    """Whether the run still goes on: nothing is proven then, and what only audits hold is not there."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """All, where `spec` is without data and training, as it was read with its peers' files; else empty."""
     launched: Mapping[str, Any] = field(default_factory=dict)
@@ -54,6 +60,20 @@ class RunData:
     def whole(self) -> Mapping[str, Any]:
         """All settings."""
         return self.settings or self.spec.model_dump(mode="json")
+
+    @property
+    def agreed(self) -> Mapping[str, Any]:
+        """What all peers agreed on, by dotted keys, and how many they are."""
+        return flat(Agreement.from_plain(self.whole).content) | {"peers": len(self.spec.ids)}
+
+    @property
+    def chosen(self) -> Mapping[str, Any]:
+        """The protocol, and the settings other than the defaults, by their dotted keys."""
+        chosen = {"protocol.name": self.spec.protocol.name}
+        chosen |= flat(self.spec.model_dump(mode="json", exclude_defaults=True, exclude={"name", "ring", *UNREAD}))
+        usual = flat({"training": Training().model_dump(mode="json")})
+        found = flat({key: self.whole.get(key) for key in UNREAD})
+        return chosen | {key: value for key, value in found.items() if value and value != usual.get(key)}
 
     @cached_property
     def headline(self) -> Headline:
@@ -102,6 +122,21 @@ class RunData:
             return self.summary.privacy
         declared = privacy.privacy_declaration(self.spec, self.audits)
         return privacy.privacy(self.views, self.audits, declared, self.spec.ids)
+
+    @property
+    def so_far(self) -> dict[str, Any]:
+        """The figures before any peer has finished: after the last round that all have completed, each peer's own."""
+        peers: list[dict[str, Any]] = []
+        for id, history in self.histories.items():
+            until = [done for number, done in history.rounds.items() if number <= self.completed]
+            judged = max((done for done in until if done.evaluated), key=lambda done: done.round, default=None)
+            figure = self.headline.value(judged) if judged else None
+            sent = max((done.bytes_sent for done in until), default=0)
+            spent = {name: round(history.seconds(name), 3) for name in ACTIVITIES}
+            peers += [{"id": id, "round": history.completed, "figure": figure, "bytes_sent": sent, "seconds": spent}]
+        spec, words = self.spec, self.headline.words
+        about = {"name": spec.name, "protocol": spec.protocol.name, "peers": len(spec.ids), "rounds": spec.rounds}
+        return {**about, "finished": False, "completed": self.completed, "figure": words, "per_peer": peers}
 
 
 def launched(files: RunFiles) -> Mapping[str, Any]:

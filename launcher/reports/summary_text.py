@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from launcher.headline import Headline
+from launcher.headline import Headline, mean
 from launcher.history import ACTIVITIES, expiry_words
 from launcher.reports.privacy import HOLDS, violation_line
 from launcher.reports.summary_json import PeerSummary, Privacy, Summary
@@ -86,6 +86,19 @@ def report(summary: Summary, spec: Spec, console: Console) -> None:
 def say(said: list[str], console: Console) -> None:
     for line in said:
         console.print(one_line(line), markup=False, highlight=False, soft_wrap=True)
+
+
+def show_so_far(told: Mapping[str, Any], headline: Headline, proof: Privacy | None, console: Console) -> None:
+    """Print what a run has come to of which no peer has finished. told: the same for programs."""
+    console.print(per_peer(told["per_peer"], headline, console))
+    known = [one["figure"] for one in told["per_peer"] if one["figure"] is not None]
+    worst = headline.figure.worst(known) if known else None
+    lines = [
+        "{name}: {protocol}, {peers} peers, {completed} of {rounds} rounds completed".format(**told),
+        f"{headline.words} so far: mean {number(mean(known))}, worst {number(worst)}",
+        *(privacy_lines(proof) if proof else []),
+    ]
+    say(lines, console)
 
 
 MANY, FEW = 20, 10

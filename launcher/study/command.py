@@ -15,7 +15,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from launcher.output import Output
 from launcher.page.charts import PICTURES, look, picture
-from launcher.page.document import csv_text
 from launcher.plan import plan
 from launcher.study import results
 from launcher.study.figures import axis_figures, cell_figures, main_figures
@@ -75,12 +74,7 @@ FIGURE_KINDS = ("rounds", "fairness", "bytes", "axis", "ring", "reputation")
 def write_results(made: Sequence[Cell], failures: Mapping[str, str]) -> list[list[str]]:
     """All of them, the tidy tables first: whatever becomes of the figures, those are there. Return the ranking."""
     directory, name, axes = made[0].directory, made[0].spec.name, [*made[0].labels]
-    rows, by_round = results.rows(made, failures), [*results.round_rows(made)]
-    write_atomically(directory / "rounds.parquet", results.as_parquet(by_round))
-    for file, table in (("results", rows), ("peers", [*results.peer_rows(made)])):
-        if table:
-            write_atomically(directory / f"{file}.csv", csv_text([*table[0]], table).encode())
-            write_atomically(directory / f"{file}.parquet", results.as_parquet(table))
+    rows, by_round = results.write(made, failures)
     found = tables(rows, axes)
     write_atomically(directory / "tables.md", markdown(found, name).encode())
     write_atomically(directory / "tables.tex", latex(found, name).encode())

@@ -10,8 +10,8 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
 from typing import Any
 
-from launcher.page.charts import Chart, heat_map, in_bytes, nominal, quantitative, rounds_axis, titled
-from launcher.page.document import Row
+from launcher.page.charts import Chart, heat_map, in_bytes, nominal, quantitative, rounds_axis
+from launcher.page.document import Row, titled
 from launcher.page.ring import UNKNOWN, lines, ring_chart, sectors
 from launcher.study.grid import Cell
 from launcher.study.results import cell_columns

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import shlex
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -164,6 +165,13 @@ class CellFiles(RunFiles):
     def finished(self) -> Summary | None:
         """The summary, if the cell is finished: a power cut may have taken either file."""
         return summary_json.read(self.summary) if self.details else None
+
+    def finish(self, details: Mapping[str, Any], summary: Summary) -> None:
+        """Keep what the cell came to, and remove what it was computed with; the summary is written last."""
+        write_atomically(self.rounds, json.dumps(details).encode())
+        shutil.rmtree(self.run)
+        self.said.unlink(missing_ok=True)
+        summary_json.write(self.summary, summary)
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from launcher.commands.compare import COMPARED
 from launcher.headline import Headline
-from launcher.page.document import Row
+from launcher.page.document import Row, csv_text
 from launcher.page.learning_curves import spread
 from launcher.reports.summary_json import Summary
 from launcher.reports.worth import collaboration_gains
 from launcher.study.grid import Cell, Label
+from peer.files import write_atomically
 from peer.spec.agreement import sha256, user_code
 from peer.text import printable
 
@@ -132,6 +133,17 @@ def peer_rows(cells: Sequence[Cell]) -> Iterator[Row]:
                 low, high = (one.final.intervals.get(name) if one.final else None) or (None, None)
                 told = {"samples": one.samples, "figure": name, "value": value, "low": low, "high": high}
                 yield {**of, "peer": one.id, **told, **of}
+
+
+def write(cells: Sequence[Cell], failures: Mapping[str, str]) -> tuple[list[Row], list[Row]]:
+    """Write all tables into the study's directory; return the rows of cells and of rounds."""
+    directory, of_cells, by_round = cells[0].directory, rows(cells, failures), [*round_rows(cells)]
+    write_atomically(directory / "rounds.parquet", as_parquet(by_round))
+    for name, table in (("results", of_cells), ("peers", [*peer_rows(cells)])):
+        if table:
+            write_atomically(directory / f"{name}.csv", csv_text([*table[0]], table).encode())
+            write_atomically(directory / f"{name}.parquet", as_parquet(table))
+    return of_cells, by_round
 
 
 def as_parquet(made: Sequence[Row]) -> bytes:

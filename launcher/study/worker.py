@@ -1,7 +1,6 @@
 """What the process of one cell does: run its federation, on ports that are free, and leave rows and a summary."""
 
 import asyncio
-import json
 import os
 import shutil
 import signal
@@ -21,12 +20,11 @@ from launcher.output import Output
 from launcher.page.learning_curves import round_rows
 from launcher.page.ring import mixes, orders
 from launcher.page.run_data import RunData
-from launcher.reports import summary_json
 from launcher.reports.summary import TimeSpent, summarise, weight_divergence
 from launcher.study.dask_worker import commit
 from launcher.study.grid import CellFiles, Network
 from peer.errors import FailedError, InputError
-from peer.files import lock, write_atomically
+from peer.files import lock
 from peer.network.transport.addresses import why_taken
 from peer.process import STOPS
 from peer.runtime.in_process import run_in_process
@@ -110,16 +108,8 @@ def compute(files: CellFiles, network: Network, port: int) -> None:
             raise FailedError(ended.why or f"its run ended with {ended.code}")
         summary = ended.summary
     data = RunData.read(spec, {id: files.run / id for id in spec.ids}, summary)
-    kept = {
-        "commit": commit(),
-        "weight_divergence": weight_divergence(files.run, spec.ids),
-        "rounds": [*round_rows(data)],
-        "ring": ring_before_and_after(data),
-    }
-    write_atomically(files.rounds, json.dumps(kept).encode())
-    shutil.rmtree(files.run)
-    files.said.unlink(missing_ok=True)
-    summary_json.write(files.summary, summary)
+    whole = {"commit": commit(), "weight_divergence": weight_divergence(files.run, spec.ids)}
+    files.finish({**whole, "rounds": [*round_rows(data)], "ring": ring_before_and_after(data)}, summary)
 
 
 def ring_before_and_after(data: RunData) -> dict[str, Any] | None:

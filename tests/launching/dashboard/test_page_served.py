@@ -316,7 +316,7 @@ async def test_a_document_that_cannot_be_made_leaves_the_one_before(
 
     with monkeypatch.context() as patched:
         patched.setattr(feed_room, "SHARE", 0)
-        patched.setattr(feed_room, "live_document", impossible)
+        patched.setattr(feed_room, "document_of", impossible)
         feed._drawn_to = -1
         await feed.draw(1e6)
     assert (feed.written, feed.drawings) == (before, 1)
