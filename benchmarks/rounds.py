@@ -86,7 +86,7 @@ def together(processes: Sequence[SpawnProcess], results: "SimpleQueue[Cost]") ->
 
 
 def rounds_of(directory: Path) -> list[list[dict[str, float]]]:
-    """By peer: after each round the time, and CPU seconds by kind of thread."""
+    """By peer: after the first and the last round the time, and CPU seconds by kind of thread."""
     return [[json.loads(line) for line in file.read_text().splitlines()] for file in sorted(directory.glob("*.jsonl"))]
 
 
@@ -111,7 +111,7 @@ def timed(place: Path, running: tuple[asyncio.Runner, ForkServer], secured: bool
     ends = rounds_of(times)
     span = max(one[-1]["time"] for one in ends) - min(one[0]["time"] for one in ends)
     each = [
-        {kind: (one[-1][kind] - one[0][kind]) / (len(one) - 1) for kind in one[0] if kind != "time"} for one in ends
+        {kind: (one[-1][kind] - one[0][kind]) / (rounds - 1) for kind in one[0] if kind != "time"} for one in ends
     ]
     threads = Counter({kind: statistics.mean(one[kind] for one in each) for kind in each[0]})
     told = [

@@ -9,7 +9,7 @@ have to go back to.
 Peers of one process read on a board what relayed reports would say, and relay nothing (`SharedDurability`).
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from peer.network.neighbours import Edges
 from peer.network.transport import DurabilityBoard
@@ -147,6 +147,12 @@ class Durability:
         others = [peer for peer in self._edges.members if peer not in (self._id, listener)]
         return {peer: at for peer in others if (at := self._latest(peer, neighbours)) is not None}
 
+    def passed_on(self, listener: str) -> dict[str, int]:
+        """The durable rounds that a neighbour is told: where members sign, all announced ones, this peer's, too."""
+        if self._keyring.signs:
+            return {peer: one.statement.round for peer, one in self._announced.items() if peer != listener}
+        return self.relayed_for(listener)
+
     def _latest(self, peer: str, neighbours: Collection[str]) -> int | None:
         """The latest report on a peer; on this peer and on present neighbours only first-hand ones count."""
         sources = (self.first_hand,) if peer in neighbours or peer == self._id else (self.first_hand, self._relayed)
@@ -197,6 +203,10 @@ class Durability:
     async def wait_changed(self, version: int) -> None:
         """Wait until something has changed since `version`."""
         await self._changed.until(lambda: self.version != version)
+
+    async def wait_until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds that is looked at again with every change."""
+        await self._changed.until(holds)
 
     def behind(self, round: int) -> dict[str, int]:
         """The peers that are more than W rounds behind `round` (R6), each with its durable round; none if that round

@@ -28,7 +28,7 @@ ONCE_HARMFUL = [
     # one restarted in the last round of a view waited to begin the round after
     pytest.param("signed seven", 200_010, marks=pytest.mark.long),
 ]
-LEAVES = Order(2.0, "peer2")
+LEAVES = Order(2.4, "peer2")
 
 
 def suffered(name: str, *orders: Order, kills: tuple[Kill, ...] = (), slowest: float = 0.02) -> Outcome:

@@ -18,7 +18,6 @@ from torch.utils._pytree import tree_leaves
 from peer.errors import InputError, suggest
 from peer.learning.data.samples import Names, Standardisation
 from peer.learning.model.layout import (
-    PARTS,
     ModelPart,
     Patterned,
     Split,
@@ -196,7 +195,14 @@ class Model:
         self.frozen: dict[str, Tensor] = frozen_tensors(self.module)
         self._versions = write_counts(self.frozen)
         self.counters: dict[str, Tensor] = counter_buffers(self.module, self.frozen)
-        self.vector = torch.empty(sum(e.size for e in self.layout), dtype=torch.float32, device=self.device)
+        border = sum(one.size for one in self.layout if one.part == "extractor")
+        end = sum(one.size for one in self.layout)
+        self._parts: dict[ModelPart, slice] = {
+            "extractor": slice(0, border),
+            "head": slice(border, end),
+            "model": slice(0, end),
+        }
+        self.vector = torch.empty(end, dtype=torch.float32, device=self.device)
         self.gradient = gradient(self.vector)
         bind(self.module, self.layout, self.vector, self.gradient)
         self._rounded = LowPrecisionParameters(split, self.layout, self.vector, self.gradient)
@@ -220,14 +226,12 @@ class Model:
 
     def part(self, name: ModelPart) -> slice:
         """The slice of `vector` that holds a part: its parameters and float buffers."""
-        border = sum(entry.size for entry in self.layout if entry.part == "extractor")
-        ends = {"extractor": (0, border), "head": (border, len(self.vector)), "model": (0, len(self.vector))}
-        return slice(*ends[name])
+        return self._parts[name]
 
     @property
     def sizes(self) -> dict[str, int]:
         """Values of `extractor`, `head` and `model`."""
-        return {part: self.part(part).stop - self.part(part).start for part in PARTS}
+        return {name: part.stop - part.start for name, part in self._parts.items()}
 
     @property
     def rebuilt(self) -> Mapping[str, Tensor]:

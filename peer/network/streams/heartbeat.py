@@ -16,7 +16,9 @@ edge, too (R7).
 import asyncio
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable
+from functools import partial
 from math import inf
+from typing import NamedTuple
 
 from peer.network.durability import NOTHING, ImpossibleError
 from peer.network.limits import Limits, RateLimiter, Timeouts
@@ -29,7 +31,6 @@ from peer.network.wire.messages import Beat, Reply, Welcome
 from peer.tasks import News, background, within
 from peer.telemetry.events import CallerRefused, LinkChanged, ReleaseSeen, Report
 from peer.versions import release
-from peer.views.statements import Announcement, Signed
 
 
 class LinkReporter:
@@ -158,6 +159,19 @@ FAREWELL = "done"
 BeatHandler = Callable[[CountedPipe, Beat], Awaitable[None]]
 
 
+class Standing(NamedTuple):
+    """What a listener is told at once when it changes."""
+
+    durable: int
+    """This peer's durable round."""
+    is_last: bool
+    """Whether the listener's durable round is the last of this edge: it may wait until that is acknowledged."""
+    parted: bool
+    """Whether the two are no longer neighbours."""
+    leaves: bool
+    """Whether this peer says farewell."""
+
+
 class HeartbeatStream:
     """A stream of heartbeats, from its welcome to a farewell, or until the two are no longer neighbours.
 
@@ -168,6 +182,10 @@ class HeartbeatStream:
         self._callbacks, self._leaving, self._state = all.callbacks, all.leaving, all.state
         self._durability, self._timeouts = all.state.durability, all.state.timeouts
         self._pipe, self._dialled, self._on_beat = pipe, dialled, on_beat
+        self._there: dict[str, int] = {}
+        """The durable rounds of others that the listener knows: it was told them on this stream, or has told them."""
+        self._shown: dict[str, str] = {}
+        """The certificates of others that the listener was shown on this stream."""
         self.farewell_sent = False
         """Whether the farewell was sent; if the stream then broke, it may not have arrived."""
 
@@ -181,24 +199,15 @@ class HeartbeatStream:
             await self._listen()
 
     async def _speak(self) -> None:
-        """Send beat after beat; the last one is the farewell (R8), or tells a former neighbour all that it needs to
-        forget the edge, too (R7)."""
-        told: dict[str, int] = {}
-        shown: dict[str, Signed[Announcement]] = {}
+        """Send beat after beat, at once when there is news; the last one is the farewell (R8), or tells a former
+        neighbour all that it needs to forget the edge, too (R7)."""
         clock = asyncio.get_running_loop().time
         advertised = -inf
         while True:
-            version, listener = self._durability.version, self._pipe.peer
-            last = self._leaving.is_set() and self._is_up_to_date(listener)
-            parted = listener not in self._state.edges.neighbours
-            known = self._durability.relayed_for(listener)
+            listener, standing = self._pipe.peer, self._standing()
             state, round = self._callbacks.state()
-            beat = Beat(durable=self._durability.own, state=FAREWELL if last else state, round=round)
-            if self._state.identity.keyring.signs:
-                self._announce(beat, shown)
-            else:
-                beat.others.update({peer: at for peer, at in known.items() if told.get(peer) != at})
-                told = known
+            beat = Beat(durable=standing.durable, state=FAREWELL if standing.leaves else state, round=round)
+            self._relay(beat)
             if (neighbour := self._state.edges.neighbours.get(listener)) and neighbour.is_unreachable:
                 beat.obstacle.address, beat.obstacle.reason = neighbour.address or "", neighbour.reach.outbound.reason
             if (taken := self._state.deliveries.received_count(listener)) is not None:
@@ -210,25 +219,48 @@ class HeartbeatStream:
                 beat.heard = heard
             message = beat if self._dialled else Reply(beat=beat)
             await self._pipe.tell(message.SerializeToString(), self._timeouts.read)
-            self.farewell_sent = last
-            if last or parted:
+            self.farewell_sent = standing.leaves
+            if standing.leaves or standing.parted:
                 break
-            await within(self._timeouts.heartbeat_interval, self._durability.wait_changed(version))
+            due = self._durability.wait_until(partial(self._is_due, standing))
+            await within(self._timeouts.heartbeat_interval, due)
         await self._pipe.finish()
 
-    def _announce(self, beat: Beat, shown: dict[str, Signed[Announcement]]) -> None:
-        """Add signed announcements, except the listener's own, that are not among those `shown` on this stream yet."""
+    def _standing(self) -> Standing:
+        listener, durability, edges = self._pipe.peer, self._durability, self._state.edges
+        return Standing(
+            durability.own,
+            durability.of(listener) >= edges.last(listener, self._state.last_round),
+            listener not in edges.neighbours,
+            self._leaving.is_set() and self._is_up_to_date(listener),
+        )
+
+    def _is_due(self, told: Standing) -> bool:
+        """Return whether the next beat is to be sent at once."""
+        return self._standing() != told or bool(self._news())
+
+    def _news(self) -> dict[str, int]:
+        """The durable rounds that are passed on, of which the listener has neither been told here nor has told."""
+        known = self._durability.passed_on(self._pipe.peer)
+        return {peer: round for peer, round in known.items() if round > self._there.get(peer, NOTHING - 1)}
+
+    def _relay(self, beat: Beat) -> None:
+        """Add the news; where members sign, what each has announced, with its certificate unless it has been shown."""
+        news = self._news()
+        self._there |= news
+        if not self._state.identity.keyring.signs:
+            beat.others.update(news)
+            return
         for peer, signed in self._durability.announcements().items():
-            if peer != self._pipe.peer and shown.get(peer) != signed:
-                before = shown.get(peer)
-                same = before is not None and before.certificate == signed.certificate
+            if peer in news:
+                same = self._shown.get(peer) == signed.certificate
+                self._shown[peer] = signed.certificate
                 beat.announced.add(
                     id=peer,
                     round=signed.statement.round,
                     signature=b64decode(signed.signature),
                     certificate=b"" if same else b64decode(signed.certificate),
                 )
-                shown[peer] = signed
 
     def _is_up_to_date(self, listener: str) -> bool:
         """Return whether the listener knows this peer's durable round (R8).
@@ -245,6 +277,9 @@ class HeartbeatStream:
         while True:
             beat = self._decoded(await self._pipe.receive())
             await self._on_beat(self._pipe, beat)
+            for id, at in [*beat.others.items(), *((one.id, one.round) for one in beat.announced)]:
+                if id in self._state.edges.members:
+                    self._there[id] = max(at, self._there.get(id, at))
             if beat.state == FAREWELL:
                 return
 
