@@ -110,9 +110,7 @@ def timed(place: Path, running: tuple[asyncio.Runner, ForkServer], secured: bool
     peers.turn(*running, directory, PEERS, secured=secured, **given)
     ends = rounds_of(times)
     span = max(one[-1]["time"] for one in ends) - min(one[0]["time"] for one in ends)
-    each = [
-        {kind: (one[-1][kind] - one[0][kind]) / (rounds - 1) for kind in one[0] if kind != "time"} for one in ends
-    ]
+    each = [{kind: (one[-1][kind] - one[0][kind]) / (rounds - 1) for kind in one[0] if kind != "time"} for one in ends]
     threads = Counter({kind: statistics.mean(one[kind] for one in each) for kind in each[0]})
     told = [
         event["seconds"]
