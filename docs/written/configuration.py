@@ -80,7 +80,7 @@ def _spec() -> Iterator[str]:
         yield f"{prose(block)}\n"
         yield table(block)
     yield "### machines\n"
-    yield "One entry per peer, by its id.\n"
+    yield "One entry per peer, by its id; `machine` in a peer's file is such an entry.\n"
     yield table(Machine)
     yield "### behaviour\n"
     yield "`{peer3: {kind: ...}}`; see [adversaries.md](adversaries.md).\n"

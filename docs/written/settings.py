@@ -151,7 +151,7 @@ def bounded(field: Schema) -> str:
 
 def shown_default(field: Schema) -> str:
     """The default as it would be written in YAML, of a block its word; an empty block has none in the schema."""
-    default = field.get("default", {})
+    default = field.get("default", [] if field.get("items") else {})
     if default is None:
         return ""
     if isinstance(default, dict):
