@@ -112,18 +112,14 @@ class Durability:
             self.notify_changed()
 
     def record_signed(self, peer: str, round: int, signature: str, certificate: str) -> None:
-        """Take a peer's signed announcement, from any source; ImpossibleError if it is not signed or cannot be true.
-
-        certificate: empty if it is the one that the peer has shown before.
-        """
+        """Take a peer's signed announcement, from any source; ImpossibleError if it is not signed or cannot be true."""
         known = self._announced.get(peer)
         if peer not in self._edges.members or not self._keyring.signs:
             raise ImpossibleError(f"it reported durable rounds of `{peer}`")
         self._check(peer, round)
         if peer == self._id or (known and known.statement.round >= round):
             return
-        shown = certificate or (known.certificate if known else "")
-        signed = Signed(peer, Announcement(self._view, round), signature, shown)
+        signed = Signed(peer, Announcement(self._view, round), signature, certificate)
         if not self._keyring.is_valid(signed):
             raise ImpossibleError(f"it reported round {round} of `{peer}` as durable, which `{peer}` has not signed")
         self._announced[peer] = signed
@@ -148,7 +144,8 @@ class Durability:
         return {peer: at for peer in others if (at := self._latest(peer, neighbours)) is not None}
 
     def passed_on(self, listener: str) -> dict[str, int]:
-        """The durable rounds that a neighbour is told: where members sign, all announced ones, this peer's, too."""
+        """The durable rounds that a neighbour is told: where members sign, all that were announced, this peer's
+        included."""
         if self._keyring.signs:
             return {peer: one.statement.round for peer, one in self._announced.items() if peer != listener}
         return self.relayed_for(listener)
@@ -202,10 +199,10 @@ class Durability:
 
     async def wait_changed(self, version: int) -> None:
         """Wait until something has changed since `version`."""
-        await self._changed.until(lambda: self.version != version)
+        await self.wait_until(lambda: self.version != version)
 
     async def wait_until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something holds that is looked at again with every change."""
+        """Wait until that holds; it is looked at again with every change."""
         await self._changed.until(holds)
 
     def behind(self, round: int) -> dict[str, int]:

@@ -211,7 +211,7 @@ def two_return(name: str, seed: int, later: float, **weather: Any) -> Outcome:
 @pytest.mark.parametrize(
     ("name", "seed", "at_once", "laters"),
     [
-        ("healing fedavg", 1, True, (0.01, 0.02)),
+        ("healing fedavg", 1, True, (0.06, 0.11)),
         ("healing scaffold", 1, False, (0.2,)),
         pytest.param("healing fedavg", 1, True, (0.2,), marks=pytest.mark.long),
         pytest.param("healing scaffold", 1, False, (0.01, 0.06, 0.11), marks=pytest.mark.long),
@@ -226,9 +226,9 @@ def test_two_return_one_right_after_the_other(name: str, seed: int, at_once: boo
 
 
 def test_two_return_and_who_is_on_its_way_counts_as_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not wrong_with("healing fibfl", two_return("healing fibfl", 11, 0.0, closing=1.0))
+    assert not wrong_with("healing fibfl", two_return("healing fibfl", 34, 0.0, closing=1.0))
     who_is_on_its_way_counts_as_silent(monkeypatch)
-    assert wrong_with("healing fibfl", two_return("healing fibfl", 11, 0.0, closing=1.0))
+    assert wrong_with("healing fibfl", two_return("healing fibfl", 34, 0.0, closing=1.0))
 
 
 def test_one_that_is_taken_in_dies_before_its_view_begins() -> None:

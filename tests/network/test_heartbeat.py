@@ -1,9 +1,13 @@
 """Connections that were forgotten on the way: what tells, and that they are made anew."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import pytest
+from cryptography import x509
+from keyrings import ca, keyring
 from strangers import MANIFEST, pipes
 
 from peer.network.limits import Timeouts
@@ -16,6 +20,9 @@ from peer.network.transport import Pipe, Service, StreamHandler, Transport
 from peer.network.transport.memory import DEPTH
 from peer.network.wire.messages import Beat, Reply, Resources, Welcome
 from peer.telemetry.events import Report
+from peer.views.signing import UNSIGNED, CertifiedKeyring, Keyring
+from peer.views.statements import Announcement
+from peer.views.view import STALENESS_BOUND
 
 
 class Silent(Transport):
@@ -271,3 +278,110 @@ async def test_a_farewell_waits_until_the_last_round_has_been_heard_of() -> None
         assert not parting.done()
     theirs.abort()
     await asyncio.wait_for(asyncio.gather(parting, running), 5)
+
+
+SELDOM = Timeouts(heartbeat_interval=60.0)
+"""So that a beat which comes within seconds was sent at once."""
+
+
+def of_four(id: str, *neighbours: str, keys: Keyring = UNSIGNED) -> tuple[Heartbeats, NetworkState]:
+    addresses = {one: f"{one}:1" for one in ("me", "left", "right", "opposite")}
+    state = NetworkState(Identity(id, {}, MANIFEST.digest, rounds=9, keyring=keys), addresses, Silent(), SELDOM)
+    state.edges.use(0, [], neighbours)
+    return Heartbeats(state, NetworkCallbacks(lambda event: None, lambda: ("training", 1), Resources)), state
+
+
+class Caller:
+    """A neighbour's end of a stream of heartbeats that was accepted."""
+
+    def __init__(self, all: Heartbeats, id: str) -> None:
+        self.pipe, ours = pipes()
+        self._task = asyncio.create_task(all.of(id).accept(CountedPipe(ours, id, Traffic())))
+
+    async def hear(self) -> Beat:
+        return Reply.FromString(await asyncio.wait_for(self.pipe.receive(), 5)).beat
+
+    async def say(self, durable: int, others: Mapping[str, int] = {}) -> None:
+        await self.pipe.send(Beat(state="training", durable=durable, others=others).SerializeToString())
+
+    async def close(self) -> None:
+        self.pipe.abort()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+async def test_nothing_is_told_back_and_news_at_once() -> None:
+    all, state = of_four("me", "left", "right")
+    left = Caller(all, "left")
+    assert (await left.hear(), (await left.hear()).others) == (Beat(), {}), "the welcome, and the first beat"
+    await left.say(1, {"opposite": 3})
+    await asyncio.wait_for(state.durability.wait_until(lambda: state.durability.relayed_for("right") != {}), 5)
+    state.durability.announce(2)
+    beat = await left.hear()
+    assert (beat.durable, beat.others, beat.heard) == (2, {}, 1)
+    state.durability.record_relayed("right", {"opposite": 4})
+    assert (await left.hear()).others == {"opposite": 4}
+    await left.close()
+
+
+async def test_who_claims_that_another_is_further_is_told_how_far_it_is() -> None:
+    """By its own claim it would be kept from that at its bound, and the ring would wait for it."""
+    all, state = of_four("me", "left", "right")
+    left = Caller(all, "left")
+    await left.hear()
+    await left.hear()
+    await left.say(0, {"right": 9})
+    await asyncio.wait_for(state.durability.wait_until(lambda: state.durability.of("left") == 0), 5)
+    for round in (1, 2):
+        state.durability.record_first_hand("right", round)
+        assert (await left.hear()).others == {"right": min(round, state.durability.own + STALENESS_BOUND)}
+    await left.close()
+
+
+async def test_rounds_from_the_last_of_an_edge_on_are_acknowledged_at_once() -> None:
+    """A farewell waits for that, also one that goes to a former neighbour (R7, R8)."""
+    all, state = of_four("me", "left")
+    state.durability.announce(6)
+    state.edges.use(5, [], ["right"])
+    left = Caller(all, "left")
+    await left.hear()
+    await left.hear()
+    for round in (5, 6, 7):
+        await left.say(round)
+        assert (await left.hear()).heard == round
+    await left.close()
+
+
+async def test_a_member_that_changes_its_certificate_and_back_is_believed() -> None:
+    """A certificate is left out where the same stream has brought it last, whatever came on others."""
+    (listener, here), (sender, there) = (
+        of_four("me", "left", keys=keyring("me")),
+        of_four("left", "me", keys=keyring("left")),
+    )
+    holder = {name: ca("CA").issue(x509.DNSName("opposite")) for name in "ab"}
+    rings = {
+        name: CertifiedKeyring("opposite", "the federation", lambda one=one: (ca("CA").shown, one.shown, one.private))
+        for name, one in holder.items()
+    }
+
+    def learn(state: NetworkState, name: str, round: int) -> None:
+        signed = rings[name].sign(Announcement(0, round))
+        state.durability.record_signed("opposite", round, signed.signature, signed.certificate)
+
+    def knows(state: NetworkState, round: int) -> bool:
+        known = state.durability.announcements().get("opposite")
+        return known is not None and known.statement.round == round
+
+    async def both_know(round: int) -> None:
+        for state in (here, there):
+            await asyncio.wait_for(state.durability.wait_until(partial(knows, state, round)), 5)
+
+    theirs, ours = pipes()
+    tasks = [asyncio.create_task(listener.of("left").accept(CountedPipe(ours, "left", Traffic())))]
+    await theirs.receive()
+    tasks.append(asyncio.create_task(sender.of("me").converse(CountedPipe(theirs, "me", Traffic()), dialled=True)))
+    for state, name, round in ((there, "a", 4), (here, "b", 5), (there, "a", 6)):
+        learn(state, name, round)
+        await both_know(round)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

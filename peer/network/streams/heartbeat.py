@@ -164,8 +164,8 @@ class Standing(NamedTuple):
 
     durable: int
     """This peer's durable round."""
-    is_last: bool
-    """Whether the listener's durable round is the last of this edge: it may wait until that is acknowledged."""
+    acknowledged: int
+    """The listener's durable round, once it has the last round of this edge: it may wait until that is acknowledged."""
     parted: bool
     """Whether the two are no longer neighbours."""
     leaves: bool
@@ -183,9 +183,11 @@ class HeartbeatStream:
         self._durability, self._timeouts = all.state.durability, all.state.timeouts
         self._pipe, self._dialled, self._on_beat = pipe, dialled, on_beat
         self._there: dict[str, int] = {}
-        """The durable rounds of others that the listener knows: it was told them on this stream, or has told them."""
+        """The durable rounds that the listener was told on this stream, or has told rightly."""
         self._shown: dict[str, str] = {}
-        """The certificates of others that the listener was shown on this stream."""
+        """The certificates that the listener was last shown on this stream, base64."""
+        self._brought: dict[str, bytes] = {}
+        """The certificates that this stream has last brought."""
         self.farewell_sent = False
         """Whether the farewell was sent; if the stream then broke, it may not have arrived."""
 
@@ -227,10 +229,11 @@ class HeartbeatStream:
         await self._pipe.finish()
 
     def _standing(self) -> Standing:
-        listener, durability, edges = self._pipe.peer, self._durability, self._state.edges
+        listener, edges = self._pipe.peer, self._state.edges
+        heard = self._durability.of(listener)
         return Standing(
-            durability.own,
-            durability.of(listener) >= edges.last(listener, self._state.last_round),
+            self._durability.own,
+            heard if heard >= edges.last(listener, self._state.last_round) else NOTHING,
             listener not in edges.neighbours,
             self._leaving.is_set() and self._is_up_to_date(listener),
         )
@@ -251,16 +254,13 @@ class HeartbeatStream:
         if not self._state.identity.keyring.signs:
             beat.others.update(news)
             return
-        for peer, signed in self._durability.announcements().items():
-            if peer in news:
-                same = self._shown.get(peer) == signed.certificate
-                self._shown[peer] = signed.certificate
-                beat.announced.add(
-                    id=peer,
-                    round=signed.statement.round,
-                    signature=b64decode(signed.signature),
-                    certificate=b"" if same else b64decode(signed.certificate),
-                )
+        announcements = self._durability.announcements()
+        for peer, round in news.items():
+            signed = announcements[peer]
+            same = self._shown.get(peer) == signed.certificate
+            self._shown[peer] = signed.certificate
+            certificate = b"" if same else b64decode(signed.certificate)
+            beat.announced.add(id=peer, round=round, signature=b64decode(signed.signature), certificate=certificate)
 
     def _is_up_to_date(self, listener: str) -> bool:
         """Return whether the listener knows this peer's durable round (R8).
@@ -276,10 +276,17 @@ class HeartbeatStream:
     async def _listen(self) -> None:
         while True:
             beat = self._decoded(await self._pipe.receive())
+            for one in beat.announced:
+                one.certificate = one.certificate or self._brought.get(one.id, b"")
+                if one.id in self._state.edges.members:
+                    self._brought[one.id] = one.certificate
             await self._on_beat(self._pipe, beat)
-            for id, at in [*beat.others.items(), *((one.id, one.round) for one in beat.announced)]:
-                if id in self._state.edges.members:
-                    self._there[id] = max(at, self._there.get(id, at))
+            told = [*beat.others.items(), *((one.id, one.round) for one in beat.announced)]
+            known = self._durability.passed_on(self._pipe.peer)
+            # No false claim may keep from the listener what holds it back: the ring would wait for it.
+            self._there |= {
+                id: at for id, at in told if self._there.get(id, NOTHING - 1) < at <= known.get(id, NOTHING - 1)
+            }
             if beat.state == FAREWELL:
                 return
 
