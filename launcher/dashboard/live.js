@@ -105,8 +105,8 @@ async function closer() {
     return;
   }
   const answer = await fetch(`peers/${encodeURIComponent(id)}`, { headers: pass() }).catch(() => null);
-  if (!answer?.ok || id !== chosen) return;
-  const told = await answer.json();
+  const told = answer?.ok && (await answer.json().catch(() => null));
+  if (!told || id !== chosen) return; // only now: another may have been chosen while the answer came
   machine.textContent = told.machine;
   log.textContent = told.log.join("\n");
 }

@@ -103,6 +103,21 @@ def shows(page: "Page", what: str, looks: Callable[[], bool]) -> None:
     until(look, PATIENCE, f"the page shows {what}")
 
 
+LATE = """async () => {
+    const real = fetch, soon = () => new Promise((done) => setTimeout(done));
+    let bring;
+    fetch = async () => ({ ok: true, json: () => new Promise((done) => (bring = done)) });
+    choose("peer1");
+    await soon();
+    fetch = real;
+    choose("peer0");
+    bring({ machine: "of peer1", log: ["of peer1"] });
+    await soon();
+    return document.getElementById("closer").textContent;
+}"""
+"""Another peer is chosen while the answer about the first is being read; what is shown then."""
+
+
 def chooses_a_peer(page: "Page") -> None:
     """By a click on the ring, and by keys; it is marked in the ring, the list and the curve, and its log is shown."""
     page.locator('#circle g[data-peer="peer2"] circle').click()
@@ -129,6 +144,7 @@ def chooses_a_peer(page: "Page") -> None:
     page.unroute("**/peers/peer0")  # which lets go what is held
     shows(page, "its log", lambda: "round 1 done" in page.locator("#closer pre").inner_text())
     assert page.locator("#closer h2").inner_text().startswith("peer0: ")
+    assert "of peer1" not in page.evaluate(LATE), "nor what another's answer still brings"
     page.locator('#doing tr[data-peer="peer0"]').click()
     assert page.locator(".chosen").count() == 0
     assert not page.locator("#closer").is_visible()
