@@ -14,12 +14,14 @@ from unittest.mock import patch
 
 import pytest
 
+from faults.liars import Lies, TwoTongued
 from faults.plans import check, in_peace
 from faults.scenarios import SCENARIOS, specification
 from faults.simulation import Kill, Outcome, Simulation, simulate, undisturbed
 from faults.wires import Stall, Weather
 from peer.network.durability import Durability
 from peer.network.network import Network
+from peer.network.wire.messages import Beat
 from peer.runtime import checkpoints
 from peer.runtime.checkpoints import Journal
 from peer.runtime.in_process import run_in_process
@@ -211,6 +213,28 @@ def test_hearsay_that_is_believed_is_found_out() -> None:
 
     with patch.object(Durability, "record_relayed", believe):
         assert any(check("restless", seed)[1] for seed in (1, 3, 5))
+
+
+@pytest.mark.parametrize("some", [False, True])
+@pytest.mark.parametrize("name", ["fibfl", "signed four"])
+def test_who_always_claims_that_another_is_done_stops_nobody(
+    name: str, some: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On all streams, or on those alone that it has opened; where members sign, also by a signature that is none."""
+
+    def claim(self: Lies, beat: Beat) -> Beat:
+        beat.others["peer2"] = self.rounds
+        if beat.announced:
+            beat.announced.add(id="peer2", round=self.rounds, signature=b"none")
+        return beat
+
+    monkeypatch.setattr(Lies, "beat", claim)
+    if some:
+        monkeypatch.setattr(TwoTongued, "_reply", lambda self, reply: reply.SerializeToString())
+    outcome = simulate(name, 1, [], Weather(0.02, liars=("peer0",)))
+    assert not [fault for fault in outcome.faults if not fault.startswith("peer0 reports")], "the liar's are its own"
+    assert len(outcome.digests) >= 4
+    assert all(outcome.digests.values())
 
 
 def test_what_is_drawn_again_on_replay_is_found_out() -> None:
