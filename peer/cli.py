@@ -117,9 +117,8 @@ def _at_once(path: Path) -> str:
 def _run(path: Path, quiet: bool) -> int:
     said = _at_once(path) if not quiet and sys.stderr.isatty() else ""
     from peer.learning.device import device_errors
-    from peer.runtime.peer_process import operator_log, run_peer
+    from peer.runtime.peer_process import operator_log, run_peer, subscribers
     from peer.runtime.setup import prepare
-    from peer.runtime.subscribers import subscribers
     from peer.spec.loading import load_peer
     from peer.telemetry.telemetry import Telemetry
 

@@ -12,8 +12,7 @@ import ruamel.yaml.mergevalue  # noqa: F401  (as ruamel.yaml does for the first 
 
 import peer.cli
 import peer.runtime.peer_process
-import peer.runtime.setup
-import peer.runtime.subscribers  # noqa: F401
+import peer.runtime.setup  # noqa: F401
 from peer.errors import InputError
 from peer.spec.agreement import user_code
 from peer.spec.document import Document

@@ -1,26 +1,27 @@
-"""One peer as a process of its own: its sockets, its certificates and how it handles signals."""
+"""One peer as a process of its own: its sockets, its certificates, who gets its events, and how it handles signals."""
 
 import asyncio
 import signal
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from peer.network.transport import ListenConfig
+from peer.network.transport.addresses import names_of, split
 from peer.network.transport.grpc import GrpcTransport
 from peer.process import DONE
 from peer.runtime.membership.view_runner import ViewRunner
 from peer.runtime.setup import Setup
-from peer.runtime.subscribers import subscribed
 from peer.spec.federation import Spec
-from peer.spec.peer import PeerConfig
-from peer.telemetry.events import Stopped
+from peer.spec.peer import PeerConfig, subscriber_settings
+from peer.telemetry.events import Report, Stopped
+from peer.telemetry.metrics import Metrics
 from peer.telemetry.operator_log import Identification, OperatorLog
 from peer.telemetry.results import MODEL
-from peer.telemetry.telemetry import Subscriber, Telemetry
+from peer.telemetry.telemetry import Subscriber, SubscriberThread, Telemetry, TensorBoard, Tracker
 
 if TYPE_CHECKING:
     from peer.network.transport.tls import TlsCredentials
@@ -42,11 +43,37 @@ def operator_log(path: Path, config: PeerConfig, spec: Spec) -> OperatorLog:
     return OperatorLog(about)
 
 
+def subscribers(setup: Setup, report: Report) -> list[Subscriber]:
+    """All subscribers in the settings; InputError if a package, port or user code is missing. Creates no files."""
+    watched, found = subscriber_settings(setup.config, setup.spec), list[Subscriber]()
+    if watched.tracker:
+        found.append(Tracker(watched.tracker))
+    if watched.tensorboard:
+        found.append(TensorBoard(setup.out / "tensorboard"))
+    if watched.metrics:
+        metrics = Metrics(setup.out)
+        metrics.listen(split(watched.metrics), names_of(watched.metrics), report)
+        found.append(metrics)
+    return found
+
+
+@asynccontextmanager
+async def _subscribed(telemetry: Telemetry, found: Sequence[Subscriber]) -> AsyncIterator[None]:
+    """Publish every event to these subscribers inside the block; at its end, let them finish the last ones."""
+    listeners = [SubscriberThread(one, telemetry.emit) for one in found]
+    for one in listeners:
+        telemetry.subscribe(one.publish)
+    try:
+        yield
+    finally:
+        await asyncio.gather(*(asyncio.to_thread(one.end) for one in listeners))
+
+
 async def run_peer(
     setup: Setup, telemetry: Telemetry, watching: Sequence[Subscriber], operator: OperatorLog | None
 ) -> int:
     """Run to the end, or until SIGTERM or SIGINT; return the exit code. `watching` and `operator` get its events."""
-    async with operator.shown() if operator else nullcontext(), subscribed(telemetry, watching):
+    async with operator.shown() if operator else nullcontext(), _subscribed(telemetry, watching):
         return await _run(setup, telemetry)
 
 
