@@ -239,6 +239,14 @@ class SharedDurability(Durability):
     def _latest(self, peer: str, neighbours: Collection[str]) -> int | None:
         return self._board.rounds.get(peer)
 
+    @property
+    def low_watermark(self) -> int:
+        is_complete = all(peer in self._board.rounds for peer in self._edges.current())
+        return self._board.least if is_complete else NOTHING
+
+    def behind(self, round: int) -> dict[str, int]:
+        return super().behind(round) if self.low_watermark < round - STALENESS_BOUND else {}
+
     async def wait_within_bound(self, round: int) -> None:
         while behind := self.behind(round):
             await self._board.news(next(iter(behind)))

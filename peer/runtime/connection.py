@@ -36,7 +36,8 @@ def open_network(setup: Setup, transport: Transport, limits: RuntimeLimits, life
     )
     # Without edges no peer waits for another, so only this peer's own address matters.
     known = [setup.config.id] if spec.protocol.graph == "none" else setup.view.members
-    addresses = {id: spec.addresses[id] for id in known}
+    of = spec.addresses
+    addresses = {id: of[id] for id in known}
 
     def state() -> tuple[str, int]:
         return lifecycle.state, lifecycle.round

@@ -134,9 +134,9 @@ def _names(content: Mapping[str, Any]) -> Iterator[str]:
     for key in ("step", "loop"):
         yield from _name(_block(content.get("training")).get(key))
     yield from _name(content.get("tracker"))
-    yield from _of_source(content.get("data"))
-    for member in _entries(content.get("ring")):
-        yield from _of_source(_block(member).get("data"))
+    own = (_block(member).get("data") for member in _entries(content.get("ring")))
+    for source in filter(None, (content.get("data"), *own)):
+        yield from _of_source(source)
 
 
 def _of_source(source: Any) -> Iterator[str]:

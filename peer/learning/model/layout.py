@@ -136,17 +136,15 @@ def resting(split: Split | Patterned) -> Mapping[ModelPart, tuple[nn.Module, ...
     Those are frozen layers that have buffers, such as a BatchNorm, whose statistics so stay as well; and, of one module
     that is divided by names, the layers that go with parameters of the other part alone.
     """
-    return {part: tuple(_resting(split, part)) for part in PARTS}
-
-
-def _resting(split: Split | Patterned, part: ModelPart) -> Iterator[nn.Module]:
     root = split.module
     goes_with, frozen = governing(root), frozen_layers(root)
-    for path, layer in root.named_modules():
+
+    def rests(path: str, layer: nn.Module, part: ModelPart) -> bool:
         halves = {split.part_of(name) for name in goes_with[path]}
         others = isinstance(split, Patterned) and part != "model" and bool(halves) and part not in halves
-        if others or (path in frozen and _keeps_buffers(layer)):
-            yield layer
+        return others or (path in frozen and _keeps_buffers(layer))
+
+    return {part: tuple(layer for path, layer in root.named_modules() if rests(path, layer, part)) for part in PARTS}
 
 
 def _keeps_buffers(layer: nn.Module) -> bool:

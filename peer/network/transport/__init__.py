@@ -8,6 +8,7 @@ peer's news reaches every other peer.
 import asyncio
 import os
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -27,10 +28,22 @@ class DurabilityBoard:
 
     def __init__(self) -> None:
         self.rounds: dict[str, int] = {}
+        self._peers_at = Counter[int]()
+        """How many peers are at each durable round."""
         self._news: dict[str, asyncio.Event] = {}
         """The next post of each peer that is waited for."""
 
+    @property
+    def least(self) -> int:
+        """The smallest durable round of all that have posted one; looking at a thousand peers would take long."""
+        return min(self._peers_at)
+
     def post(self, peer: str, round: int) -> None:
+        self._peers_at[round] += 1
+        if (before := self.rounds.get(peer)) is not None:
+            self._peers_at[before] -= 1
+            if not self._peers_at[before]:
+                del self._peers_at[before]
         self.rounds[peer] = round
         if news := self._news.pop(peer, None):
             news.set()

@@ -21,7 +21,7 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from math import isfinite
 from typing import Any, Literal, NamedTuple, SupportsFloat, TypeVar
@@ -345,7 +345,7 @@ class Communicator:
         """What must survive a crash: tensors on the CPU that do not change later, and plain JSON."""
         tensors = copies({f"wire/{name}": tensor for name, tensor in self._encoding.state.items()})
         tensors |= {f"behaviour/{name}": tensor for name, tensor in self._adversary.state_dict().items()}
-        return tensors, {"ring": asdict(self.ring)}
+        return tensors, {"ring": {**vars(self.ring)}}
 
     def load_state_dict(
         self, wire: Mapping[str, Tensor], behaviour: Mapping[str, Tensor], facts: Mapping[str, Any]
