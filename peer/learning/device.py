@@ -25,7 +25,7 @@ NOT_DETERMINISTIC = "does not have a deterministic implementation"
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:N` or `mps`; InputError if this machine has none such."""
+    """`auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:N` or `mps`; InputError without such a device."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda"):

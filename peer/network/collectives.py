@@ -294,6 +294,7 @@ class Collectives:
 
     def _call(self, collective: str, name: str, scalars: Collection[str] = ()) -> Call:
         self._calls += 1
+        # The first of the 65,536 steps of each call.
         return Call(self._round, self._calls << 16, collective, name, tuple(scalars))
 
     def exchange(
@@ -364,7 +365,7 @@ class Collectives:
 
 
 def _by_vector(receivers: Collection[str], vectors: Mapping[str, Tensor]) -> list[tuple[list[str], Tensor | None]]:
-    """Group receivers that get the same tensor, so that it is encoded once for all of them."""
+    """Group receivers that get the same tensor object, so that its frames are made once for all of them."""
     groups: dict[int, tuple[list[str], Tensor | None]] = {}
     for receiver in receivers:
         vector = vectors.get(receiver)

@@ -4,7 +4,7 @@ A *first-hand report* is what a peer has said about itself, over its own stream:
 announcing (R3) and checkpoints rest on these. A *relayed report* is what a neighbour says about others: it can hold
 this peer back (R6), and nothing else. If members change and have certificates, each signs what it announces, and only
 that is relayed: so no member can claim that another has a later state, and thereby make peers drop a state that all may
-have to go back to.
+have to go back to. Without certificates `least` rests on relayed reports: by it peers drop states, and end.
 
 Peers of one process read on a board what relayed reports would say, and relay nothing (`SharedDurability`).
 """
@@ -33,7 +33,8 @@ class Durability:
         self._id, self._edges, self._rounds = id, edges, rounds
         self._keyring, self._view = keyring, view
         self.first_hand = {id: NOTHING}
-        """The durable rounds of this peer and, by their own reports, of its present and former neighbours."""
+        """The durable rounds of this peer and, by their own reports, of its present and former neighbours; of the
+        other members of a view, what its decision says (`grant`)."""
         self._relayed: dict[str, int] = {}
         """The durable rounds of others by relayed reports."""
         self._announced: dict[str, Signed[Announcement]] = {}

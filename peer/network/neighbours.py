@@ -103,7 +103,7 @@ class Progress:
 
     acked_durable: int = -1
     """The last of this peer's durable rounds that it has heard of."""
-    released: bool = False
+    has_forgotten_edge: bool = False
     """Whether it has said that this peer is no longer its neighbour."""
     in_later_view: bool = False
     """Whether it says that it is in a later view (`Edges.gone_on`)."""
@@ -168,7 +168,7 @@ class Neighbour:
 
     def reactivate(self) -> None:
         """Note that it is a neighbour, perhaps again."""
-        self.progress.released = False
+        self.progress.has_forgotten_edge = False
         if self.state == "left":
             self.state, self.reason, self.signs.last_heartbeat = "joining", self.untried, _now()
 
@@ -300,7 +300,7 @@ class Edges:
         # The end that forgets the edge first tells the other when that one calls. A peer that cannot be called must
         # have acknowledged this peer's last round before.
         knows = neighbour.progress.acked_durable >= last or neighbour.state == "left"
-        return (at >= last and neighbour.progress.released) or (at > last and knows)
+        return (at >= last and neighbour.progress.has_forgotten_edge) or (at > last and knows)
 
     def last(self, peer: str, rounds: int) -> int:
         """The last round whose messages that neighbour may still ask for. rounds: the last one of the run."""
@@ -319,7 +319,7 @@ class Edges:
 
     @property
     def members(self) -> Collection[str]:
-        """All members of the federation."""
+        """The members of this view; with `graph: none` only this peer."""
         return self._addresses.keys()
 
     def can_be_dialled(self, peer: str) -> bool:

@@ -115,7 +115,7 @@ class Network:
         if apart and not self.edges.can_be_dialled(me):
             raise FailedError(unreachable_pair_problem((me, apart[0])))
         self.edges.use(round, receivers, senders)
-        self.audit.authorise(round, receivers, senders)
+        self.audit.note_edges(round, receivers, senders)
         self._open_streams()
 
     def _open_streams(self) -> None:
@@ -282,7 +282,7 @@ class Network:
         self.durability.announce(durable)
 
     async def let_arrive(self) -> None:
-        """Wait until the neighbours have what was written for them, are gone, or have had as long as for a farewell."""
+        """Wait until the neighbours have what was written for them, are gone, or `farewell_timeout` is over."""
         arrived = self._state.deliveries.news.until(
             lambda: all(link.has_arrived or not link.neighbour.signs.alive for link in self.links.values())
         )

@@ -59,7 +59,7 @@ class ViewRpc:
                 if question.id not in self.addresses:
                     refusal = refusal or Refusal(reason=Refusal.IDENTITY, detail=f"`{question.id}` is no member")
                 if refusal is None:
-                    pipe.welcome(question.id, neighbour=False)
+                    pipe.identify(question.id, neighbour=False)
                     request = read_request(self._decoder.views(await pipe.receive()))
                     _check_asker(request, question)
         except (TimeoutError, BadFrameError, InvalidError) as error:

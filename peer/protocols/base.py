@@ -63,9 +63,9 @@ class Peer(ABC):
 
     id: str
     members: tuple[str, ...]
-    """All peers, in the order of the spec."""
+    """The members of the present view, in the order of the spec."""
     ring: tuple[str, ...]
-    """All peers, in the present order of the ring."""
+    """The members, in the present order of the ring."""
     round: int
     """From 1; 0 during `start`."""
     rounds: int
@@ -253,7 +253,7 @@ class StateContract:
 
     @property
     def handed_over(self) -> tuple[str, ...]:
-        """The vectors that a peer which is taken in gets."""
+        """The vectors that an admitted peer gets."""
         return (*((self.protocol.passed_on,) if self.protocol.passed_on else ()), *self.held_by_all)
 
     def is_unchanging(self, name: str) -> bool:
@@ -336,7 +336,7 @@ class Protocol(Settings):
         """All that may leave the peer in a run of so many rounds."""
         return Declarations(self.name, self.shares(rounds), self.records)
 
-    # -- what it remembers in `peer.state`, and what a peer that is taken in gets --
+    # -- what it remembers in `peer.state`, and what an admitted peer gets --
 
     replicated: ClassVar[tuple[str, ...]] = ()
     """Names in `peer.state` that hold the same bits at every peer after each round."""
@@ -348,11 +348,11 @@ class Protocol(Settings):
     """Names in `peer.state` that are set once and never change, so that they are written to disk once and not in each
     round. With a slash at its end, all names that begin so."""
     common: ClassVar[ModelPart | None] = None
-    """The part of the model that is the same at every peer after each round. A peer that is taken in during a run gets
+    """The part of the model that is the same at every peer after each round. A peer that is admitted during a run gets
     it, and what is `replicated`, from its left neighbour."""
     passed_on: ClassVar[ModelPart | None] = None
-    """The part of the model that is not the same everywhere, and that a peer which is taken in gets as its left
-    neighbour has it."""
+    """The part of the model that is not the same everywhere, and that an admitted peer gets as its left neighbour
+    has it."""
 
     @property
     def state_contract(self) -> StateContract:
@@ -433,7 +433,8 @@ class Protocol(Settings):
         keeps for itself into `peer.state`. It sends nothing."""
 
     async def begin_view(self, peer: Peer) -> None:
-        """Called before the first round of a later view, once admitted members have what they are given."""
+        """Called before the first round of a later view, unless that is round 1, when admitted members have what they
+        are given."""
 
     @abstractmethod
     async def round(self, peer: Peer) -> None:

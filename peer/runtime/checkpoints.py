@@ -13,9 +13,9 @@ The journal holds what is drawn, measured or encrypted once, on disk before anyt
 
 - journal/round-0003-0.safetensors: the first value of round 3; a replay of the round reads it again
 
-`Checkpoints` and `Journal` are the files; their methods block and run in a thread. `Checkpointer` writes a round's
-checkpoint while the next round trains. A round is announced as durable when the next one is on disk, too, and the last
-one once it has been read back.
+`Checkpoints` and `Journal` are the files; their methods block, and run in a thread once the peer plays. `Checkpointer`
+writes a round's checkpoint while the next round trains. A round is announced as durable when the next one is on disk,
+too, and the last one once it has been read back.
 
 A resume takes these steps: what a killed process left half written is removed; the newest intact checkpoint is looked
 for; if none is as new as the last round that this peer may have announced, it cannot go on, as the neighbours have
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 
 class Journal:
-    """Values that are made only once, and reused in a replay. Reading and writing block; they run in a thread."""
+    """Values that are made only once, and reused in a replay. Reading and writing block."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -216,7 +216,7 @@ class Snapshot:
 
 
 class Checkpoints:
-    """The checkpoints of one peer. Reading and writing block; they run in a thread."""
+    """The checkpoints of one peer. Reading and writing block."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -284,7 +284,7 @@ class Checkpoints:
         """The rounds with a sealed checkpoint, intact or not, in ascending order."""
         return self._numbers("round", "json")
 
-    def newest_whole(self) -> int:
+    def newest_intact(self) -> int:
         """The newest round with an intact checkpoint; -1 if there is none."""
         return next((round for round in reversed(self.rounds()) if self.verify(round) is None), -1)
 
@@ -561,32 +561,35 @@ class Checkpointer:
         self._announce(last)
 
     async def resume(self) -> int:
-        """Go back to the newest whole checkpoint; its round, or -1 when there is none.
+        """Go back to the newest intact checkpoint; its round, or -1 when there is none.
 
         FailedError: what this peer may have announced is damaged. It cannot be replayed, as the neighbours have dropped
         their messages of that time: this peer would wait for them for ever.
         """
         self._files.recover()
         newest = max(self._files.rounds(), default=-1)
+        # By R3 it has announced at least the round before its newest. If it had announced the newest itself (the last
+        # round, or after a resume where members change), the neighbours refuse it (`Durability.lost`), and
+        # `watch_own_regression` ends it. With a checkpoint of an earlier view `_enter` checks the round instead.
         announced = newest - 1 if newest >= self._view.first else -1
-        whole = []
+        intact = []
         for round in reversed(self._files.rounds()):
             why = await asyncio.to_thread(self._files.verify, round)
             if why:
                 self._report(CheckpointDamaged(round=round, reason=why))
             else:
-                whole.append(round)
-        if max(whole, default=-1) < announced:
+                intact.append(round)
+        if max(intact, default=-1) < announced:
             raise self._lost(f"no checkpoint of round {announced} or later is whole")
-        if not whole:
+        if not intact:
             self._files.drop_after(-1)
             return self._begin_anew()
-        snapshot, messages = await asyncio.to_thread(self._files.load, whole[0])
-        if whole[0] >= self._view.first:
+        snapshot, messages = await asyncio.to_thread(self._files.load, intact[0])
+        if intact[0] >= self._view.first:
             await self._check_kept_messages(snapshot)
-        self._files.drop_after(whole[0])
+        self._files.drop_after(intact[0])
         self._participant.load_state_dict(snapshot.round, snapshot.tensors, snapshot.facts["peer"], snapshot.unchanging)
-        if whole[0] < self._view.first:
+        if intact[0] < self._view.first:
             return self._enter(snapshot)
         self._network.load_state_dict(snapshot.round, snapshot.facts["network"])
         self._progress.load_state_dict(snapshot.facts.get("course", {}))
@@ -599,10 +602,10 @@ class Checkpointer:
         # newest if no older one is left: nothing earlier can be asked for again. But by R6 a peer that announced W
         # rounds or more before its own would wait for itself. Where members change, announce the newest: this peer may
         # have announced that round before, and the others may have dropped older states.
-        one_back = max(whole[1] if len(whole) > 1 else whole[0] - 1, whole[0] - STALENESS_BOUND + 1)
-        self._announce(whole[0] if self._gate.can_be_excluded else one_back)
-        self._report(Resumed(round=whole[0]))
-        return whole[0]
+        one_back = max(intact[1] if len(intact) > 1 else intact[0] - 1, intact[0] - STALENESS_BOUND + 1)
+        self._announce(intact[0] if self._gate.can_be_excluded else one_back)
+        self._report(Resumed(round=intact[0]))
+        return intact[0]
 
     def _enter(self, snapshot: Snapshot) -> int:
         """Enter a later view than that of the checkpoint; return the round before its first one."""
@@ -610,7 +613,7 @@ class Checkpointer:
         if snapshot.round != brought:
             raise self._lost(f"this peer is to go on from its round {brought}, and that checkpoint is not whole")
         self._progress.load_state_dict(snapshot.facts.get("course", {}))
-        self._participant.begin_view()
+        self._participant.take_members()
         before = self._enter_network(snapshot.facts["network"])
         self._report(Resumed(round=snapshot.round))
         return before

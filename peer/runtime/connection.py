@@ -20,7 +20,7 @@ from peer.versions import release
 MakeTransport = Callable[[StatusHandler], Transport]
 
 
-def open_network(setup: Setup, transport: Transport, limits: RuntimeLimits, lifecycle: Lifecycle) -> Network:
+def open_network(setup: Setup, transport: Transport, bounds: RuntimeLimits, lifecycle: Lifecycle) -> Network:
     """The network of one peer in one view, which does not listen yet."""
     spec, gate, manifest, agreement = setup.spec, setup.gate, travelling_manifest(setup), setup.agreement
     identity = Identity(
@@ -46,7 +46,7 @@ def open_network(setup: Setup, transport: Transport, limits: RuntimeLimits, life
         rates = {peer: link.bytes_per_second for peer, link in network.links.items()}
         return measure(setup.model.device, len(setup.shard.train), rates)
 
-    node = NetworkState(identity, addresses, transport, limits.timeouts, limits.limits)
+    node = NetworkState(identity, addresses, transport, bounds.timeouts, bounds.limits)
     callbacks = NetworkCallbacks(lifecycle.report, state, resources, memory_for(setup.model.device), gate.answer)
     network = Network(node, manifest, callbacks)
     return network

@@ -64,7 +64,7 @@ class Runtime:
         return self.participant.face
 
     async def run(self) -> bool:
-        """Run until all rounds or this view are over; return True if it is the rounds.
+        """Run until all rounds or this view are over; return whether all rounds are.
 
         FailedError: the run cannot go on; InputError: found in round 0; asyncio.CancelledError: stopped in good order.
         """
@@ -136,6 +136,7 @@ class Runtime:
         if self._evaluator.progress.stopped_early:
             network.set_last_round(done)
         self._gate.attach(network, done)
+        # Nothing of this view is on disk, which would bring its edges, and it has a round to play.
         if done < min(self._view.first, network.last_round):
             self.participant.use_first_edges()
         await learner.load_data_for(done)

@@ -29,7 +29,7 @@ from peer.views.view import View
 @dataclass
 class Setup:
     """What a peer brings along. In a running view only `shard` changes, when the data drift; each view gets a copy with
-    its own `later_gate`."""
+    its own `given_gate`."""
 
     config: PeerConfig
     spec: Spec
@@ -39,8 +39,8 @@ class Setup:
     """This peer's resources by round; None if they are to be measured."""
     recorded: tuple[Decision, ...] | None = None
     """The recorded views to replay, without view 0; None if views are to be decided."""
-    later_gate: MembershipGate | None = None
-    """The gate of a view whose members may change, or that is replayed; None: the members stay the same."""
+    given_gate: MembershipGate | None = None
+    """The gate of the present view where members may change or views are replayed; None: the members stay the same."""
     rewound: int | None = None
     """The round to which this peer has gone back as it started; None if it has not."""
     common: SharedData | None = None
@@ -48,7 +48,7 @@ class Setup:
 
     @cached_property
     def gate(self) -> MembershipGate:
-        return self.later_gate or MembershipGate(View(0, self.spec.ids, first=0), self.spec.patience)
+        return self.given_gate or MembershipGate(View(0, self.spec.ids, first=0), self.spec.patience)
 
     @cached_property
     def own_code(self) -> list[str]:

@@ -27,7 +27,7 @@ class Trace:
             self._vectors["before"] = copy(vector)
 
     def sends(self, vector: Tensor) -> None:
-        """Something else than the vector leaves; what leaves first counts."""
+        """Something other than the vector leaves; what leaves first counts."""
         if "sent" not in self._vectors:
             self._vectors["sent"] = copy(vector)
 

@@ -60,7 +60,7 @@ from hashlib import sha256
 from math import inf
 from typing import Literal
 
-from peer.views import view as reasons
+from peer.views import reasons
 from peer.views.signing import Keyring
 from peer.views.statements import (
     JUMP,
@@ -116,7 +116,7 @@ class Rules:
     """What all members know from the start."""
 
     ids: tuple[str, ...]
-    """All members of the federation, in the order of the spec."""
+    """All peers of the federation, in the order of the spec."""
     rounds: int
     """The number of rounds of the run."""
     faulty: int = 0

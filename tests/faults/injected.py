@@ -233,13 +233,13 @@ def move_to(namespace: str) -> None:
 
 
 def load_slowly(seconds: float) -> None:
-    newest_whole = Checkpoints.newest_whole
+    newest_intact = Checkpoints.newest_intact
 
     def replacement(self: Checkpoints) -> int:
         time.sleep(seconds)
-        return newest_whole(self)
+        return newest_intact(self)
 
-    Checkpoints.newest_whole = replacement  # type: ignore[method-assign]
+    Checkpoints.newest_intact = replacement  # type: ignore[method-assign]
 
 
 def main(argv: list[str]) -> int:

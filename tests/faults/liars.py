@@ -110,7 +110,7 @@ class TwoTongued(Pipe):
 
     def welcome(self, member: str, neighbour: bool = True) -> None:
         self.member = member
-        self._pipe.welcome(member, neighbour)
+        self._pipe.identify(member, neighbour)
 
     def in_use(self) -> None:
         self._pipe.in_use()

@@ -59,9 +59,9 @@ def who_is_on_its_way_counts_as_silent(patch: pytest.MonkeyPatch) -> None:
     ) -> list[str]:
         return silent(self, seconds, {})
 
-    told, silent = NetworkState._released, DynamicMembershipGate.silent_members
-    patch.setattr(NetworkState, "_released", released)
-    patch.setattr(DynamicMembershipGate, "silent_members", silent_in_spite_of_answers)
+    told, silent = NetworkState._learn_from_refusal, DynamicMembershipGate.lost_neighbours
+    patch.setattr(NetworkState, "_learn_from_refusal", released)
+    patch.setattr(DynamicMembershipGate, "lost_neighbours", silent_in_spite_of_answers)
     patch.setattr(Proposer, "_ask_patiently", lambda self, *asked: self._membership.ask(*asked))
 
 

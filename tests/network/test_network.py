@@ -204,7 +204,7 @@ async def test_what_comes_on_the_streams_of_a_retired_edge_changes_nothing(servi
         for pipe in streams:
             assert Reply.FromString(await pipe.receive()).HasField("welcome")
         peer.network.set_edges(1, ["c"], ["c"])
-        peer.state.edges.neighbours["a"].progress.released = True
+        peer.state.edges.neighbours["a"].progress.has_forgotten_edge = True
         peer.state.durability.announce(2)
         peer.state.durability.record_first_hand("a", 2)
         while "a" in peer.state.edges.neighbours:

@@ -269,9 +269,9 @@ async def test_one_between_two_views_promises_what_it_had_and_asks_whom_it_is_to
     edges = Mock(neighbours={"peer3": neighbour}, gone_on=())
     edges.current.return_value = ["peer3"]
     gate.attach(Mock(edges=edges, durability=Mock(own=3, announcements=dict)), 3)
-    assert gate.silent_members(5, {}) == ["peer3"]
+    assert gate.lost_neighbours(5, {}) == ["peer3"]
     gate.leave()
-    assert gate.silent_members(5, {}) == []
+    assert gate.lost_neighbours(5, {}) == []
     with membership.between_views(cast("Transport", object())):
         prepare = Stamp("peer1", "").sign(Prepare(1, BALLOT))
         reply = await membership.handle(AskPromise(prepare))

@@ -121,7 +121,7 @@ class FakeGate:
     def announcements(self) -> Mapping[str, Signed[Announcement]]:
         return self.announced
 
-    def silent_members(self, *_: object) -> list[str]:
+    def lost_neighbours(self, *_: object) -> list[str]:
         return []
 
     def progress(self, _chain: object) -> MemberProgress:

@@ -69,7 +69,7 @@ class Waiter:
         self.gate: DynamicMembershipGate = self.membership.open_gate()
         self.gate.transport = object()  # type: ignore[assignment]
         self.gate.started = 3
-        self.gate.silent_members = lambda *_: ["peer3"]  # type: ignore[method-assign,assignment]
+        self.gate.lost_neighbours = lambda *_: ["peer3"]  # type: ignore[method-assign,assignment]
         self.gate.has_met = lambda _: True  # type: ignore[method-assign,assignment]
 
     async def _second(self, _seconds: float) -> None:
@@ -103,7 +103,7 @@ class Waiter:
         first, deciding = self.now + 1, asyncio.create_task(Proposer(self.membership, ReportIntervals())._decide())
         at, suspects = await proposed
         deciding.cancel()
-        assert suspects == self.gate.silent_members(4, {})
+        assert suspects == self.gate.lost_neighbours(4, {})
         return float(at - first)
 
 
@@ -136,7 +136,7 @@ async def test_it_says_when_enough_are_here_again(tmp_path: Path, monkeypatch: p
 
 async def test_who_has_nothing_to_decide_waits_for_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waiter = Waiter(tmp_path, monkeypatch)
-    waiter.gate.silent_members = lambda *_: []  # type: ignore[method-assign,assignment]
+    waiter.gate.lost_neighbours = lambda *_: []  # type: ignore[method-assign,assignment]
     assert await waiter.waits(60) == []
     assert waiter.gate.waiting is None
 
@@ -230,7 +230,7 @@ async def test_a_member_that_is_asked_to_admit_one_begins_at_once(
     """The peer that asks has asked it alone."""
     monkeypatch.setattr(proposer, "RANK_DELAY_S", 10)
     waiter = Waiter(tmp_path, monkeypatch, peers=9, id="peer8")
-    waiter.gate.silent_members = lambda *_: []  # type: ignore[method-assign,assignment]
+    waiter.gate.lost_neighbours = lambda *_: []  # type: ignore[method-assign,assignment]
     entry = Keyring("peer9", "").sign(Entry(0, private=2))
     waiter.membership.admission_requests["peer9"] = entry
     assert await waiter.begins() == 0

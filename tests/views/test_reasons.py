@@ -6,18 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.views.decision import MemberProgress, MembershipChange
-from peer.views.statements import Entry, Signed
-from peer.views.view import (
+from peer.views.reasons import (
     FORGETFUL,
     LEAVES,
     LIAR,
-    MAX_REASON_LENGTH,
     TAKEN_IN,
     ReasonNews,
     compose_reason,
     silent_reason,
     voted_out_reason,
 )
+from peer.views.statements import Entry, Signed
+from peer.views.view import MAX_REASON_LENGTH
 
 IDS = tuple("abcdefg")
 FORGOTTEN = MemberProgress(durable=-1, started=5)

@@ -42,7 +42,7 @@ class Audit:
         self.tensor_bytes = 0
         """The bytes of tensors sent in all rounds."""
 
-    def authorise(self, round: int, receivers: Iterable[str], senders: Iterable[str]) -> None:
+    def note_edges(self, round: int, receivers: Iterable[str], senders: Iterable[str]) -> None:
         """Note the edges that the protocol declares for a round."""
         edges = self._rounds[round].edges
         for direction, peers in (("send", receivers), ("receive", senders)):
@@ -107,7 +107,7 @@ class Audit:
             if not (audit.sent or audit.received):
                 continue
             if not audit.edges:
-                self.authorise(round, edges.of("send", round), edges.of("receive", round))
+                self.note_edges(round, edges.of("send", round), edges.of("receive", round))
             yield self.close(round) | {"interrupted": True}
 
 

@@ -7,10 +7,12 @@
   each beat. `DialledHeartbeats` says which of the two dials, and when.
 - `Heartbeats` is all neighbours together: started, and closed with farewells.
 
-Suspicion is only shown and counted; it never changes the run. Only the content of beats does: durable rounds, for
-which `durability.py` says whose word counts for what; and the farewell of a peer that has finished (R8), whose silence
-afterwards is no loss. Before a stream with a former neighbour ends, that one is told all that it needs to forget the
-edge, too (R7).
+That a neighbour is suspected is shown, and makes this peer reconnect; it excludes nobody and ends nothing. Longer
+silence does: after `absence` with `on_loss: bypass` (`lost_neighbours` in `runtime/membership/gate.py`), after
+`patience` with `stop` (`watch_unresponsive` in `runtime/lifecycle.py`). Two things that beats say count: durable
+rounds, for which `durability.py` says whose word counts for what; and the farewell of a peer that has finished (R8),
+whose silence afterwards is no loss. Before a stream with a former neighbour ends, that one is told all that it needs to
+forget the edge, too (R7).
 """
 
 import asyncio
@@ -183,7 +185,7 @@ class HeartbeatStream:
         self._durability, self._timeouts = all.state.durability, all.state.timeouts
         self._pipe, self._dialled, self._on_beat = pipe, dialled, on_beat
         self._there: dict[str, int] = {}
-        """The durable rounds that the listener was told on this stream, or has told rightly."""
+        """The durable rounds that the listener knows: those told to it on this stream, and those it told correctly."""
         self._shown: dict[str, str] = {}
         """The certificates that the listener was last shown on this stream, base64."""
         self._brought: dict[str, bytes] = {}
@@ -344,7 +346,7 @@ class NeighbourHeartbeats:
         """Serve an accepted stream, after its hello; besides an active one, it counts from its first beat on."""
         is_used = self._all.accepted.add(pipe)
         try:
-            await pipe.tell(self._state.welcome(self._state.round), self._timeouts.read)
+            await pipe.tell(self._state.welcome(), self._timeouts.read)
             if not is_used:
                 await self._take_over(pipe)
             await self.converse(pipe, dialled=False)

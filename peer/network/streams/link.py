@@ -2,9 +2,9 @@
 
 **A message's way.** A collective (`network/collectives.py`) calls `Network.open_message`, which lets out only what
 the manifest and the edges allow, and records it in the audit. The `MessageWriter` cuts the message into frames,
-encodes each once for all receivers, and puts it into the `Outbox` of each. The `OutgoingLink` to each sends what
-its outbox holds, in the order of writing, over a pipe of the transport (`transport/grpc.py`; within one process
-`transport/memory.py`). At the other end the `Receiver` reads the hello and admits or refuses the caller; checks
+makes the bytes of each once for all receivers, and puts it into the `Outbox` of each. The `OutgoingLink` to each
+sends what its outbox holds, in the order of writing, over a pipe of the transport (`transport/grpc.py`; within one
+process `transport/memory.py`). At the other end the `Receiver` reads the hello and admits or refuses the caller; checks
 each frame against checksum, manifest and edges; and puts it into the `Inbox` of its sender, where frames become an
 `IncomingMessage`. The collective that waits in `Network.message` works on what has arrived, frame by frame, and
 takes the whole message out with `Inbox.consume`.
@@ -227,7 +227,7 @@ class OutgoingLink(DialledStream):
         """
         state = self._state
         try:
-            theirs = await do_handshake(pipe, state.welcome(state.round), state.timeouts.answer, state.decoder)
+            theirs = await do_handshake(pipe, state.welcome(), state.timeouts.answer, state.decoder)
             await enters()
             await self.serve(pipe, theirs)
         except RefusedError as error:
@@ -326,7 +326,7 @@ class IncomingMessage:
         self._digests: list[int] = []
         self._refused = ""
         """Why the whole message was refused; it is not judged again, whatever else comes for its end."""
-        self.released = False
+        self.handed_over = False
         """Whether it was handed over to the collective that waited for it."""
 
     @property
@@ -379,11 +379,11 @@ class IncomingMessage:
         except MemoryError:
             raise BadFrameError("there is not enough memory to decode it") from None
 
-    def release(self) -> tuple[Tensor, tuple[float, ...]]:
+    def hand_over(self) -> tuple[Tensor, tuple[float, ...]]:
         """Return the values and the scalars, and keep them no longer."""
         values, scalars, nothing = self.values, self.scalars, torch.empty(0)
         self.values, self.scalars, self._bytes = nothing, (), vector_bytes(nothing)
-        self.released = True
+        self.handed_over = True
         return values, scalars
 
     def block(self, start: int, count: int) -> Tensor:
@@ -447,12 +447,12 @@ class Inbox:
     def consume(self, message: IncomingMessage) -> tuple[Tensor, tuple[float, ...]]:
         """Take a message's values and scalars out; only the digests are kept, to recognise repeats."""
         self._hand_over(message)
-        released = message.release()
+        content = message.hand_over()
         self._changed.set()
-        return released
+        return content
 
     def _hand_over(self, message: IncomingMessage) -> None:
-        self._waiting -= not message.released
+        self._waiting -= not message.handed_over
         self.held -= message.bytes
 
     def _drop(self, key: Key) -> None:
@@ -487,7 +487,8 @@ class Receiver:
         self._reasons = defaultdict[str, ThrottledReason](lambda: ThrottledReason(state.limits, state.timeouts))
         self.inboxes: dict[str, Inbox] = {}
         self._most_held = 4 * (manifest.largest + state.limits.frame + state.limits.message)
-        """The bytes of one sender that may wait: four messages. An honest sender has at most three not awaited."""
+        """The bytes of one sender that may wait: four messages. An honest sender has at most three not awaited
+        (`MAX_PENDING` in runtime/rounds/calls.py)."""
 
     def inbox(self, sender: str) -> Inbox:
         if sender not in self.inboxes:
@@ -512,7 +513,7 @@ class Receiver:
         claimed = refusal is not None and refusal.reason == Refusal.IDENTITY
         counted = CountedPipe(pipe, hello.id, self._state.traffic, len(said)) if known and not claimed else None
         if refusal is None:
-            pipe.welcome(hello.id)
+            pipe.identify(hello.id)
             if neighbour := self._edges.neighbours.get(hello.id):
                 neighbour.note_release(hello.release)
             return counted
@@ -609,7 +610,7 @@ class Receiver:
     def _welcome(self, sender: str) -> bytes:
         messages = self.inbox(sender).messages.items()
         positions = [Position(round=key.round, step=key.step, next=message.next) for key, message in messages]
-        return self._state.welcome(self._state.round, positions)
+        return self._state.welcome(positions)
 
     async def receive_frame(self, sender: str, data: bytes) -> bool:
         """Keep a frame and return whether it is new; BadFrameError or NotDeclaredError if it is wrong."""

@@ -306,9 +306,9 @@ class NetworkState:
         self.last_round = identity.rounds
         """The round after which all peers end, as far as this peer knows."""
 
-    def welcome(self, round: int, positions: Iterable[Position] = ()) -> bytes:
+    def welcome(self, positions: Iterable[Position] = ()) -> bytes:
         """The serialised answer to a hello: the durable round (R3), and on a tensor stream what has arrived since."""
-        welcome = Welcome(durable=self.durability.own, round=round, positions=positions, release=release())
+        welcome = Welcome(durable=self.durability.own, round=self.round, positions=positions, release=release())
         welcome.life = self.identity.life
         return Reply(welcome=welcome).SerializeToString()
 
@@ -324,7 +324,7 @@ class NetworkState:
             neighbour.note_release(welcome.release)
             yield pipe, welcome
         except RefusedError as error:
-            self._released(neighbour, error.refusal)
+            self._learn_from_refusal(neighbour, error.refusal)
             raise RefusedError(error.refusal, self.identity) from None
         except NoAnswerError:
             await self.transport.renew(neighbour.address)
@@ -336,7 +336,7 @@ class NetworkState:
         finally:
             pipe.abort()
 
-    def _released(self, neighbour: Neighbour, refusal: Refusal) -> None:
+    def _learn_from_refusal(self, neighbour: Neighbour, refusal: Refusal) -> None:
         """Take the durable round in the refusal of a neighbour in a later view, or that has forgotten the edge (R7)."""
         if refusal.reason == Refusal.VIEW:
             neighbour.signs.last_heartbeat = asyncio.get_running_loop().time()  # it is alive, and not lost
@@ -346,10 +346,11 @@ class NetworkState:
                 neighbour.progress.in_later_view = True
                 self.durability.notify_changed()
                 self.edges.changed.set()
-        if refusal.reason == Refusal.STRANGER and refusal.HasField("durable") and not neighbour.progress.released:
+        progress = neighbour.progress
+        if refusal.reason == Refusal.STRANGER and refusal.HasField("durable") and not progress.has_forgotten_edge:
             with suppress(ImpossibleError):
                 self.durability.record_first_hand(neighbour.id, refusal.durable)
-                neighbour.progress.released = neighbour.id not in self.edges.current()
+                progress.has_forgotten_edge = neighbour.id not in self.edges.current()
                 self.durability.notify_changed()
 
 

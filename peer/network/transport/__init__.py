@@ -111,7 +111,7 @@ class Pipe(ABC):
     def abort(self) -> None:
         """Drop the stream at once."""
 
-    def welcome(self, member: str, neighbour: bool = True) -> None:
+    def identify(self, member: str, neighbour: bool = True) -> None:
         """Identify the other end as that member: it is no unknown caller any more, and a neighbour has its own room."""
         self.member = member
 

@@ -202,8 +202,8 @@ class ServerPipe(Pipe):
         if self.handler:
             self.handler.cancel()
 
-    def welcome(self, member: str, neighbour: bool = True) -> None:
-        super().welcome(member)
+    def identify(self, member: str, neighbour: bool = True) -> None:
+        super().identify(member)
         self._server.limiter.set_owner(self.caller, member)
         if neighbour:
             self._stays.enter_context(self._server.limiter.exempt(self.caller))

@@ -185,7 +185,7 @@ class DynamicMembershipGate(MembershipGate):
         """The neighbours that are away or have not come yet."""
         return [one.id for one in self._neighbours if one.state not in ("up", "left")]
 
-    def silent_members(self, seconds: float, answered: Mapping[str, float]) -> list[str]:
+    def lost_neighbours(self, seconds: float, answered: Mapping[str, float]) -> list[str]:
         """Return the neighbours that have sent no heartbeat for so many seconds, or that have lost rounds; nothing is
         known of other members without asking them.
 

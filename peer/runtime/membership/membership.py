@@ -136,7 +136,7 @@ class Membership:
         """The number of the view that this peer plays, if it cannot be played to its end any more."""
 
     @classmethod
-    def open(cls, setup: Setup, limits: RuntimeLimits, report: Report) -> "Membership":
+    def open(cls, setup: Setup, bounds: RuntimeLimits, report: Report) -> "Membership":
         """Go on from views.json; FailedError if it is damaged or a view in it is not proved."""
         make_private(setup.out)
         config, spec, agreement = setup.config, setup.spec, setup.spec.link_agreement
@@ -153,7 +153,7 @@ class Membership:
             rewinds=spec.rewind_views,
         )
         keyring, store = view_keyring(setup), ViewStore.open(setup.out, config.id)
-        rpc = ViewRpc(identity, addresses, limits.limits, limits.timeouts)
+        rpc = ViewRpc(identity, addresses, bounds.limits, bounds.timeouts)
         return cls(store, store.acceptor(rules, keyring), rpc, report)
 
     @property
@@ -163,7 +163,7 @@ class Membership:
 
     @property
     def deciding_for(self) -> float:
-        """Seconds for which the next view has been being decided on; 0 if it is not."""
+        """Seconds since the decision on the next view began; 0 if none is under way."""
         return 0.0 if self._deciding_since is None else self._clock() - self._deciding_since
 
     @property
@@ -517,7 +517,7 @@ class Membership:
         gate, prepare = self.gate, self._prepare
         if id == self.id or gate is None or self.transport is None:
             return id == self.id
-        if id in gate.silent_members(self.acceptor.rules.absence, self.answered):
+        if id in gate.lost_neighbours(self.acceptor.rules.absence, self.answered):
             return False
         if id in self.chain.current.members and prepare and prepare.statement.ballot == ballot:
             found = await self._promise_of(id, prepare)

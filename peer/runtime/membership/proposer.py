@@ -196,7 +196,7 @@ class Proposer:
         return self._rules.min_members if gate.has_begun or self.to_expel else self._rules.start_with or 0
 
     def _lost(self, gate: DynamicMembershipGate) -> list[str]:
-        return gate.silent_members(self._rules.absence, self._membership.answered) if gate.may_exclude else []
+        return gate.lost_neighbours(self._rules.absence, self._membership.answered) if gate.may_exclude else []
 
     # Which members are to be expelled (V5).
 
@@ -453,8 +453,11 @@ class Rejoin:
         self._random = Random(membership.id)
 
     async def next_view(self, newest: Callable[[], Awaitable[int]]) -> View:
-        """Return the view that this peer plays next. newest: finds the round of its private state, -1 if there is none;
-        each view that is decided meanwhile may make that void."""
+        """Return the view that this peer plays next: at once if it is a member, else once the others have admitted it.
+
+        newest: finds the round of its private state, -1 if there is none; each view that is decided meanwhile may make
+        that void.
+        """
         membership, number, private = self._membership, -1, -1
         rules, clock = membership.acceptor.rules, asyncio.get_running_loop().time
         begun = clock()

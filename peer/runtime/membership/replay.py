@@ -133,7 +133,7 @@ class Replay:
         for part in [part for part in plan if part.view.number >= self._store.memory.entered]:
             await self._enter(part)
             gate = ReplayedMembershipGate(part, self._patience, partial(self._report_views, part))
-            if await self._play(replace(self._setup, later_gate=gate)):
+            if await self._play(replace(self._setup, given_gate=gate)):
                 return
         logging.getLogger("dfl").info("ended: %s was no member of the recorded run any more", self._id)
 

@@ -1,6 +1,6 @@
 """A peer from its start to the end of the run: it plays one view after the other, each with a `Runtime` of its own.
 
-A peer that is not a member of the next view asks to be admitted (`Rejoin`), and accepts no connections meanwhile.
+A member of the next view goes on to it at once; any other peer first asks to be admitted (`Rejoin`).
 """
 
 import asyncio
@@ -113,11 +113,11 @@ class ViewRunner:
                 raise
 
     async def _play_view(self, membership: Membership) -> bool:
-        """Play until the run or the view is over; return True if it is the run."""
+        """Play until the run or the view is over; return whether the run is."""
         view, gate = membership.view, membership.open_gate()
         try:
             async with background() as group:
-                running = group.create_task(self._play(replace(self._setup, later_gate=gate)))
+                running = group.create_task(self._play(replace(self._setup, given_gate=gate)))
                 over = group.create_task(membership.wait_view_over(view))
                 await asyncio.wait((running, over), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -137,11 +137,11 @@ class ViewRunner:
         self._telemetry.emit(Departed(sentence=sentence))
 
     async def _enter_next_view(self, membership: Membership, rejoin: Rejoin) -> None:
-        """Go on to the next view, if necessary by asking to be admitted."""
+        """Go on to the next view; where this peer is no member of it, by asking to be admitted."""
 
         async def newest() -> int:
             await self._drop_after(membership.chain.last_valid_round(membership.memory.entered))
-            return await asyncio.to_thread(self._checkpoints.newest_whole)
+            return await asyncio.to_thread(self._checkpoints.newest_intact)
 
         following = await rejoin.next_view(newest)
         entrants = dict(following.entrants)
@@ -152,14 +152,13 @@ class ViewRunner:
         async with membership.connected(self._transport(self._status), listens=True):
             # Views decided meanwhile may have made more rounds void.
             brought = entrants.get(membership.id, following.first - 1)
-            valid = membership.chain.last_valid_round(membership.memory.entered)
-            await self._drop_after(brought if valid is None else min(brought, valid))
+            await self._drop_after(membership.chain.valid(brought, membership.memory.entered))
             await membership.enter(following)
             # A barrier: this returns when the worker thread is free. Training still under way would write into the
             # model with which the next view begins.
             in_worker, setup = partial(asyncio.get_running_loop().run_in_executor, self._executor), self._setup
             await in_worker(int)
-            if await asyncio.to_thread(self._checkpoints.newest_whole) < 0:
+            if await asyncio.to_thread(self._checkpoints.newest_intact) < 0:
                 self._setup = await in_worker(prepare, setup.config, setup.spec, setup.common)
 
     async def _status(self, request: bytes) -> bytes:

@@ -5,11 +5,12 @@ A vector's way out of a peer:
 1. `CheckedPeer`, which a protocol calls, turns the names in the call into vectors of the peer and checks them against
    the declarations: a wrong call raises an InputError that says how to mend it, before anything has left. The result
    is a `CheckedCall`, which has the same form for every collective. A dry run only counts it
-   (`peer.runtime.dry_run`); the `Communicator` does the rest:
+   (`peer.runtime.dry_run`); `LocalPeer` gives it to the `Communicator`, which does the rest:
 2. each vector is fetched to the CPU as it is at the call; if the spec makes this peer misbehave, another one is sent in
    its place (`SimulatedAdversary`, applied here so that no protocol knows about it), and the trace keeps both;
-3. when it has arrived, and the earlier calls have sent (`SendQueue`; at once if nothing ever left the CPU), it is
-   checked to be finite and encoded as `wire` says (`peer.runtime.rounds.encodings`), once for all receivers;
+3. when it has arrived, and the earlier calls have sent (`SendQueue`; at once as long as nothing had to be copied from
+   a GPU), it is checked to be finite and encoded as `wire` says (`peer.runtime.rounds.encodings`), once for all
+   receivers;
 4. and the round's collective sends it (`peer.network.collectives`). Collectives number their calls, so only the queue
    starts them.
 
@@ -51,7 +52,8 @@ Made = TypeVar("Made")
 To = Collection[str] | Mapping[str, Tensor] | None
 Of = Collection[str] | None
 MAX_PENDING = 3
-"""The exchanges that a peer may have under way: one fewer than the messages that a receiver holds per sender."""
+"""The exchanges that a peer may have under way: one fewer than the messages that a receiver holds per sender
+(`Receiver._most_held`), or both could wait for ever."""
 
 
 class CheckedCall(NamedTuple):

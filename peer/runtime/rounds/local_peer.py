@@ -7,7 +7,7 @@
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -19,13 +19,14 @@ from torch import Tensor
 from peer.errors import FailedError, InputError
 from peer.learning.device import copies
 from peer.learning.training.phase import Phase
+from peer.network.collectives import Pending
 from peer.network.network import Network
 from peer.plugins import describe_error
-from peer.protocols.base import Resources, State
+from peer.protocols.base import Received, Resources, State
 from peer.runtime.checkpoints import Journal, tensor_digest, under
 from peer.runtime.lifecycle import Lifecycle
 from peer.runtime.rounds.admission import PerMemberState
-from peer.runtime.rounds.calls import CheckedPeer, Communicator, RingOrder, plain_notes
+from peer.runtime.rounds.calls import CheckedCall, CheckedPeer, Communicator, RingOrder, plain_notes
 from peer.runtime.rounds.learner import Learner
 from peer.runtime.rounds.round import Round
 from peer.runtime.setup import Setup
@@ -60,14 +61,14 @@ class Participant:
         self.communicator.begin(self.round)
         self.network.begin_round(number)
         around = self.face._neighbourhood()
-        self.network.audit.authorise(number, around.receivers, around.senders)
+        self.network.audit.note_edges(number, around.receivers, around.senders)
 
     def use_first_edges(self) -> None:
         """Open the links of the view's ring; a resumed peer has those of its checkpoint."""
         around = self.face._neighbourhood()
         self.network.set_edges(self.setup.view.first, around.receivers, around.senders)
 
-    def begin_view(self) -> None:
+    def take_members(self) -> None:
         """Replace the ring and the per-member rows of an earlier view with those of this one."""
         before = [id for id in self.rows.ids if id in self.communicator.ring.order]
         self.rows.remap(self.state, before, self.face.members)
@@ -154,16 +155,25 @@ class LocalPeer(CheckedPeer):
     head = _of_participant("learner.model.head")
     layout = _of_participant("learner.model.layout")
     state = _of_participant("state", writable=True)
-    _start = _of_participant("communicator.start")
-    _gather = _of_participant("communicator.gather")
-    _use_ring = _of_participant("communicator.use_ring")
-    _exchanges = _of_participant("round.exchanges")
 
     def __init__(self, participant: Participant) -> None:
         setup, spec, model = participant.setup, participant.setup.spec, participant.setup.model
         self._own = participant
         self.id, self.members, self.rounds = setup.config.id, setup.view.members, spec.rounds
         super().__init__(spec, model, model.vector if spec.init == "shared" else None)
+
+    def _start(self, call: CheckedCall) -> Awaitable[dict[str, Received]]:
+        return self._own.communicator.start(call)
+
+    async def _gather(self, record: str, numbers: Sequence[float]) -> Mapping[str, Sequence[float]]:
+        return await self._own.communicator.gather(record, numbers)
+
+    def _use_ring(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
+        self._own.communicator.use_ring(order, cost_before, cost_after)
+
+    @property
+    def _exchanges(self) -> Iterable[Pending[dict[str, Received]]]:
+        return self._own.round.exchanges
 
     async def train(self, *phases: Phase) -> float:
         self._check_phases(phases)

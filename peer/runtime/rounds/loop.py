@@ -25,7 +25,7 @@ class Rounds:
         self._declared = self._spec.declarations()
         self._audit = LineFile(self._setup.out / AUDIT)
         self._reported = self._network.traffic.copy()
-        """The traffic that was already reported."""
+        """The traffic that was already reported: none, until `resume` has restored that of a checkpoint."""
 
     async def resume(self) -> int:
         """Go back to the newest checkpoint; return its round, or -1 if there is none."""
