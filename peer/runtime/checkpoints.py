@@ -569,8 +569,9 @@ class Checkpointer:
         self._files.recover()
         newest = max(self._files.rounds(), default=-1)
         # By R3 it has announced at least the round before its newest. If it had announced the newest itself (the last
-        # round, or after a resume where members change), the neighbours refuse it (`Durability.lost`), and
-        # `watch_own_regression` ends it. With a checkpoint of an earlier view `_enter` checks the round instead.
+        # round, or after a resume where members change), the neighbours refuse it (`Durability.lost`); where members
+        # change, it then returns as one that lost its disk (`watch_own_regression`). With a checkpoint of an earlier
+        # view `_enter` checks the round instead.
         announced = newest - 1 if newest >= self._view.first else -1
         intact = []
         for round in reversed(self._files.rounds()):
