@@ -69,7 +69,8 @@ def parser() -> argparse.ArgumentParser:
         helps[name] = help
         for add_arguments in shared:
             add_arguments(made)
-        made.set_defaults(command=found if callable(found) else partial(lazily, found, f"{name}_command"), **defaults)
+        named = f"{name.replace('-', '_')}_command"
+        made.set_defaults(command=found if callable(found) else partial(lazily, found, named), **defaults)
         return made.add_argument
 
     add = command("run", run_command, "run a federation, here or on other machines", spec_arguments, resumes=True)

@@ -36,7 +36,7 @@ ACTIVITIES = ("train", "communicate", "evaluate")
 """What a round's seconds are counted by."""
 EventKind = Literal["running", "waits", "not heard", "failure", "recovery", "change of view", "note"]
 OF_KIND: dict[EventKind, str] = {
-    "failure": "failed lost conflict regressed damaged view_conflict",
+    "failure": "failed lost conflict regressed damaged",
     "recovery": "returning resumed",
     "note": "departed leaving left stopped certificate_expires refused drift stopped_early finetuned rewound release "
     "unrepeatable",

@@ -26,13 +26,14 @@ from launcher.engines.docker import DockerSettings
 from launcher.study.grid import cells, read_study
 from peer import cli as peer
 from peer.network.wire.frames import HEADER, Heading, Key, encode_frame
-from peer.protocols.base import Peer
+from peer.protocols.base import Peer, Protocol
 from peer.runtime.in_process import run_in_process
 from peer.spec.loading import load_peer, load_spec
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])
 COMPOSE = "run `dfl-launch compose examples/demo.yaml --build .`"
+MANIFESTS = "run `dfl-launch manifests examples/demo.yaml --set plaintext=true --out deploy/kubernetes`"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TARGETS = re.compile(r"^([\w-]+)[^:]*:", re.MULTILINE)
 NOT_CHECKED = {
@@ -79,7 +80,9 @@ def test_the_protocol_in_the_readme_is_the_example() -> None:
 
 def test_all_that_a_protocol_can_do_is_told() -> None:
     told = (ROOT / "docs" / "own-protocol.md").read_text(encoding="utf-8")
-    names = [name for name in {**Peer.__annotations__, **vars(Peer)} if not name.startswith("_")]
+    of_all = (*Peer.__annotations__, *vars(Peer), *Protocol.__annotations__, *vars(Protocol))
+    derived = {"declarations", "state_contract", "lacks", "model_config", "name"}
+    names = [name for name in of_all if not name.startswith("_") and name not in derived]
     assert [name for name in names if not re.search(rf"\b{name}\b", told)] == []
 
 
@@ -275,6 +278,16 @@ def test_the_compose_file_is_the_demo_composed(tmp_path: Path) -> None:
         assert (config.id, config.out) == (id, Path("/runs") / id)
         assert [member.address for member in there.ring] == [f"{id}:7700" for id in services]
         assert there.agreement.content == {**spec.agreement.content, "plaintext": True}
+
+
+def test_the_manifests_are_those_of_the_demo(tmp_path: Path) -> None:
+    demo, kept = str(ROOT / "examples" / "demo.yaml"), ROOT / "deploy" / "kubernetes"
+    assert launcher.main(["manifests", demo, "--out", str(tmp_path / "made"), "--set", "plaintext=true"]) == 0
+    assert texts(tmp_path / "made") == texts(kept), MANIFESTS
+
+
+def texts(directory: Path) -> dict[str, str]:
+    return {str(path.relative_to(directory)): path.read_text() for path in directory.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md", "docs/glossary.md", "SECURITY.md"])

@@ -16,7 +16,7 @@ from peer.learning.training.phase import Budget, OwnFunction, Training
 from peer.learning.training.scheduler import Scheduler
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.spec import blocks
-from peer.spec.blocks import Behaviour, Bfloat16, Float32, Machine, Member, TopK
+from peer.spec.blocks import Behaviour, Machine, Member, Wire
 from peer.spec.federation import Spec
 from peer.spec.peer import TLS, PeerConfig
 from written.settings import defaults, shared_rows, shared_table, table
@@ -68,13 +68,15 @@ def _spec() -> Iterator[str]:
         yield table(block)
     yield "### wire\n"
     yield "`wire: bfloat16`, or `{kind: top-k, share: ...}`; see [wire.md](wire.md#fewer-bytes).\n"
-    for wire in (Float32, Bfloat16, TopK):
+    for wire in get_args(get_args(Wire)[0]):
         yield f"`{get_args(wire.model_fields['kind'].annotation)[0]}`: {prose(wire)}\n"
         yield table(wire, leave_out=["kind"])
     for chapter, block in (
         ("ending early", blocks.StopEarly),
         ("fine-tuning", blocks.FineTune),
         ("final evaluation", blocks.FinalEvaluation),
+        ("keep", blocks.Keep),
+        ("rewinds", blocks.Rewind),
     ):
         yield f"### {chapter}\n"
         yield f"{prose(block)}\n"

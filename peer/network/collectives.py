@@ -19,7 +19,7 @@ A call that has sent and waits for its answers is a `Pending`: begun at the call
 from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, empty, float32, isfinite
@@ -31,6 +31,7 @@ from peer.network.wire.frames import Call, frame_count
 from peer.network.wire.manifest import vector_bytes
 
 T = TypeVar("T")
+Collective = Literal["exchange", "weighted_mean", "all_gather", "token"]
 
 
 class Pending(Coroutine[Any, Any, T]):

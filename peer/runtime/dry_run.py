@@ -12,7 +12,7 @@ from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
 from math import ceil
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, assert_never
 
 import numpy as np
 import torch
@@ -181,6 +181,8 @@ class DryRun(CheckedPeer):
                 self.sent += others * once
             case "weighted_mean":
                 self.sent += 2 * others * once // len(self.members)
+            case other:
+                assert_never(other)
         if call.collective != "token":
             self.calls.append((self.round, call.collective, call.share.vector, *call.numbers))
         first = next(iter(call.vectors.values()), None)

@@ -32,7 +32,7 @@ ADDED: Mapping[str, Any] = {
     "data.impute": None,
     "data.class_names": [],
 }
-"""Keys that were added since release 0.1.0, such as `training.clip`, with the value that means what was done before.
+"""Keys that were added since release 0.1.0, such as `training.loop`, with the value that means what was done before.
 With that value they are left out, so that peers of both releases agree, and a run goes on after an upgrade."""
 
 

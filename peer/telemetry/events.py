@@ -611,13 +611,6 @@ class ViewDecided(Event):
         return f"view {self.number} from round {self.first} on: {', '.join(self.members)} ({self.reason})"
 
 
-class ViewConflict(FreeTextEvent):
-    """A member has announced another view than the one decided."""
-
-    name = "view_conflict"
-    level = logging.ERROR
-
-
 class Leaving(FreeTextEvent):
     """The peer is leaving, as requested, or cannot."""
 

@@ -99,12 +99,6 @@ def pod(objects: list[Object]) -> Object:
     return found
 
 
-def test_the_repository_s_manifests_are_those_of_the_demo(tmp_path: Path) -> None:
-    assert main(["manifests", str(DEMO), "--out", str(tmp_path / "made"), "--set", "plaintext=true"]) == 0
-    ours, kept = contents(tmp_path / "made"), contents(ROOT / "deploy" / "kubernetes")
-    assert ours == kept, "run: dfl-launch manifests examples/demo.yaml --set plaintext=true --out deploy/kubernetes"
-
-
 def test_plaintext_is_the_spec_s_own_decision(made: Path) -> None:
     """Without certificates, peers of a spec that does not allow it would refuse to start."""
     for place in ("base", "components/certificates"):

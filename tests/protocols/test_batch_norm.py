@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from all_protocols import KEYS, SETTINGS
+from every_protocol import SETTINGS, keys
 from federations import Run, federate
 from torch import nn
 
 from peer.protocols.registry import PROTOCOLS
 
+IDS = [f"peer{number}" for number in range(4)]
 MODEL = f"{Path(__file__).stem}:normalised"
 ALIKE = {"fibfl+", "fibfl++", "rdfl", "fedprox", "cycle-gossip", "cycle-pdl", "cgsv"}
 """Treat statistics as fibfl, fedavg, gossip-sgd, vpdl and rffl do, which are quick."""
@@ -22,10 +23,11 @@ def normalised(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Modu
     return extractor, nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, classes))
 
 
-def run(directory: Path, name: str, **keys: Any) -> Run:
-    protocol = {"name": name, **SETTINGS[name]}
-    keys = {"trace": False, "model": {"name": MODEL}, **KEYS.get(name, {}), **keys}
-    return federate(directory, protocol, 4, **keys)
+def run(directory: Path, name: str, **more: Any) -> Run:
+    spec = {"trace": False, "model": {"name": MODEL}, **keys(name, IDS), **more}
+    if name == "cffl":
+        spec["data"] = {"name": "digits", "limit": 120, "validation": 0.2}
+    return federate(directory, {"name": name, **SETTINGS[name]}, len(IDS), **spec)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in ALIKE)) for name in PROTOCOLS])

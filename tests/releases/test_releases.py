@@ -19,8 +19,9 @@ from peer.views.decision import Memory
 
 RELEASES = sorted(path.stem for path in HERE.glob("*.json"))
 CHANGED = (
-    "peers of {release} and of this release no longer agree on `{protocol}`: a key added to a block belongs into ADDED "
-    "of peer/spec/agreement.py, with the value that means what was done before; a default stays what it is"
+    "peers of {release} and of this release no longer agree on `{protocol}`: an added key belongs in ADDED of "
+    "peer/spec/agreement.py, with the value that means what was done before, or in NOT_COMPARED; a default stays what "
+    "it is"
 )
 
 

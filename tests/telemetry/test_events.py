@@ -48,7 +48,6 @@ from peer.telemetry.events import (
     StoppedEarly,
     SubscriberDropped,
     Unrepeatable,
-    ViewConflict,
     ViewDecided,
     Waiting,
     read_event,
@@ -101,7 +100,6 @@ EVENTS: list[tuple[Event, str]] = [
     (Leaving(sentence="told to leave"), "told to leave"),
     (Departed(sentence="left: view 1 goes on without this peer"), "left: view 1 goes on without this peer"),
     (Returning(sentence="no checkpoint is whole"), "no checkpoint is whole"),
-    (ViewConflict(sentence="two views of number 2 were decided"), "two views of number 2 were decided"),
     (
         StoppedEarly(round=9, best_round=6, figure="accuracy"),
         "all peers end after round 9: the mean accuracy is no better since round 6",

@@ -1,6 +1,7 @@
 """Graphs, and FIRMA's ring order (Eq. 8 and Fix A), against brute force and plain sums."""
 
 from itertools import permutations
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ MNIST_COUNTS = [
     [7, 34, 3, 2, 5506, 123, 3, 3, 948, 65],
 ]
 """Samples of each class (column) at each peer (row)."""
-GRAPHS: tuple[Graph, ...] = ("none", "directed ring", "ring", "exponential", "complete")
+GRAPHS: tuple[Graph, ...] = get_args(Graph)
 
 
 @st.composite

@@ -36,12 +36,12 @@ from peer.learning.device import HostCopy, Transfers, copies
 from peer.learning.model.layout import PARTS
 from peer.learning.model.model import Model
 from peer.learning.training.phase import Phase
-from peer.network.collectives import Arrived, Expected, Neighbourhood, Outgoing, Pending
+from peer.network.collectives import Arrived, Collective, Expected, Neighbourhood, Outgoing, Pending
 from peer.protocols.base import Peer, Received
 from peer.protocols.declarations import Share
 from peer.runtime.lifecycle import Lifecycle
 from peer.runtime.rounds.adversary import SimulatedAdversary
-from peer.runtime.rounds.encodings import Collective, new_encoding
+from peer.runtime.rounds.encodings import new_encoding
 from peer.runtime.rounds.round import Round
 from peer.spec.federation import Spec
 from peer.telemetry.events import Note, RingOrdered

@@ -11,13 +11,13 @@ earlier messages is part of the peer's checkpoint, so that a replayed round send
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from peer.errors import InputError
-from peer.network.collectives import Rounding
+from peer.network.collectives import Collective, Rounding
 from peer.network.wire.codec import CodedBlock
 from peer.network.wire.manifest import PayloadSpec, TopKBlock, pack_top_k, unpack_blocks, vector_bytes
 from peer.plugins import user_code_errors
@@ -25,7 +25,6 @@ from peer.protocols.blocks.vectors import places_of_largest
 from peer.protocols.declarations import Share
 from peer.spec.blocks import Coded, TopK, Wire
 
-Collective = Literal["exchange", "weighted_mean", "all_gather", "token"]
 Placed = Callable[[Tensor], Tensor]
 """Moves a tensor from the CPU to the model's device."""
 

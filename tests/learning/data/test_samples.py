@@ -1,6 +1,7 @@
 """Samples, and what all sources share."""
 
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from loading import everything, load, source
 from peer.learning.data.samples import InMemory
 from peer.learning.data.sources import SOURCES, UserSource, source_type
 from peer.settings import field_docs
+from peer.spec.agreement import PLACES
 
 
 def test_samples_know_their_shape_and_refuse_other_types() -> None:
@@ -28,6 +30,10 @@ def test_registry_names_agree_with_the_classes() -> None:
         assert kind.model_fields["name"].annotation.__args__ == (name,)  # type: ignore[union-attr]
         undocumented = kind.model_fields.keys() - field_docs(kind).keys()
         assert undocumented == set()
+        places = {
+            key for key, field in kind.model_fields.items() if Path in (field.annotation, *get_args(field.annotation))
+        }
+        assert places <= {*PLACES}, "where data lie is each machine's own business, and not compared"
 
 
 def test_unknown_names_get_the_nearest_one() -> None:
