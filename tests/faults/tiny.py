@@ -61,6 +61,7 @@ class Restless(FibFL):
 
     paper: ClassVar[str] = "none: for tests of changing edges"
     init: ClassVar[Init] = "independent"
+    reorders: ClassVar[bool] = True
     records: ClassVar[tuple[Record, ...]] = (Record("order"),)
 
     async def round(self, peer: Peer) -> None:

@@ -54,6 +54,9 @@ class Misspelt(Base):
     async def round(self, peer): await peer.exchange("extractr")
 class Undeclared(Base):
     async def round(self, peer): await peer.exchange("model")
+class Moving(Base):
+    records = (Record("order"),)
+    async def round(self, peer): await peer.reorder(peer.ring[::-1], 0.0, 0.0)
 class Talkative(Base):
     async def round(self, peer): await peer.exchange("extractor", a=1.0)
 class Uneven(Base):
@@ -181,6 +184,7 @@ class Leaving(Base):
             "Undeclared",
             "sends `model` in round 1, and does not declare that; add it to `shares`, which has",
         ),
+        ("Moving", "reorders the ring in round 1; declare it: `reorders = True`"),
         ("Talkative", "sends `extractor` in round 1 with 1 scalars (a), and declares 0; say so in `shares`"),
         ("Short", "gathers `two` in round 1 with 1 numbers, and declares 2; say so in `records`"),
         ("Secret", "gathers `secret` in round 1, and does not declare that; add it to `records`"),

@@ -160,6 +160,8 @@ class CheckedPeer(Peer):
             )
 
     async def reorder(self, order: Sequence[str], cost_before: float, cost_after: float) -> None:
+        if not self._protocol.reorders:
+            raise self._refused("reorders the ring", "; declare it: `reorders = True`")
         # Last bits differ between kinds of CPU: a ring on which the peers disagree must not come into use.
         await self.agree("order", torch.tensor([self.members.index(peer) for peer in order]))
         self._use_ring(tuple(order), cost_before, cost_after)
