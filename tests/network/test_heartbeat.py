@@ -228,6 +228,20 @@ async def test_a_farewell_ends_the_stream_and_needs_no_answer(end: str) -> None:
     await asyncio.wait_for(task, 5)
 
 
+async def test_a_stream_that_ends_just_as_the_peer_closes_is_not_waited_for() -> None:
+    one, state = heart(Silent())
+    state.edges.neighbours["left"].state = "left"
+    one.of("left").streams = 1
+
+    def end() -> None:
+        one.of("left").streams = 0
+        one.stream_ended.set()
+
+    closing = asyncio.create_task(one.close())
+    asyncio.get_running_loop().call_soon(end)  # after the close has looked, before what it waits with has begun
+    await asyncio.wait_for(closing, 5)
+
+
 async def test_a_farewell_before_the_end_is_none() -> None:
     """A peer without everything on disk has not finished, whatever it says: it counts as down."""
     said: asyncio.Queue[str] = asyncio.Queue()

@@ -532,19 +532,15 @@ class Heartbeats:
         """Say farewell to all neighbours (R8) and wait until they have ended the streams, as they do on hearing it."""
         self.leaving.set()
         self.state.durability.notify_changed()  # wakes the streams, which wait there before their next beat
-        while any(one.streams for one in self._by_id.values()) or not all(
-            map(self.has_parted, self.state.edges.neighbours.values())
-        ):
-            await self._wait_stream_ended_or_durable()
-
-    async def _wait_stream_ended_or_durable(self) -> None:
-        """Wait until a stream has ended, or a neighbour may be in a later view."""
+        # Each looks before it waits: a stream could end before the task does.
+        news = (self.stream_ended.until(self._all_parted), self.state.durability.wait_until(self._all_parted))
         async with background() as group:
-            news = [
-                group.create_task(self.stream_ended.next()),
-                group.create_task(self.state.durability.wait_changed(self.state.durability.version)),
-            ]
-            await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([*map(group.create_task, news)], return_when=asyncio.FIRST_COMPLETED)
+
+    def _all_parted(self) -> bool:
+        """Return whether no stream is open, and none will be."""
+        streams = any(one.streams for one in self._by_id.values())
+        return not streams and all(map(self.has_parted, self.state.edges.neighbours.values()))
 
     def has_parted(self, neighbour: Neighbour) -> bool:
         """Return whether one of the two has said farewell or forgotten the edge, so that this peer no longer dials."""
