@@ -7,7 +7,7 @@
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -19,7 +19,6 @@ from torch import Tensor
 from peer.errors import FailedError, InputError
 from peer.learning.device import copies
 from peer.learning.training.phase import Phase
-from peer.network.collectives import Pending
 from peer.network.network import Network
 from peer.plugins import describe_error
 from peer.protocols.base import Received, Resources, State
@@ -155,6 +154,7 @@ class LocalPeer(CheckedPeer):
     head = _of_participant("learner.model.head")
     layout = _of_participant("learner.model.layout")
     state = _of_participant("state", writable=True)
+    _exchanges = _of_participant("round.exchanges")
 
     def __init__(self, participant: Participant) -> None:
         setup, spec, model = participant.setup, participant.setup.spec, participant.setup.model
@@ -170,10 +170,6 @@ class LocalPeer(CheckedPeer):
 
     def _use_ring(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
         self._own.communicator.use_ring(order, cost_before, cost_after)
-
-    @property
-    def _exchanges(self) -> Iterable[Pending[dict[str, Received]]]:
-        return self._own.round.exchanges
 
     async def train(self, *phases: Phase) -> float:
         self._check_phases(phases)
