@@ -328,3 +328,24 @@ async def test_only_who_has_a_turn_can_end_it(tmp_path: Path) -> None:
     assert await membership._handle_from("peer1", Yield(1, BALLOT)) == statements.Heard()
     assert isinstance(await membership.handle(outdoing), Promised)
     assert [event.caller for event in told if isinstance(event, CallerRefused)] == ["peer2"]
+
+
+async def test_a_question_that_a_liar_resets_cancels_no_other_s_wait(tmp_path: Path) -> None:
+    """It could send a proposer its own proposal back, and end it by a reset: the proposer waits for the same answer."""
+    asked = asyncio.Event()
+
+    class Slow(ViewRpc):
+        async def ask(self, transport: Transport, member: str, asked_for: Request) -> Reply:
+            asked.set()
+            await asyncio.sleep(0.05)
+            raise DisconnectedError("no answer")
+
+    acceptor = Acceptor(Memory("peer0"), Rules(IDS, rounds=9, faulty=1), Stamp("peer0", ""))
+    rpc = Slow(Identity("peer0", {}, manifest="", settings={}), {})
+    membership = Membership(ViewStore(tmp_path / "views.json", acceptor.memory), acceptor, rpc, list[Event]().append)
+    membership.open_gate().transport = cast(Transport, object())
+    prepare = Stamp("peer0", "").sign(Prepare(1, Ballot(1, "peer0")))
+    liar_s, own = (membership._promise_of("peer3", prepare) for _ in range(2))
+    await asked.wait()
+    liar_s.cancel()
+    assert await asyncio.wait_for(own, 5) is None

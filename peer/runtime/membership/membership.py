@@ -441,14 +441,15 @@ class Membership:
         found = await asyncio.gather(*(self._promise_of(id, prepare) for id in asked))
         return Relayed(tuple(one for one in found if isinstance(one, Promised)))
 
-    def _promise_of(self, id: str, prepare: Signed[Prepare]) -> "asyncio.Task[Promised | Refused | Behind | None]":
+    def _promise_of(self, id: str, prepare: Signed[Prepare]) -> "asyncio.Future[Promised | Refused | Behind | None]":
         """Ask each member once per attempt; its answer, or that there was none, is kept until the next attempt."""
         attempt, asked = self._relayed
         if attempt != prepare.statement:  # with its number: ballots begin anew with each view
             self._relayed = prepare.statement, (asked := {})
         if id not in asked:
             asked[id] = asyncio.create_task(self._ask_for_promise(id, prepare))
-        return asked[id]
+        # Shielded: a liar that resets its question must not cancel what the others, this proposer included, wait for.
+        return asyncio.shield(asked[id])
 
     async def _ask_for_promise(self, id: str, prepare: Signed[Prepare]) -> Promised | Refused | Behind | None:
         with suppress(TimeoutError):
