@@ -436,13 +436,16 @@ class Inbox:
         self._drop(key)
         return True
 
-    async def wait_for_room(self, count: int) -> None:
-        """Wait until at most `count` bytes wait to be consumed, the overhead of each message included.
+    async def wait_for_room(self, heading: Heading, count: int) -> None:
+        """Wait until that message is here, or fits into `count` bytes with all that wait to be consumed.
 
         This cannot deadlock: a protocol has at most three exchanges under way that it does not wait for, so what it
         needs next from this sender is already here, or there is room for it.
         """
-        await self._changed.until(lambda: self.held + self._limits.message * self._waiting <= count)
+        size, each = heading.length + 8 * heading.doubles, self._limits.message
+        await self._changed.until(
+            lambda: heading.key in self.messages or self.held + size + each * (self._waiting + 1) <= count
+        )
 
     def consume(self, message: IncomingMessage) -> tuple[Tensor, tuple[float, ...]]:
         """Take a message's values and scalars out; only the digests are kept, to recognise repeats."""
@@ -487,8 +490,8 @@ class Receiver:
         self._reasons = defaultdict[str, ThrottledReason](lambda: ThrottledReason(state.limits, state.timeouts))
         self.inboxes: dict[str, Inbox] = {}
         self._most_held = 4 * (manifest.largest + state.limits.frame + state.limits.message)
-        """The bytes of one sender that may wait: four messages. An honest sender has at most three not awaited
-        (`MAX_PENDING` in runtime/rounds/calls.py)."""
+        """The bytes of one sender that may wait: four messages, each with a frame that waits for room. An honest
+        sender has at most three not awaited (`MAX_PENDING` in runtime/rounds/calls.py)."""
 
     def inbox(self, sender: str) -> Inbox:
         if sender not in self.inboxes:
@@ -596,16 +599,12 @@ class Receiver:
         data, sender = await pipe.receive(), pipe.peer
         if self._streams.active(sender) is pipe:
             with self._state.deliveries.receiving(sender):
-                await self._receive_in_turn(sender, data)
-        elif await self._receive_in_turn(sender, data):
+                await self.receive_frame(sender, data)
+        elif await self.receive_frame(sender, data):
             await self._streams.promote(pipe)
             self._state.deliveries.on_accept(sender)
             with self._state.deliveries.receiving(sender):
                 pass
-
-    async def _receive_in_turn(self, sender: str, data: bytes) -> bool:
-        await self.inbox(sender).wait_for_room(self._most_held)
-        return await self.receive_frame(sender, data)
 
     def _welcome(self, sender: str) -> bytes:
         messages = self.inbox(sender).messages.items()
@@ -613,7 +612,7 @@ class Receiver:
         return self._state.welcome(positions)
 
     async def receive_frame(self, sender: str, data: bytes) -> bool:
-        """Keep a frame and return whether it is new; BadFrameError or NotDeclaredError if it is wrong."""
+        """Keep a frame, once there is room; return whether it is new. BadFrameError, NotDeclaredError: it is wrong."""
         frame = decode(data)
         key = frame.key
         if key.view != self._identity.view:
@@ -624,6 +623,8 @@ class Receiver:
         payload = self._manifest.check(heading.payload, key.round, heading.doubles, heading.offset, heading.length)
         if not await self._expected(sender, key.round):
             raise NotDeclaredError(f"`{sender}` does not send to this peer in round {key.round}")
+        # After all other waits: several streams of a sender could wait for a round, each with room before it began.
+        await self.inbox(sender).wait_for_room(heading, self._most_held)
         if key.round < self._state.round:
             return False  # it has become late while it waited
         result = self.inbox(sender).add(frame, payload)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strangers import FLOATS, MANIFEST, SPEC, Door, answer, frame, hello, pipes
+from strangers import DOUBLES, FLOATS, MANIFEST, SPEC, Door, answer, frame, hello, pipes
 
 from peer.network import transport
 from peer.network.limits import Limits, Timeouts
@@ -338,21 +338,34 @@ async def test_a_flood_of_made_up_callers_stays_small() -> None:
 
 
 async def test_a_neighbour_that_sends_without_end_is_made_to_wait() -> None:
-    """Messages nobody asked for fill what the manifest allows, then the stream stands still."""
-    door = Door()
-    door.receiver._most_held = 4 * FLOATS
+    """Of the largest messages that nobody asked for four are kept, each to its last frame; then the stream waits."""
+    door = Door(limits=Limits(frame=4))
     caller, pipe = pipes()
     stream = asyncio.create_task(door.receiver.serve_tensors(pipe))
     await caller.send(hello())
     await answer(caller)
+    values, scalars = struct.pack(f"<{FLOATS}f", *range(FLOATS)), bytes(8 * DOUBLES)
+
+    def part(step: int, index: int) -> bytes:
+        heading = Heading(Key(0, 1, step), 0, 0, DOUBLES, 0, len(values))
+        return encode_frame(heading, index, scalars, memoryview(values)[4 * index : 4 * index + 4])
 
     async def flood() -> None:
-        for step in range(1000):
-            await caller.send(frame(step=step))
+        for step in range(4):
+            await caller.send(part(step, 0))
+        for index in range(1, FLOATS):
+            for step in range(4):
+                await caller.send(part(step, index))
+        for step in range(4, 1000):
+            await caller.send(part(step, 0))
 
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(flood(), 0.3)
-    assert door.bytes_held <= 4 * 6 * FLOATS
+    inbox = door.receiver.inbox("left")
+    assert inbox.held == 4 * MANIFEST.largest
+    message = await inbox.message(Key(0, 1, 0), len(values))
+    inbox.consume(message)
+    await inbox.message(Key(0, 1, 4), 1)
     stream.cancel()
 
 

@@ -4,12 +4,13 @@ import asyncio
 from itertools import pairwise
 
 import pytest
-from strangers import Door, answer, frame, hello, pipes
+from strangers import MANIFEST, Door, answer, frame, hello, pipes
 
 from peer.network.limits import Limits, RateLimiter, Timeouts
 from peer.network.neighbours import Neighbour
 from peer.network.streams.handshake import ThrottledReason
 from peer.network.streams.heartbeat import LinkReporter
+from peer.network.streams.link import Inbox
 from peer.network.streams.stream import Backoff, CountedPipe, StreamTakeover, Traffic
 from peer.network.transport import DisconnectedError
 from peer.network.transport.memory import MemoryPipe
@@ -157,3 +158,40 @@ async def test_ever_other_reasons_are_told_seldom(kinds: int, monkeypatch: pytes
     assert changes() == LIMITS.sayings - 1
     clock.now += 6 * times.report_interval
     assert changes() <= 6
+
+
+async def test_streams_that_wait_for_a_round_find_no_more_room_than_one() -> None:
+    """A neighbour that had one frame of a later round wait on each could have twice as much here when it begins."""
+    door = Door()
+    door.receiver._most_held = 4 * (MANIFEST.largest + door.limits.message)
+    callers, tasks = list[MemoryPipe](), list[asyncio.Task[None]]()
+    for _ in range(5):
+        caller, pipe = pipes()
+        tasks.append(asyncio.create_task(door.receiver.serve_tensors(pipe)))
+        await caller.send(hello())
+        await answer(caller)
+        callers.append(caller)
+    first, *others = callers
+    for step, other in enumerate(others):
+        await other.send(frame(round=6, step=step))  # more than four rounds ahead
+    sending = asyncio.create_task(flood(first))
+    inbox = door.receiver.inbox("left")
+    full = await settled(inbox)
+    assert full == 4
+    door.receiver.begin(2)
+    assert await settled(inbox) == full
+    for task in (sending, *tasks):
+        task.cancel()
+    await asyncio.wait([sending, *tasks])
+
+
+async def flood(caller: MemoryPipe) -> None:
+    for step in range(20):
+        await caller.send(frame(round=5, step=step))
+
+
+async def settled(inbox: Inbox) -> int:
+    """How many messages are in it, once all that is under way has come as far as it can."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+    return len(inbox.messages)
