@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from peer.network.durability import Durability
+from peer.network.limits import Timeouts
 from peer.network.neighbours import Edges
 from peer.network.streams.handshake import Identity
 from peer.network.transport import DisconnectedError, Transport
@@ -349,3 +350,18 @@ async def test_a_question_that_a_liar_resets_cancels_no_other_s_wait(tmp_path: P
     await asked.wait()
     liar_s.cancel()
     assert await asyncio.wait_for(own, 5) is None
+
+
+async def test_who_is_welcomed_while_it_is_asked_answers_then(tmp_path: Path) -> None:
+    """Its answer would come too late for those who ask, and they could leave it out."""
+    acceptor = Acceptor(Memory("peer0"), Rules(IDS, rounds=9, faulty=1), Stamp("peer0", ""))
+    rpc = ViewRpc(Identity("peer0", {}, manifest="", settings={}), {}, timeouts=Timeouts(view_rpc_timeout=60))
+    membership = Membership(ViewStore(tmp_path / "views.json", acceptor.memory), acceptor, rpc, list[Event]().append)
+    gate, edges = membership.open_gate(), Edges({id: f"{id}:1" for id in IDS})
+    edges.use(0, ["peer1"], ["peer3"])
+    gate.attach(Mock(edges=edges, durability=Mock(own=-1, announcements=dict)), -1)
+    prepare = Stamp("peer1", "").sign(Prepare(1, BALLOT))
+    asked = asyncio.create_task(membership.handle(AskPromise(prepare)))
+    await asyncio.sleep(0)
+    edges.on_handshake("send", "peer1")
+    assert isinstance(await asyncio.wait_for(asked, 30), Promised)

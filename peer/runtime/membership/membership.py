@@ -549,7 +549,8 @@ class Membership:
         """Return this peer's progress, once it has found what it had on disk; TimeoutError if that takes too long."""
         async with asyncio.timeout(self.timeouts.view_rpc_timeout):  # after that the asker waits no longer
             while not (progress := self.gate and self.gate.progress(self.chain)):
-                await self._changed.next()
+                # A handshake, after which it may answer, is no news to this object.
+                await within(self.timeouts.poll, self._changed.next())
         return progress
 
     async def _persist(self) -> None:
