@@ -114,7 +114,7 @@ class FailureDetector:
                     if late >= self._timeouts.heartbeat_interval:
                         continue
                     if neighbour.state == "up" and self._is_silent(neighbour):
-                        neighbour.signs.alive = False
+                        heartbeats.note_lifeless(neighbour)
                         heartbeats.set_state("suspected", f"silent for {self._timeouts.suspect_after} s")
                     if self._away(neighbour) and neighbour.address and neighbour.id not in self._tried:
                         self._tried.add(neighbour.id)
@@ -445,9 +445,13 @@ class NeighbourHeartbeats:
         """React to the end of a stream, or to a failed attempt; nothing is lost while another stream is open."""
         if not self.streams:
             if neighbour := self._neighbour:
-                neighbour.signs.alive = False
-                self._state.deliveries.news.set()
+                self.note_lifeless(neighbour)
             self.set_state("down", reason)
+
+    def note_lifeless(self, neighbour: Neighbour) -> None:
+        """Note that a neighbour gives no signs of life, which whoever waits for deliveries to it must know."""
+        neighbour.signs.alive = False
+        self._state.deliveries.news.set()
 
     def set_state(self, state: LinkState, reason: str) -> None:
         """Set the state, and report it unless it is too soon."""

@@ -112,6 +112,21 @@ async def test_what_was_sent_to_a_peer_that_is_gone_is_not_awaited() -> None:
         assert asyncio.get_running_loop().time() - began < Timeouts.farewell_timeout
 
 
+async def test_what_was_sent_to_a_peer_that_falls_silent_is_not_awaited() -> None:
+    memory, said = MemoryNetwork(), asyncio.Queue[Event]()
+    times = {"suspect_after": 0.3, "farewell_timeout": 100.0}
+    async with (
+        asyncio.timeout(20),
+        living(Dammed(memory, "a"), "a", said.put_nowait, **times) as a,
+        living(memory.transport("b"), "b", heartbeat_interval=100.0),
+    ):
+        while (await said.get()).name != "link":
+            pass
+        send(a, 0)
+        await a.let_arrive()
+        assert a.links["b"].neighbour.state == "suspected"
+
+
 @pytest.mark.parametrize("claim", [0, 2**31])
 async def test_what_a_neighbour_says_that_it_has_hurries_or_holds_nobody_for_longer_than_a_farewell(claim: int) -> None:
     """It says so at each beat; what it claims to have, it will not get."""
