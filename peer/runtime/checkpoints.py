@@ -473,10 +473,14 @@ class Checkpoints:
             return []
         middles = (name.removeprefix(f"{kind}-").removesuffix(f".{suffix}") for name in files)
         numbers = {int(one) for one in middles if one.isdecimal()}
-        return sorted(at for at in numbers if self._path(kind, at, suffix).name in files)
+        return sorted(at for at in numbers if _name(kind, at, suffix) in files)
 
     def _path(self, kind: str, round: int, suffix: str) -> Path:
-        return self.directory / f"{kind}-{round:04d}.{suffix}"
+        return self.directory / _name(kind, round, suffix)
+
+
+def _name(kind: str, round: int, suffix: str) -> str:
+    return f"{kind}-{round:04d}.{suffix}"
 
 
 def _content_digest(content: Buffer | Sequence[Buffer]) -> str:
