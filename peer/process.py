@@ -45,7 +45,10 @@ class ShowRelease(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """Names the nearest known command, option or choice where it is given another; it takes no abbreviations."""
+    """Names the nearest known command, option or choice where it is given another; it takes no abbreviations.
+
+    A list may go on after an option: `logs DIR -f PEER`.
+    """
 
     def __init__(self, **keywords: Any) -> None:
         super().__init__(**keywords, allow_abbrev=False)
@@ -58,7 +61,12 @@ class Parser(argparse.ArgumentParser):
         # Before argparse complains that what was meant is missing.
         if unknown := next((name for name in self._options(given) if name not in known), None):
             self.error(f"unknown option `{unknown}`; {suggest(unknown, [*known])}")
-        return super().parse_known_args(given, namespace)
+        found, rest = super().parse_known_args(given, namespace)
+        for last in self._get_positional_actions()[-1:]:
+            if rest and last.nargs in ("*", "+") and not any(word.startswith("-") for word in rest):
+                setattr(found, last.dest, [*getattr(found, last.dest), *self._get_values(last, rest)])
+                return found, []
+        return found, rest
 
     def _options(self, given: Sequence[str]) -> Iterator[str]:
         """The options without their values; what follows a command is for that command's own parser."""

@@ -13,12 +13,16 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from launcher.certificates import AskingBundle
+from launcher.monitor.federation import FederationView
 from launcher.page.charts import vega_script
+from launcher.run_files import RunFiles
 from peer.errors import InputError
 from peer.network.transport.addresses import names_of, split
 from peer.spec.blocks import MAX_PORT
+from peer.spec.federation import Spec
 from peer.text import one_line
 
 if TYPE_CHECKING:
@@ -127,15 +131,22 @@ def opened(address: str | None) -> Iterator[Dashboard | None]:
 
 
 @asynccontextmanager
-async def beside(dashboard: Dashboard | None, say: Callable[[str], None], *seen: Any) -> AsyncIterator["Feed | None"]:
-    """Show a federation on a page during the block, if that is wanted. seen: as `Feed` takes it."""
+async def beside(
+    dashboard: Dashboard | None,
+    say: Callable[[str], None],
+    spec: Spec,
+    federation: FederationView,
+    chain: AskingBundle,
+    files: RunFiles | None = None,
+) -> AsyncIterator["Feed | None"]:
+    """Show a federation on a page during the block, if that is wanted. chain and files are those of `Feed`."""
     if dashboard is None:
         yield None
         return
     from launcher.dashboard.feed import Feed  # or every start would wait for it
 
     say(f"dashboard: {dashboard.url}")
-    async with dashboard.showing(Feed(*seen), say) as feed:
+    async with dashboard.showing(Feed(spec, federation, chain, files), say) as feed:
         yield feed
 
 

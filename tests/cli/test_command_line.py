@@ -55,6 +55,22 @@ def test_what_is_misspelt_is_named_with_what_was_meant(
     assert printed.out == ""
 
 
+@pytest.mark.parametrize(
+    "line", ["logs runs/demo p1 p2 -f", "logs runs/demo -f p1 p2", "logs -f runs/demo p1 p2", "logs runs/demo p1 -f p2"]
+)
+def test_a_list_may_go_on_after_an_option(line: str) -> None:
+    found = parser().parse_args(line.split())
+    assert (found.run, found.peers, found.follow) == (Path("runs/demo"), ["p1", "p2"], True)
+    found = parser().parse_args(["summary", "a", "--json", "b"])
+    assert found.directories == [Path("a"), Path("b")]
+
+
+def test_what_belongs_to_no_list_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["check", "fed.yaml", "another.yaml"])
+    assert "unrecognized arguments: another.yaml" in capsys.readouterr().err
+
+
 def test_help_lists_every_command_once() -> None:
     listed = [name for names in GROUPS.values() for name in names]
     actions = parser()._subparsers
