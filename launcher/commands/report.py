@@ -13,7 +13,7 @@ from pathlib import Path
 from launcher.output import Output
 from launcher.page.build import differences, document_of
 from launcher.page.charts import PICTURES, check_installed, look, picture, vega_script
-from launcher.page.document import TABLES, ReportDocument, as_csv, as_trace
+from launcher.page.document import ReportDocument, as_csv, as_trace
 from launcher.page.html import figures, page
 from launcher.page.run_data import RunData
 from launcher.reports import summary_json, summary_text
@@ -143,7 +143,7 @@ def compared(found: Mapping[str, RunData]) -> ReportDocument:
     runs = [run for one in documents for run in one.runs]
     if len(runs) == 1:
         return documents[0]
-    tables = {name: [row for one in documents for row in one.tables[name]] for name in TABLES}
+    tables = {name: [row for one in documents for row in one.tables[name]] for name in documents[0].tables}
     differing, alike = differences([*found.values()])
     whole = alike and all(run.state == "finished" for run in runs)
     return ReportDocument(f"{len(runs)} runs compared", runs, tables, differing=differing, alike=whole)
