@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -205,6 +206,39 @@ def test_beats_in_anothers_name_stop_no_ring(federation: Build) -> None:
         ended = digests(made.run())
     assert ended == expected
     assert all(len(written(made, id)) < FILES for id in made.ids)
+
+
+@pytest.mark.long
+def test_a_farewell_before_the_end_hides_no_silence(federation: Build) -> None:
+    """What both neighbours say, that the last of three rounds is on their disks, is believed; then they fall silent."""
+    made = federation(QUICK, rounds=3, patience=6, on_loss="stop")
+    go, spoken = threading.Event(), list[str]()
+    alive = Beat(state="training", round=1, durable=-1)
+    farewell = Beat(state="done", round=3, durable=3, heard=3)
+
+    def answer(service: str, said: Iterator[bytes]) -> Iterator[bytes]:
+        next(said)
+        yield WELCOME
+        if service == "Heartbeat" and not spoken:
+            spoken.append(service)
+            while not go.wait(0.3):
+                yield Reply(beat=alive).SerializeToString()
+            yield Reply(beat=farewell).SerializeToString()
+        for _ in said:
+            pass
+
+    with ExitStack() as stack:
+        left, right = Liar(made, "peer0", answer), Liar(made, "peer2", answer)
+        for liar in (left, right):
+            stack.enter_context(liar.listening())
+        made.start("peer1")
+        for liar in (left, right):
+            next(stack.enter_context(liar.stream("peer1", "Tensors")))
+        made.await_event("peer1", "state", state="communicating")
+        stack.enter_context(left.stream("peer1", "Heartbeat", farewell.SerializeToString()))
+        go.set()
+        until(lambda: not made.peers["peer1"].running, 45, "it ends, as on_loss: stop says")
+    assert "silent for" in made.events("peer1", "failed")[-1]["message"]
 
 
 def test_recorded_connections_change_nothing(watched: BuildWatched) -> None:

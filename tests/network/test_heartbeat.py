@@ -212,6 +212,7 @@ async def test_a_farewell_ends_the_stream_and_needs_no_answer(end: str) -> None:
     said: asyncio.Queue[str] = asyncio.Queue()
     transport = Answering()
     one, state = heart(transport, lambda event: said.put_nowait(event.state))
+    state.durability.announce(1)
     farewell = Beat(state="done", durable=1)
     if end == "dialling":
         task = asyncio.create_task(DialledHeartbeats(one, state.edges.neighbours["left"]).run())
@@ -226,6 +227,20 @@ async def test_a_farewell_ends_the_stream_and_needs_no_answer(end: str) -> None:
     assert await asyncio.wait_for(said.get(), 5) == "left"
     await asyncio.wait_for(one.close(), 5)  # nobody is left to be told, and no stream to be ended
     await asyncio.wait_for(task, 5)
+
+
+async def test_a_farewell_to_a_peer_that_has_not_finished_is_none() -> None:
+    """By R8 it would wait; without heartbeats it must count as silent, and by one beat it would never be."""
+    said: asyncio.Queue[str] = asyncio.Queue()
+    one, state = heart(Silent(), lambda event: said.put_nowait(event.state))
+    theirs, ours = pipes()
+    task = asyncio.create_task(one.of("left").accept(CountedPipe(ours, "left", Traffic())))
+    await theirs.send(Beat(state="training").SerializeToString())
+    assert await asyncio.wait_for(said.get(), 5) == "up"
+    await theirs.send(Beat(state="done", durable=1).SerializeToString())
+    assert await asyncio.wait_for(said.get(), 5) == "down"
+    assert state.durability.of("left") == 1
+    task.cancel()
 
 
 async def test_a_stream_that_ends_just_as_the_peer_closes_is_not_waited_for() -> None:

@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from secrets import randbits
@@ -21,7 +21,7 @@ from peer.errors import FailedError, InputError
 from peer.network.limits import Limits, RateLimiter, Timeouts
 from peer.network.transport import BreachError, DisconnectedError, Pipe
 from peer.network.wire.frames import BadFrameError
-from peer.network.wire.messages import Hello, Question, Refusal, UntrustedDecoder, Welcome, sanitise
+from peer.network.wire.messages import Hello, Position, Question, Refusal, UntrustedDecoder, Welcome, sanitise
 from peer.telemetry.events import MAKE_ALIKE_HINT, CallerRefused, Conflict, Report
 from peer.versions import WIRE, release, span
 from peer.views.signing import UNSIGNED, Keyring
@@ -170,8 +170,18 @@ class NoAnswerError(DisconnectedError):
     """Raised when nothing comes on a connection that seems intact: it may be dead, and must be replaced."""
 
 
-async def do_handshake(pipe: Pipe, hello: bytes, seconds: float, decoder: UntrustedDecoder) -> Welcome:
-    """Say hello and return the welcome; RefusedError if refused, NoAnswerError if nothing comes for `seconds`."""
+SentMessages = Callable[[], Set[tuple[int, int]]]
+"""The messages that are kept for a neighbour, by round and step."""
+
+
+async def do_handshake(
+    pipe: Pipe, hello: bytes, seconds: float, decoder: UntrustedDecoder, sent: SentMessages = frozenset
+) -> Welcome:
+    """Say hello and return the welcome; RefusedError if refused, NoAnswerError if nothing comes for `seconds`.
+
+    Of what the neighbour says that it has, only the positions of messages sent to it are kept: it could fill the rest
+    with a hundred megabytes, which would stay for as long as the stream.
+    """
     try:
         async with asyncio.timeout(seconds):
             await pipe.send(hello)
@@ -182,7 +192,14 @@ async def do_handshake(pipe: Pipe, hello: bytes, seconds: float, decoder: Untrus
         raise BreachError(str(error)) from None
     if reply.HasField("refusal"):
         raise RefusedError(reply.refusal)
-    return reply.welcome
+    theirs = reply.welcome
+    known = sent()
+    has = {(one.round, one.step): one.next for one in theirs.positions} if known else {}
+    positions = [Position(round=key[0], step=key[1], next=next) for key, next in has.items() if key in known]
+    # A new one: a field that is cleared would keep its memory.
+    return Welcome(
+        durable=theirs.durable, round=theirs.round, release=theirs.release, life=theirs.life, positions=positions
+    )
 
 
 STRANGERS = "strangers"

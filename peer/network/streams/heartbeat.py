@@ -401,8 +401,10 @@ class NeighbourHeartbeats:
                 self._state.durability.notify_changed()  # a farewell may wait for it
         self._apply_durable(beat)
         if beat.state == FAREWELL:
-            finished = self._state.durability.of(self.id) >= self._edges.last(self.id, self._state.last_round)
-            early = "it said farewell before it can have finished"
+            # It must have heard that this peer has its last round, too (R8); or it leaves what it still owes.
+            both = min(self._state.durability.of(self.id), self._state.durability.own)
+            finished = both >= self._edges.last(self.id, self._state.last_round)
+            early = "it said farewell before both ends can have finished"
             self.set_state("left" if finished else "down", "finished" if finished else early)
         elif self._is_stalled(beat.taken if beat.HasField("taken") else None):
             self.set_state("suspected", "it gives signs of life, but what is sent to it does not arrive")

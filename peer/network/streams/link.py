@@ -57,7 +57,7 @@ when members lie.
 import asyncio
 import struct
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal, NoReturn
@@ -215,6 +215,9 @@ class OutgoingLink(DialledStream):
         self._passed = 0
         """The position up to which frames were passed to the stream."""
 
+    def sent(self) -> Set[tuple[int, int]]:
+        return self.outbox.messages
+
     @property
     def has_arrived(self) -> bool:
         """Whether the neighbour says that it has all that was written for it."""
@@ -227,7 +230,7 @@ class OutgoingLink(DialledStream):
         """
         state = self._state
         try:
-            theirs = await do_handshake(pipe, state.welcome(), state.timeouts.answer, state.decoder)
+            theirs = await do_handshake(pipe, state.welcome(), state.timeouts.answer, state.decoder, self.sent)
             await enters()
             await self.serve(pipe, theirs)
         except RefusedError as error:
@@ -238,8 +241,8 @@ class OutgoingLink(DialledStream):
         self._state.deliveries.on_open(self.neighbour.id)
         self._welcomed(self.neighbour.id, welcome)
         self._backoff.welcomed()
-        first, has = welcome.round, self._already_received(welcome)
-        del welcome  # a neighbour may have filled it with useless data
+        first = welcome.round
+        has = {(position.round, position.step): position.next for position in welcome.positions}
         self.neighbour.delivery.connected_since = asyncio.get_running_loop().time()
         try:
             async with background() as group:
@@ -280,11 +283,6 @@ class OutgoingLink(DialledStream):
         if not reply.HasField("refusal"):
             raise BreachError("its answer is not a refusal")
         raise RefusedError(reply.refusal)
-
-    def _already_received(self, welcome: Welcome) -> dict[tuple[int, int], int]:
-        """The first frame that the neighbour lacks of the messages held here, by round and step."""
-        told = {(position.round, position.step): position.next for position in welcome.positions}
-        return {key: told[key] for key in self.outbox.messages if key in told}
 
     async def _send(self, pipe: Pipe, first: int, has: Mapping[tuple[int, int], int]) -> None:
         """Send what was and will be written from round `first` on, except what the neighbour has (R4)."""
@@ -597,14 +595,13 @@ class Receiver:
     async def _receive(self, pipe: CountedPipe) -> None:
         """Receive the next frame. The first new one on a stream besides the active one makes that one active."""
         data, sender = await pipe.receive(), pipe.peer
+        pipe.frames += 1
         if self._streams.active(sender) is pipe:
             with self._state.deliveries.receiving(sender):
                 await self.receive_frame(sender, data)
         elif await self.receive_frame(sender, data):
             await self._streams.promote(pipe)
-            self._state.deliveries.on_accept(sender)
-            with self._state.deliveries.receiving(sender):
-                pass
+            self._state.deliveries.on_accept(sender, pipe.frames)
 
     def _welcome(self, sender: str) -> bytes:
         messages = self.inbox(sender).messages.items()

@@ -13,7 +13,7 @@ newer one, opened again, and watched for whether frames arrive. `link.py` and `h
 import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Set
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -27,6 +27,7 @@ from peer.network.streams.handshake import (
     Identity,
     NoAnswerError,
     RefusedError,
+    SentMessages,
     Surprises,
     ThrottledReason,
     do_handshake,
@@ -60,6 +61,8 @@ class CountedPipe(Pipe):
         self._pipe, self.peer, self._traffic = pipe, peer, traffic
         self.identity, self.origin, self.member = pipe.identity, pipe.origin, peer
         self._unread: list[bytes] = []
+        self.frames = 0
+        """How many frames have come on it, repeats included."""
         if received:
             traffic.received[peer] += received
 
@@ -218,8 +221,9 @@ class DeliveryTracker:
     def on_sent(self, to: str) -> None:
         self._sent[to] += 1
 
-    def on_accept(self, sender: str) -> None:
-        self._taken[sender] = 0
+    def on_accept(self, sender: str, frames: int = 0) -> None:
+        """Count on that sender's active stream from now on, on which so many frames have come."""
+        self._taken[sender] = frames
 
     @contextmanager
     def receiving(self, sender: str) -> Iterator[None]:
@@ -313,13 +317,15 @@ class NetworkState:
         return Reply(welcome=welcome).SerializeToString()
 
     @asynccontextmanager
-    async def stream(self, neighbour: Neighbour, service: Service) -> AsyncIterator[tuple[CountedPipe, Welcome]]:
+    async def stream(
+        self, neighbour: Neighbour, service: Service, sent: SentMessages = frozenset
+    ) -> AsyncIterator[tuple[CountedPipe, Welcome]]:
         """A welcomed stream to a neighbour, dropped after the block; RefusedError or DisconnectedError without one."""
         assert neighbour.address
         pipe = CountedPipe(await self.transport.dial(neighbour.address, service), neighbour.id, self.traffic)
         try:
             hello = self.identity.hello(neighbour.id, self.durability.own, self.round)
-            welcome = await do_handshake(pipe, hello, self.timeouts.answer, self.decoder)
+            welcome = await do_handshake(pipe, hello, self.timeouts.answer, self.decoder, sent)
             neighbour.mark_reachable()
             neighbour.note_release(welcome.release)
             yield pipe, welcome
@@ -367,7 +373,7 @@ class DialledStream(ABC):
         """Keep the stream open until this peer is to dial no more."""
         while await self.wait_for_turn():
             try:
-                async with self._state.stream(self.neighbour, self.service) as (pipe, welcome):
+                async with self._state.stream(self.neighbour, self.service, self.sent) as (pipe, welcome):
                     pause = await self.serve(pipe, welcome)
             except LocallyClosedError:
                 pause = self._backoff.after_disconnect()
@@ -378,6 +384,10 @@ class DialledStream(ABC):
                 self.on_refusal(error, self._reason.update(str(error)))
                 pause = self._backoff.after_refusal(error)
             await asyncio.sleep(pause)
+
+    def sent(self) -> Set[tuple[int, int]]:
+        """The messages, by round and step, of which a welcome says what has arrived."""
+        return frozenset()
 
     async def wait_for_turn(self) -> bool:
         """Wait until this peer is to dial; return False if it is not to dial any more."""

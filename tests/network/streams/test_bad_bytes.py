@@ -12,11 +12,11 @@ from strangers import DOUBLES, FLOATS, MANIFEST, SPEC, Door, answer, frame, hell
 
 from peer.network import transport
 from peer.network.limits import Limits, Timeouts
-from peer.network.streams.handshake import Identity, Refusals
+from peer.network.streams.handshake import Identity, Refusals, do_handshake
 from peer.network.wire import frames as codec
 from peer.network.wire.frames import HEADER, MAX_DOUBLES, BadFrameError, Heading, Key, decode, encode_frame
 from peer.network.wire.manifest import DTYPES, Kind, NotDeclaredError, PayloadSpec
-from peer.network.wire.messages import Hello, Refusal, UntrustedDecoder
+from peer.network.wire.messages import Hello, Position, Refusal, Reply, UntrustedDecoder, Welcome
 from peer.telemetry.events import CallerRefused
 from peer.views.view import STALENESS_BOUND
 
@@ -335,6 +335,17 @@ async def test_a_flood_of_made_up_callers_stays_small() -> None:
     assert len(door.reported) <= LIMITS.causes + 1
     assert len(door.receiver.refusals.counts) <= LIMITS.causes + 1
     assert door.receiver.refusals.counts.total() == 3 * LIMITS.causes
+
+
+async def test_of_a_welcome_nothing_stays_but_what_is_known_to_have_been_sent() -> None:
+    """It may say of a million messages that they have arrived, and none of it is freed before its stream ends."""
+    caller, pipe = pipes()
+    told = [Position(round=2, step=step, next=1) for step in range(1000)]
+    decoder = UntrustedDecoder(LIMITS, 3)
+    for sent, kept in (({(2, 7), (3, 7)}, told[7:8]), (set[tuple[int, int]](), [])):
+        await pipe.send(Reply(welcome=Welcome(durable=1, round=2, life=5, positions=told)).SerializeToString())
+        welcome = await do_handshake(caller, hello(), 5, decoder, lambda sent=sent: sent)  # type: ignore[misc]
+        assert welcome == Welcome(durable=1, round=2, life=5, positions=kept)
 
 
 async def test_a_neighbour_that_sends_without_end_is_made_to_wait() -> None:

@@ -185,6 +185,30 @@ async def test_streams_that_wait_for_a_round_find_no_more_room_than_one() -> Non
     await asyncio.wait([sending, *tasks])
 
 
+async def test_who_takes_over_has_counted_the_repeats_on_its_stream_too() -> None:
+    """Their sender has; or what it sends would seem not to arrive."""
+    door = Door()
+    callers, tasks = list[MemoryPipe](), list[asyncio.Task[None]]()
+    for _ in range(2):
+        caller, pipe = pipes()
+        tasks.append(asyncio.create_task(door.receiver.serve_tensors(pipe)))
+        await caller.send(hello())
+        await answer(caller)
+        callers.append(caller)
+    old, new = callers
+    for step in range(2):
+        await old.send(frame(step=step))  # under way when the sender dialled anew
+    inbox = door.receiver.inbox("left")
+    await settled(inbox)
+    for step in range(3):
+        await new.send(frame(step=step))
+    assert await settled(inbox) == 3
+    assert door.state.deliveries.received_count("left") == 3
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
 async def flood(caller: MemoryPipe) -> None:
     for step in range(20):
         await caller.send(frame(round=5, step=step))
