@@ -70,7 +70,7 @@ class Network:
         self._heartbeats = Heartbeats(state, callbacks)
         self._fetching = StreamTakeover(state.limits, state.timeouts)
         """The streams that neighbours without an address have opened to fetch tensors."""
-        self._report = callbacks.report
+        self.report = callbacks.report
         self._incoming = IncomingStreams(
             {
                 "Tensors": self._receiver.serve_tensors,
@@ -322,7 +322,7 @@ class Network:
         if lost := self.durability.lost(peer, welcome):
             if not progress.regressed:
                 progress.regressed = True
-                self._report(PeerRegressed(neighbour=peer, sentence=lost))
+                self.report(PeerRegressed(neighbour=peer, sentence=lost))
             raise DisconnectedError(lost)
         progress.regressed = False
         try:

@@ -179,11 +179,12 @@ async def drain(network: Network, patience: float = inf, required: Callable[[], 
     """Wait until the neighbours have all on disk that they may ask for (rule R8); return those that have not said so.
 
     The wait ends when those that are behind have sent no heartbeat for `patience` seconds, and none of them is one of
-    the `required` peers.
+    the `required` peers. Those that send heartbeats are reported: they may have more to train, or lie.
     """
     edges, durability, end = network.edges, network.durability, network.last_round
-    clock = asyncio.get_running_loop().time
+    clock, said = asyncio.get_running_loop().time, False
     began = clock()
+    due = began + ReportIntervals.stalled
     while behind := [n for n in edges.neighbours.values() if durability.of(n.id) < edges.last(n.id, end)]:
         left = max(began, *(neighbour.signs.last_heartbeat for neighbour in behind)) + patience - clock()
         if left < 0.01:
@@ -191,8 +192,22 @@ async def drain(network: Network, patience: float = inf, required: Callable[[], 
             if not {*required()}.intersection(ids):
                 return ids
             left = patience
-        await within(left, durability.wait_changed(durability.version))
+        if clock() >= due:
+            up = [neighbour for neighbour in behind if neighbour.state == "up"]
+            due = clock() + (ReportIntervals.stalled_again if up else ReportIntervals.look)
+            if up:
+                said = True
+                network.report(_waiting_to_end(up))
+        await within(min(left, due - clock()), durability.wait_changed(durability.version))
+    if said:
+        network.report(Waiting(cause="stalled", awaited=(), sentence="all neighbours have on disk what they need"))
     return []
+
+
+def _waiting_to_end(behind: list[Neighbour]) -> Waiting:
+    why = "it has not said that its last round is on disk, but that it is"
+    who = tuple(Awaited(one.id, one.address, f"{why} {one.signs.activity}") for one in behind)
+    return Waiting(cause="stalled", awaited=who, sentence=f"cannot end: waiting for {', '.join(map(str, who))}")
 
 
 async def _report_missing(edges: Edges, report: Report) -> None:

@@ -190,7 +190,8 @@ class Waiting(FreeTextEvent):
     name = "waiting"
     cause: Cause
     """`join`: neighbours at the start; `staleness`: a peer too many rounds behind; `stalled`: a neighbour that sends
-    heartbeats but no message; `quorum`: too few members for a decision."""
+    heartbeats but no message, or has not said that its last round is on disk; `quorum`: too few members for a
+    decision."""
     awaited: Annotated[tuple[Awaited, ...], Field(alias="for")]
     """Those waited for, `{id, address, reason}` each; empty when it is over."""
     others: int = 0

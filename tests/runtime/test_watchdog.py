@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -10,7 +13,7 @@ from peer.network.neighbours import Neighbour, SignsOfLife
 from peer.network.wire.frames import Key
 from peer.runtime import lifecycle
 from peer.runtime.in_process import run_in_process
-from peer.runtime.lifecycle import ReportIntervals, RuntimeLimits, watch_stalled
+from peer.runtime.lifecycle import ReportIntervals, RuntimeLimits, drain, watch_stalled
 from peer.spec.loading import load_spec
 from peer.telemetry.events import Event, Waiting
 
@@ -146,3 +149,31 @@ async def test_one_that_is_gone_is_told_elsewhere(monkeypatch: pytest.MonkeyPatc
     gone = Owing(monkeypatch)
     gone.neighbour.state = "suspected"
     assert await gone.minded(300) == []
+
+
+async def test_who_has_finished_says_for_whom_it_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A neighbour that sends heartbeats may have more to train; it may also never say that it has its last round."""
+    now, durable, said = 0.0, 2, list[tuple[float, Event]]()
+    neighbour = Neighbour("b", "b:1", state="up", signs=SignsOfLife(0.0, activity="serving in round 3"))
+
+    async def never(_version: object) -> None: ...
+
+    async def within(seconds: float, awaited: Coroutine[Any, Any, None]) -> bool:
+        nonlocal now, durable
+        await awaited
+        now += seconds
+        neighbour.signs.last_heartbeat = now
+        durable = 3 if now > 1000 else 2
+        return False
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+    monkeypatch.setattr(lifecycle, "within", within)
+    network = Mock(last_round=3, report=lambda event: said.append((now, event)))
+    network.edges = Mock(neighbours={"b": neighbour}, last=lambda *_: 3)
+    network.durability = Mock(of=lambda _: durable, wait_changed=never)
+    assert await drain(network, patience=60) == []
+    assert [at for at, _ in said[:2]] == [30, 630]
+    why = "it has not said that its last round is on disk, but that it is serving in round 3"
+    assert str(said[0][1]) == f"cannot end: waiting for b at b:1 ({why})"
+    assert str(said[-1][1]) == "all neighbours have on disk what they need"
+    assert len(said) == 3

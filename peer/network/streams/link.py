@@ -47,7 +47,7 @@ checkpoint on disk and will not fall back to an earlier one; to announce the rou
   hello and its frames wait until the other has learnt it, too (`Receiver._wait_to_become_neighbour`,
   `Receiver._expected`).
 - **R8 Serving.** A finished peer stays, and sends what it is asked for, until its neighbours have the last round on
-  disk, or `patience` is over (`runtime/lifecycle.py:drain`); then it says farewell in its last heartbeat
+  disk, or are silent for `patience` (`runtime/lifecycle.py:drain`); then it says farewell in its last heartbeat
   (`Heartbeats.close`).
 
 docs/wire.md describes the bytes; docs/reliability.md says what is promised, how it was tested, and what it is worth
