@@ -574,9 +574,9 @@ class Checkpointer:
         newest = max(self._files.rounds(), default=-1)
         # By R3 it has announced at least the round before its newest. If it had announced the newest itself (the last
         # round, or after a resume where members change), the neighbours refuse it (`Durability.lost`); where members
-        # change, it then returns as one that lost its disk (`watch_own_regression`). With a checkpoint of an earlier
-        # view `_enter` checks the round instead.
-        announced = newest - 1 if newest >= self._view.first else -1
+        # change, it then returns as one that lost its disk (`watch_own_regression`). Where no later one than that of
+        # the view's first round was written, `_enter` or `_begin_anew` checks what this peer has brought.
+        announced = newest - 1 if newest > self._view.first else -1
         intact = []
         for round in reversed(self._files.rounds()):
             why = await asyncio.to_thread(self._files.verify, round)
