@@ -49,8 +49,9 @@ preempt each other decide nothing (PBFT uses a fixed order of primaries and grow
 - **T2** A member whose attempt fails says so (`Yield`), and its turn is over.
 - **T3** After its turn a member is ignored for a while that grows exponentially with the total time of its turns since
   the last view: so turns that the members grant it at different times come to an end, too.
-- **T4** All of this is forgotten when a view is decided, or a silent member answers again: then members
-  whose attempts failed are as likely to succeed as any.
+- **T4** All of this is forgotten when a view is decided. When a silent member answers again, the turns of all others
+  are, whose attempts may have failed for want of it; but ever more seldom for one member, or liars that come and go
+  could clear each other's.
 """
 
 from collections import defaultdict
@@ -964,6 +965,8 @@ class Turns:
         self._free_at: defaultdict[str, float] = defaultdict(lambda: -inf)
         self._raised: defaultdict[str, float] = defaultdict(lambda: -inf)
         """When each member has last raised this one's counter towards a ballot far above all others."""
+        self._returns: defaultdict[str, tuple[float, float]] = defaultdict(lambda: (-inf, 0.0))
+        """When each member has last made others' turns forgotten, and for how long it cannot do so again."""
 
     @property
     def over_for(self) -> float:
@@ -995,10 +998,23 @@ class Turns:
             self._charge()
 
     def forget(self) -> None:
-        """End the turn and forget all earlier ones (T4)."""
-        self._until, self._charged = min(self._until, self._clock()), True
-        self._spent.clear()
-        self._free_at.clear()
+        """End the turn and forget all earlier ones, as a view is decided (T4)."""
+        self._forget_all_but("")
+        self._returns.clear()
+
+    def on_return(self, member: str) -> None:
+        """End and forget the turns of others, as a silent member answers again (T4)."""
+        now, (before, pause) = self._clock(), self._returns[member]
+        if now >= before + pause:
+            self._returns[member] = now, 2 * max(pause, self._seconds)
+            self._forget_all_but(member)
+
+    def _forget_all_but(self, member: str) -> None:
+        if self._holder != member:
+            self._until, self._charged = min(self._until, self._clock()), True
+        for turns in (self._spent, self._free_at):
+            for other in turns.keys() - {member}:
+                del turns[other]
 
     def may_raise(self, member: str) -> bool:
         """Return whether a ballot of that member that is too far above all others may raise this member's counter now;

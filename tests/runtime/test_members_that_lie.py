@@ -1,6 +1,7 @@
 """What a lying member says to one that asks is its own fault, and holds up nobody else."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,11 @@ from peer.network.durability import Durability
 from peer.network.limits import Timeouts
 from peer.network.neighbours import Edges
 from peer.network.streams.handshake import Identity
-from peer.network.transport import DisconnectedError, Transport
+from peer.network.transport import REFUSED, DisconnectedError, Transport
 from peer.network.view_rpc import ViewRpc
-from peer.runtime.lifecycle import CheckpointLostError, Lifecycle, watch_own_regression
+from peer.runtime.lifecycle import CheckpointLostError, Lifecycle, ReportIntervals, watch_own_regression
 from peer.runtime.membership.membership import Membership
+from peer.runtime.membership.proposer import Proposer
 from peer.runtime.membership.view_store import ViewStore
 from peer.telemetry.events import CallerRefused, Event
 from peer.views import statements
@@ -26,10 +28,13 @@ from peer.views.statements import (
     HIGHEST,
     JUMP,
     Announcement,
+    Ask,
     AskPromise,
     Ballot,
     Behind,
+    Decided,
     Grounds,
+    Heard,
     InvalidError,
     Lock,
     Objection,
@@ -52,6 +57,8 @@ from peer.views.view import View
 
 IDS = ("peer0", "peer1", "peer2", "peer3")
 BALLOT = Ballot(1, "peer1")
+SHORT = Timeouts(view_rpc_timeout=0.2, decision_timeout=0.4, retry=(0.04,))
+"""A tenth of what they are."""
 
 
 class Stamp(Keyring):
@@ -64,6 +71,17 @@ class Stamp(Keyring):
 
     def is_valid(self, signed: Signed[Statement]) -> bool:
         return signed.signature == signed.signer
+
+
+class Scripted(ViewRpc):
+    """Questions that one function answers."""
+
+    def __init__(self, reply: Callable[[str, Request], Awaitable[Reply]], timeouts: Timeouts = SHORT) -> None:
+        super().__init__(Identity("peer0", {}, manifest="", settings={}), {}, timeouts=timeouts)
+        self._reply = reply
+
+    async def ask(self, transport: Transport, member: str, asked: Request) -> Reply:
+        return await self._reply(member, asked)
 
 
 class Answered(ViewRpc):
@@ -83,11 +101,14 @@ def promised(by: str, ballot: Ballot = BALLOT, round: int = 3) -> Promised:
     return Promised(Stamp(by, "").sign(Promise(1, ballot, round, round)))
 
 
-def seated(directory: Path, replies: dict[str, Reply], told: list[Event]) -> Membership:
+def seated(
+    directory: Path, replies: dict[str, Reply] | ViewRpc, told: list[Event], ids: tuple[str, ...] = IDS
+) -> Membership:
     """peer0, in the first view, whose questions are answered like that."""
-    acceptor = Acceptor(Memory("peer0"), Rules(IDS, rounds=9, faulty=1), Stamp("peer0", ""))
+    acceptor = Acceptor(Memory("peer0"), Rules(ids, rounds=9, faulty=1), Stamp("peer0", ""))
     register = ViewStore(directory / "views.json", acceptor.memory)
-    membership = Membership(register, acceptor, Answered(replies), told.append)
+    rpc = replies if isinstance(replies, ViewRpc) else Answered(replies)
+    membership = Membership(register, acceptor, rpc, told.append)
     gate = membership.open_gate()
     gate.transport = object()  # type: ignore[assignment]
     gate.progress = lambda _: MemberProgress(3, 3)  # type: ignore[method-assign,assignment]
@@ -365,3 +386,57 @@ async def test_who_is_welcomed_while_it_is_asked_answers_then(tmp_path: Path) ->
     await asyncio.sleep(0)
     edges.on_handshake("send", "peer1")
     assert isinstance(await asyncio.wait_for(asked, 30), Promised)
+
+
+async def test_a_liar_that_comes_and_goes_does_not_have_its_own_turns_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It resets one question and answers a later one, with heartbeats all the time; and then it proposes again."""
+    answers, now = False, 1000.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+
+    async def reply(member: str, asked: Request) -> Reply:
+        if not answers:
+            raise DisconnectedError("closed by the other end")
+        return Decided(())
+
+    membership = seated(tmp_path, Scripted(reply, Timeouts()), [])
+    turns = 0
+    for counter in range(1, 41):
+        prepare = Stamp("peer3", "").sign(Prepare(1, Ballot(counter, "peer3")))
+        turns += isinstance(await membership.handle(AskPromise(prepare)), Promised)
+        now += 4.1
+        for answers in (False, True):
+            if not answers or now - membership.answered.get("peer3", 0) > membership.acceptor.rules.absence:
+                await membership.ask("peer3", Ask(0))
+    assert turns == 4, "of 164 s, with a pause of 8, 24, 56 and 120 s after each"
+
+
+async def test_late_answers_do_not_outlast_a_proposer_s_turn(tmp_path: Path) -> None:
+    """It refuses connections for nearly as long as a question may take, and then is behind, and says so late."""
+    clock = asyncio.get_running_loop().time
+    began = clock()
+
+    async def reply(member: str, asked: Request) -> Reply:
+        if clock() < began + 0.9 * SHORT.view_rpc_timeout:
+            raise DisconnectedError(REFUSED)
+        await asyncio.sleep(0.9 * SHORT.view_rpc_timeout)
+        return Heard() if isinstance(asked, Decided) else Behind(0)
+
+    membership = seated(tmp_path, Scripted(reply), [])
+    membership.chain.extend(View(1, IDS, 0))
+    proposer = Proposer(membership, ReportIntervals())
+    async with asyncio.timeout(SHORT.decision_timeout):
+        prepare = Stamp("peer0", "").sign(Prepare(2, Ballot(1, "peer0")))
+        await proposer._ask_patiently("peer3", AskPromise(prepare))
+
+
+async def test_a_voter_does_not_wait_for_one_that_has_left_for_longer_than_its_proposer_does(tmp_path: Path) -> None:
+    async def reply(member: str, asked: Request) -> Reply:
+        await asyncio.sleep(1)
+        raise DisconnectedError("no answer in 1 s")
+
+    membership = seated(tmp_path, Scripted(reply), [], ids=(*IDS, "peer4"))
+    membership.chain.extend(View(1, IDS, 5, planned=True))
+    async with asyncio.timeout(SHORT.view_rpc_timeout):
+        assert not await membership._is_there("peer4", BALLOT)

@@ -10,18 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.network.streams.handshake import Identity
-from peer.network.transport import DisconnectedError, Transport
+from peer.network.transport import REFUSED, DisconnectedError, Transport
 from peer.network.view_rpc import ViewRpc
 from peer.runtime.lifecycle import ReportIntervals
 from peer.runtime.membership import proposer
 from peer.runtime.membership.gate import DynamicMembershipGate
 from peer.runtime.membership.membership import Membership
-from peer.runtime.membership.proposer import CHANGE_AGAIN, CHANGES, Proposer
+from peer.runtime.membership.proposer import CHANGE_AGAIN, CHANGES, ExcludedError, Proposer
 from peer.runtime.membership.view_store import ViewStore
 from peer.telemetry.events import Event, Shortage, Waiting
 from peer.views.decision import Acceptor, MembershipChange, Memory, Rules
 from peer.views.signing import Keyring
-from peer.views.statements import Consent, Decided, Entry, Evidence, Expel, Reply, Request, Signed
+from peer.views.statements import Ask, Consent, Decided, Entry, Evidence, Expel, Reply, Request, Signed
 from peer.views.view import View
 
 HOUR = 3600
@@ -40,7 +40,7 @@ class Left(ViewRpc):
 
     async def ask(self, transport: Transport, member: str, asked: Request) -> Reply:
         if member not in self.here:
-            raise DisconnectedError("connection refused")
+            raise DisconnectedError(REFUSED)
         return Decided(())
 
 
@@ -192,6 +192,27 @@ async def test_one_that_comes_and_goes_makes_nobody_talk_without_end(
     beginnings = [at for at, event in waiter.told if event.awaited]
     assert len(beginnings) <= CHANGES + 2 * HOUR / CHANGE_AGAIN
     assert len(told) <= 2 * len(beginnings)
+
+
+async def test_too_few_for_a_moment_end_nobody_for_whom_it_was_so_an_hour_ago(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another member's attempt succeeded then, and this one has made none since."""
+    waiter = Waiter(tmp_path, monkeypatch)
+    waiter.gate.lost_neighbours = lambda *_: []  # type: ignore[method-assign,assignment]
+    waiting = Proposer(waiter.membership, ReportIntervals())
+    await waiter.membership.ask_all(waiter.membership.others, Ask(0))
+    waiting._check_others(in_vain=True)
+    waiter.membership.timeouts = replace(waiter.membership.timeouts, poll=1.0)
+    deciding = asyncio.create_task(waiting._decide())
+    until = waiter.now + HOUR
+    while waiter.now < until:
+        await waiter._sleep(0)
+    deciding.cancel()
+    waiting._check_others(in_vain=True)
+    waiter.now += waiter.membership.acceptor.rules.patience + 1
+    with pytest.raises(ExcludedError, match="connections are refused at peer0, peer2, peer3, peer4"):
+        waiting._check_others(in_vain=True)
 
 
 async def test_a_sentence_names_some_and_an_event_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

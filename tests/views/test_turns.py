@@ -63,6 +63,33 @@ def test_what_is_decided_or_who_comes_back_makes_all_equal_again() -> None:
     assert turns.try_acquire("a")
 
 
+def test_who_comes_back_makes_the_others_equal_again_but_not_itself() -> None:
+    turns = Clocked()
+    for member in ("a", "b"):
+        turns.try_acquire(member)
+        turns.now += PHASE
+    assert not turns.is_free("a")
+    turns.on_return("b")
+    assert turns.is_free("a")
+    assert not turns.is_free("b")
+    assert turns.try_acquire("a")
+    turns.on_return("a")
+    assert not turns.try_acquire("c"), "it does not end its own turn either"
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 6.0), st.booleans()), max_size=400))
+def test_two_that_come_and_go_clear_each_other_s_turns_ever_more_seldom(steps: list[tuple[float, bool]]) -> None:
+    turns, returns = Clocked(), 0
+    for wait, first in steps:
+        turns.now += wait
+        liar, other = ("a", "b") if first else ("b", "a")
+        turns.try_acquire(liar)
+        before = turns._returns[other]
+        turns.on_return(other)
+        returns += turns._returns[other] != before
+    assert 2 ** (returns / 2) <= 4 + 2 * turns.now / PHASE
+
+
 @given(st.lists(st.floats(0.0, 6.0), max_size=400), st.integers(1, 9))
 def test_whoever_tries_and_tries_holds_each_member_ever_less(waits: list[float], members: int) -> None:
     """At whatever times, and at whichever of them: a half of the time at first, and after some time nearly nothing."""

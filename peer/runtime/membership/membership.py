@@ -292,7 +292,6 @@ class Membership:
         transport = self.transport
         if transport is None and member != self.id:
             return None
-        failed = self._failures.pop(member, None)
         try:
             if member == self.id or transport is None:
                 return await self.handle(request)
@@ -306,13 +305,15 @@ class Membership:
             self._failures[member] = str(error)
             return None
         except Exception as error:  # noqa: BLE001 (as in `IncomingStreams`)
+            self._failures.pop(member, None)
             self.report_invalid(
                 member, str(error) if isinstance(error, InvalidError) else self.surprises.explain(error)
             )
             return None
-        now = self._clock()
-        if failed and now - self.answered.get(member, -inf) > self.acceptor.rules.absence:
-            self.turns.forget()
+        now, failed = self._clock(), self._failures.pop(member, None)
+        silent = now - self.answered.get(member, -inf) > self.acceptor.rules.absence
+        if failed and silent and member in self.chain.current.members:
+            self.turns.on_return(member)
         self.answered[member] = now
         if isinstance(request, AskPromise) and isinstance(reply, Refused | Behind):
             self._withholding.setdefault(member, now)
@@ -453,8 +454,7 @@ class Membership:
 
     async def _ask_for_promise(self, id: str, prepare: Signed[Prepare]) -> Promised | Refused | Behind | None:
         with suppress(TimeoutError):
-            # Shorter than the proposer waits for this member's answer.
-            async with asyncio.timeout(0.75 * self.timeouts.view_rpc_timeout):
+            async with asyncio.timeout(self._voter_timeout):
                 reply = await self.ask_informed(id, AskPromise(prepare))
                 if isinstance(reply, Promised):
                     return reply if self._is_promise(reply, id, prepare.statement) else None
@@ -525,7 +525,15 @@ class Membership:
             # A member that has accepted another ballot, or does not know this view, is there; but it must not block
             # the rest in that way for ever.
             return isinstance(found, Promised) or (found is not None and not self.is_withholding(id))
-        return await self.ask(id, Ask(self.chain.current.number)) is not None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._voter_timeout):
+                return await self.ask(id, Ask(self.chain.current.number)) is not None
+        return False
+
+    @property
+    def _voter_timeout(self) -> float:
+        """Seconds for which this member asks another before it answers a proposer, which must not wait in vain."""
+        return 0.75 * self.timeouts.view_rpc_timeout
 
     async def _leave(self, request: Leave) -> Reply:
         """Answer when leaving is decided or impossible, or else after a while: then the asker asks again."""

@@ -8,6 +8,7 @@ for a decision, it reports the beginning, the duration and the end of the wait f
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from math import inf
 from random import Random
 
@@ -273,6 +274,8 @@ class Proposer:
                     await self._propose(change, gate)
             else:
                 self._wants_since = None
+                if not (membership.deciding_for or self._lost(gate)):
+                    self._few_since = None  # another member's attempt has succeeded
 
     def _desired_change(self, gate: DynamicMembershipGate) -> MembershipChange | None:
         """Return the change to propose now, None for none; the order of the guards is the policy.
@@ -418,15 +421,17 @@ class Proposer:
     async def _ask_patiently(self, member: str, request: Request) -> Reply | None:
         """Ask for a promise again while the connection is refused: that peer may be starting, or changing views.
 
-        A member that does not promise is left out, so it is asked for as long as this peer would wait for a reply.
+        A member that does not promise is left out, so it is asked for as long as this peer would wait for a reply; for
+        no longer in all, as late answers must not outlast this peer's turn (T1).
         """
-        until = self._clock() + self._timeouts.view_rpc_timeout
-        while True:
-            reply = await self._membership.ask_informed(member, request)
-            waits = reply is None and isinstance(request, AskPromise) and self._membership.refused(member)
-            if not waits or self._clock() > until:
-                return reply
-            await asyncio.sleep(self._timeouts.retry[-1])
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._timeouts.view_rpc_timeout):
+                while True:
+                    reply = await self._membership.ask_informed(member, request)
+                    if reply or not (isinstance(request, AskPromise) and self._membership.refused(member)):
+                        return reply
+                    await asyncio.sleep(self._timeouts.retry[-1])
+        return None
 
     def _check_others(self, in_vain: bool) -> None:
         """Raise ExcludedError when, for `patience`, so many members have been gone that no decision is possible."""
