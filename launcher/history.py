@@ -82,8 +82,6 @@ class PeerHistory:
     id: str
     rounds: dict[int, events.RoundDone] = field(default_factory=dict)
     """The `round` events that count, by round; a round that is replayed after a crash replaces its first event."""
-    last_round: int = 0
-    """The last round that it has ever completed, void since or not."""
     data: list[events.DataSummary] = field(default_factory=list)
     """One a stage; the newest of each round."""
     orders: list[events.RingOrdered] = field(default_factory=list)
@@ -159,7 +157,6 @@ class PeerHistory:
         match event:
             case events.RoundDone():
                 self.rounds[event.round] = event
-                self.last_round = max(self.last_round, event.round)
             case events.DataSummary():
                 self.data = [one for one in self.data if one.round != event.round] + [event]
             case events.RingOrdered():

@@ -65,7 +65,7 @@ class Collected:
     def _why(self, id: str) -> str:
         if id not in self.places:
             return "its directory is not among those given"
-        rounds = self._histories[id].last_round
+        rounds = self._histories[id].completed
         if os.path.lexists(self.places[id] / RESULT) and rounds >= self.spec.rounds:
             return f"its {RESULT} is damaged"
         return f"it has not finished: {rounds} of {self.spec.rounds} rounds"

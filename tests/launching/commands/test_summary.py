@@ -159,6 +159,14 @@ def test_who_has_not_finished_is_named_with_its_rounds(sites: Path, capfd: pytes
     assert {one["id"]: one["figure"] for one in so_far["per_peer"]}["peer1"] == first["accuracy"]["matched"]
 
 
+def test_who_went_back_has_the_rounds_that_still_count(sites: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (sites / "east" / "result.json").unlink()
+    with (sites / "east" / "events.jsonl").open("a") as events:
+        events.write('{"time": 2e9, "event": "rewound", "round": 1}\n')
+    assert main(["summary", str(sites), "--json"]) == 1
+    assert said(capfd)["missing"] == {"peer1": "it has not finished: 1 of 2 rounds"}
+
+
 def test_peers_of_different_runs_are_refused(sites: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     other = federate(tmp_path / "other", seed=7, rounds=1)
     told = refused(capfd, sites / "north", sites / "east", other / "peer2")
