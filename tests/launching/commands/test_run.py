@@ -42,6 +42,20 @@ def test_run_to_the_end_and_again(run: Run, tmp_path: Path) -> None:
     assert summary(tmp_path)["seed"] == 7
 
 
+@pytest.mark.parametrize("settings", ["rounds: 5", "rounds: 3\nrewinds: [2]"])
+def test_a_finished_run_that_goes_on_is_unfinished_until_its_new_end(
+    run: Run, small: Path, tmp_path: Path, settings: str
+) -> None:
+    run()
+    small.write_text(small.read_text().replace("rounds: 3", settings))
+    assert run(peer0="wrong", peer1="wrong", peer2="wrong")[0] == 2
+    assert not (tmp_path / "out" / "summary.json").exists()
+    assert RunDirectory(tmp_path / "out").finished(load_spec(small, peers=3)) is None
+    assert run()[0] == 0
+    assert summary(tmp_path)["rounds"] == load_spec(small, peers=3).rounds
+    assert starts(tmp_path, "peer0") == 3
+
+
 def test_every_peer_can_be_started_by_hand(run: Run, tmp_path: Path) -> None:
     run()
     assert (tmp_path / "out" / "peer1.yaml").read_text() == textwrap.dedent(
