@@ -113,7 +113,8 @@ def prepare(directory: RunDirectory, run: Run, options: RunOptions) -> Summary |
     options.engine.check(run)
     directory.claim()
     if options.fresh:
-        options.engine.discard(run, running=True)
+        begun_by = LaunchRecord.read(run.files).engine if run.files.engine.exists() else options.engine
+        begun_by.discard(run, running=True)
         directory.discard()
     directory.write(spec, {id: options.engine.config(run, id) for id in spec.ids})
     LaunchRecord.write(options.engine, run)

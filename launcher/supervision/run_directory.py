@@ -186,7 +186,8 @@ class RunDirectory:
         if record.on != engine.name and record.engine.outlives_launcher:
             raise InputError(
                 f"the run in {self.path} was begun by `--on {record.on}`, whose peers may still run: end them by "
-                f"`dfl-launch attach {self.path}` and Ctrl-C, then remove {self.files.engine}; or choose another --out"
+                f"`dfl-launch attach {self.path}` and Ctrl-C, then remove what they leave by `dfl-launch discard "
+                f"{self.path}`, and {self.files.engine}; or choose another --out"
             )
 
     def earlier(self) -> RecordedSpec | None:

@@ -18,6 +18,8 @@ from peer.settings import Settings
 
 RUNNING = dict[str, Unheard]()
 """The peers of the engine below, whoever has started them."""
+DISCARDED = list[tuple[str, int]]()
+"""The engines that were to remove what peers have left, with their hosts."""
 
 
 class Elsewhere(Deployment):
@@ -38,10 +40,18 @@ class ElsewhereEngine(Engine[ElsewhereSettings]):
     def check(self, run: Run) -> None:
         pass
 
+    def discard(self, run: Run, running: bool = False) -> str:
+        DISCARDED.append((self.name, self.settings.hosts))
+        return ""
+
     @asynccontextmanager
     async def deploy(self, run: Run) -> AsyncIterator[Deployment]:
         asyncio.get_running_loop().call_later(0.3, hang_up)
         yield Elsewhere()
+
+
+class FurtherEngine(ElsewhereEngine):
+    name = "further"
 
 
 def hang_up() -> None:
@@ -58,7 +68,9 @@ def federation(tmp_path: Path) -> Path:
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENGINES, "elsewhere", f"{__name__}:ElsewhereEngine")
+    monkeypatch.setitem(ENGINES, "further", f"{__name__}:FurtherEngine")
     RUNNING.clear()
+    DISCARDED.clear()
 
 
 def test_a_closed_terminal_leaves_peers_that_can_go_on(
@@ -103,6 +115,18 @@ def test_another_engine_does_not_begin_beside_peers_that_may_run(
     assert main([*arguments[:-1], str(tmp_path / "link"), *fresh]) == 2
     assert "was begun by `--on elsewhere`, whose peers may still run" in capsys.readouterr().err
     assert len(RUNNING) == 3
+
+
+def test_what_the_engine_of_the_earlier_run_has_left_is_removed_whatever_engine_is_next(
+    elsewhere: None, federation: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["run", str(federation), "--peers", "3", "--out", str(out)]
+    assert main([*arguments, "--on", "elsewhere", "--option", "hosts=2"]) == 129
+    (out / "summary.json").touch()  # it has come to its end
+    assert main([*arguments, "--on", "further", "--fresh"]) == 129
+    assert main([*arguments, "--on", "further", "--fresh"]) == 129
+    assert DISCARDED == [("elsewhere", 2), ("further", 1)]
 
 
 @pytest.mark.parametrize(
