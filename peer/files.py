@@ -212,15 +212,18 @@ class LineFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor = -1
+        self._torn = b""
+        """The end of a line that was written in part."""
 
     def append(self, line: str) -> None:
-        """Raises OSError if the line cannot be written, as on a full disk."""
+        """Raises OSError if the line cannot be written, as on a full disk; what is there of it spoils no other line."""
         if not self._is_there():
             self.close()
             self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        data = f"{line}\n".encode()
+        data = self._torn + f"{line}\n".encode()
         while data:
             data = data[os.write(self._descriptor, data) :]
+            self._torn = b"\n" if data else b""
 
     def _is_there(self) -> bool:
         if self._descriptor < 0:
