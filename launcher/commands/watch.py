@@ -189,12 +189,12 @@ async def _follow(federation: PolledFederation, peers: StatusClient, screen: Dis
     async with background() as tasks:
         for id in federation.peers.keys() - federation.unasked:
             tasks.create_task(ask_again_and_again(id))
-        while not federation.all_unreachable(time.time()):
+        while not federation.all_unreachable():
             heard = dict(news)
             news.clear()
             for line in federation.record(heard, time.time()):
                 screen.say(line)
-            if federation.heard is None and not (hinted or peers.secure) and (hint := encrypted(heard)):
+            if federation.silence is None and not (hinted or peers.secure) and (hint := encrypted(heard)):
                 hinted = True
                 screen.say(hint)
             screen.show(federation)

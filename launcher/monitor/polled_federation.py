@@ -91,8 +91,9 @@ class PolledFederation(FederationView):
         self._silent: dict[str, str] = {}
         """Why peers do not answer, by id."""
         self._durable = dict.fromkeys(ids, -1)
-        self.heard: float | None = None
-        """When any peer answered last, in unix seconds; None: none ever has."""
+        self.silence: float | None = None
+        """Seconds since any peer answered, as far as peers were asked; None: none ever has."""
+        self._looked = 0.0
 
     def record(self, answers: Mapping[str, StatusAnswer], now: float) -> list[str]:
         """Take in some peers' answers; return what a person should be told of them. `now` in unix seconds."""
@@ -100,7 +101,10 @@ class PolledFederation(FederationView):
         back = [id for id in said if self._silent.pop(id, None)]
         lines = [f"{id} answers{' again' if self.peers[id].round else ''}" for id in back]
         if said:
-            self.heard = now
+            self.silence = 0.0
+        elif self.silence is not None:
+            self.silence += min(max(now - self._looked, 0.0), 1.0)  # more pass where the watching was suspended
+        self._looked = now
         for status in said.values():
             self._remember(status)
             self.rounds = min(self.rounds, max(status.rounds, 1))  # fewer once they have agreed to end early
@@ -120,10 +124,9 @@ class PolledFederation(FederationView):
         """Whether a peer has ended for good, as far as is known."""
         return self.peers[id].state in OVER
 
-    def all_unreachable(self, now: float) -> bool:
+    def all_unreachable(self) -> bool:
         """Whether all have ended, or none has answered for a while."""
-        silent = self.heard is not None and now - self.heard > SILENCE_SECONDS
-        return silent or all(self.is_over(peer.id) for peer in self.present)
+        return (self.silence or 0.0) > SILENCE_SECONDS or all(self.is_over(peer.id) for peer in self.present)
 
     @property
     def unfinished(self) -> list[str]:
