@@ -61,11 +61,16 @@ class Run:
     """Prints what the user should know at once, such as a place that cannot be reached for a while."""
 
     def read_place(self) -> dict[str, Any]:
-        """Return what the engine has recorded of where the run is; empty before the first launch."""
+        """Return what the engine has recorded of where the run is; empty before the first launch. Raises InputError."""
         try:
             written: dict[str, Any] = json.loads(read_plain(self.files.place, MAX_SETTINGS_BYTES))
         except FileNotFoundError:
             return {}
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"{self.files.place}: cannot be read ({error}); restore it, or remove it and begin again with --fresh, "
+                "which then does not find what the peers have left elsewhere"
+            ) from None
         return written
 
     def write_place(self, content: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from launcher.engines.base import Engine, Run, engine
 from launcher.recorded_spec import RecordedSpec
@@ -56,10 +56,8 @@ class LaunchRecord(BaseModel):
             return cls.model_validate(json.loads(read_plain(files.engine, MAX_SETTINGS_BYTES)))
         except FileNotFoundError:
             raise InputError(f"{files.path} holds no run that a launcher began; name the directory of one") from None
-        except (OSError, ValueError, ValidationError) as error:
-            raise InputError(
-                f"{files.engine}: cannot be read ({error}); run the federation again by `dfl-launch run`"
-            ) from None
+        except (OSError, ValueError) as why:
+            raise InputError(f"{files.engine}: cannot be read ({why}); remove it and repeat `dfl-launch run`") from None
 
     @classmethod
     def write(cls, engine: Engine[Any], run: Run) -> None:

@@ -51,7 +51,12 @@ class ElsewhereEngine(Engine[ElsewhereSettings]):
 
 
 class FurtherEngine(ElsewhereEngine):
+    """One that must know at the next launch what an earlier one has written."""
+
     name = "further"
+
+    def check(self, run: Run) -> None:
+        run.read_place()
 
 
 def hang_up() -> None:
@@ -127,6 +132,22 @@ def test_what_the_engine_of_the_earlier_run_has_left_is_removed_whatever_engine_
     assert main([*arguments, "--on", "further", "--fresh"]) == 129
     assert main([*arguments, "--on", "further", "--fresh"]) == 129
     assert DISCARDED == [("elsewhere", 2), ("further", 1)]
+
+
+@pytest.mark.parametrize("fresh", [[], ["--fresh"]])
+@pytest.mark.parametrize("name", [".engine.json", ".place.json"])
+def test_a_damaged_record_is_named_with_what_to_do(
+    elsewhere: None, name: str, fresh: list[str], federation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["run", str(federation), "--peers", "3", "--out", str(tmp_path / "out"), "--on", "further"]
+    assert main(arguments) == 129
+    (tmp_path / "out" / name).write_text('{"on": "fur')
+    assert main([*arguments, *fresh]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"dfl-launch: {tmp_path}/out/{name}: cannot be read (")
+    assert "remove it" in line
+    (tmp_path / "out" / name).unlink()
+    assert main([*arguments, *fresh]) == 129
 
 
 @pytest.mark.parametrize(
