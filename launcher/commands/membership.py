@@ -54,6 +54,12 @@ def check_ids(spec: Spec, ids: Collection[str], what: str) -> None:
         raise InputError(f"`{strangers[0]}` is not in the ring; {suggest(strangers[0], spec.ids)}")
 
 
+def no_answer(spec: Spec, id: str, why: str) -> str:
+    """Say that a peer does not answer, and what to do where its run has a `run` that the file given here has not."""
+    hint = ": name the run by its directory, as `dfl-launch run` drew `run`" if not spec.run and "`run` " in why else ""
+    return f"{id} does not answer ({why}){hint}"
+
+
 Certificates = CertificatePaths | None
 
 
@@ -84,7 +90,7 @@ async def _leave(spec: Spec, id: str, certificates: Certificates) -> str:
                 if has_answered and (said := await _decided(spec, id, certificates)):
                     return said
                 still = ", and is still a member" * has_answered
-                raise FailedError(f"{id} does not answer ({error}){still}") from None
+                raise FailedError(no_answer(spec, id, f"{error}") + still) from None
             has_answered = True
             if isinstance(reply, Denied):
                 raise FailedError(f"{id} cannot leave: {reply.why}")
@@ -142,7 +148,7 @@ async def _expel(spec: Spec, id: str, consenting: Mapping[str, Certificates]) ->
     who = ", ".join(sorted(given)) or "nobody"
     said = f"{id} is not voted out: the consent of {who} is noted, and more than half of the members must consent"
     unanswered = {one: why for one, why in silent.items() if one not in given}
-    raise FailedError(said + "".join(f"; {one} does not answer ({why})" for one, why in unanswered.items()))
+    raise FailedError("; ".join((said, *(no_answer(spec, one, why) for one, why in unanswered.items()))))
 
 
 async def _is_quorum(spec: Spec, given: set[str], consenting: Mapping[str, Certificates]) -> bool:

@@ -154,6 +154,22 @@ def test_one_that_is_away_is_voted_out(federation: Build) -> None:
 
 
 @pytest.mark.parametrize("command", ["leave", "expel"])
+def test_a_file_without_the_run_of_its_peers_is_refused_with_the_way_out(
+    command: str, federation: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = healing(federation, run="drawn")
+    begin(one)
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(one.spec.model_copy(update={"run": None}).dump())
+    assert main([command, str(mine), "peer2"]) == 1
+    assert "peer2 does not answer" in (told := capsys.readouterr().err) or "peer0 does not answer" in told
+    assert ": name the run by its directory, as `dfl-launch run` drew `run`" in told
+    assert main([command, str(one.directory), "peer2"]) == 0
+    one.peers.pop("peer2").wait(20)
+    end(one, *LEFT)
+
+
+@pytest.mark.parametrize("command", ["leave", "expel"])
 def test_where_members_stay_the_same_nobody_goes(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
