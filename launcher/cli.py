@@ -19,8 +19,8 @@ from typing import Any
 
 from launcher.engines import ENGINES
 from launcher.output import Output, make_legible
-from peer.errors import FailedError, InputError
-from peer.process import Parser, ShowRelease, leaving_at_once, one_thread
+from peer.errors import FailedError, InputError, NotNowError
+from peer.process import NOT_NOW, WRONG_INPUT, Parser, ShowRelease, leaving_at_once, one_thread
 
 Command = Callable[[argparse.Namespace, Output], int]
 
@@ -382,7 +382,7 @@ def argcomplete() -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit code: 0 done, 1 failed, 2 wrong input, 129 hangup, 130 Ctrl-C, 143 SIGTERM."""
+    """Run one command; return its exit code, as `EPILOGUE` has them."""
     with leaving_at_once():
         for stream in (sys.stdout, sys.stderr):
             make_legible(stream)
@@ -401,7 +401,7 @@ def outcome(arguments: argparse.Namespace) -> int:
         code: int = arguments.command(arguments, output)
         sys.stdout.flush()
     except InputError as error:
-        return output.failure(2, *error.args)
+        return output.failure(NOT_NOW if isinstance(error, NotNowError) else WRONG_INPUT, *error.args)
     except BrokenPipeError:
         # Or the interpreter writes what is left into the pipe at its end, and fails again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

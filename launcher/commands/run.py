@@ -27,7 +27,7 @@ from launcher.reports.worth import solo_directory, solo_spec, with_worth
 from launcher.supervision.run_directory import LaunchRecord, RunDirectory
 from launcher.supervision.supervisor import Supervised, supervise
 from peer.errors import FailedError, InputError
-from peer.process import WRONG_INPUT
+from peer.process import REFUSED
 from peer.spec.federation import Spec
 
 
@@ -65,7 +65,7 @@ class RunOutcome:
 
 
 def run(options: RunOptions, output: Output) -> RunOutcome:
-    """Run the federation. Nothing is created where the exit code is 2, or InputError is raised."""
+    """Run the federation. Nothing is created where the exit code is one of REFUSED, or InputError is raised."""
     spec = options.engine.with_addresses(options.spec)
     with closing(RunDirectory.chosen(spec, options.out)) as directory:
         spec = directory.named(spec, options.fresh)
@@ -92,7 +92,7 @@ def train_alone(options: RunOptions, directory: RunDirectory, output: Output) ->
     except InputError:
         directory.withdraw()
         raise
-    if ended.code == WRONG_INPUT:
+    if ended.code in REFUSED:
         directory.withdraw()
     elif not ended.code:
         output.say("now all together")
@@ -139,7 +139,7 @@ async def launch(
 def finish(ended: Supervised, run: Run, directory: RunDirectory, output: Output) -> RunOutcome:
     if ended.refused:
         directory.withdraw()  # what is wrong only a peer could find
-        return RunOutcome(WRONG_INPUT, why=ended.peers.why)
+        return RunOutcome(min({*ended.peers.codes.values()} & {*REFUSED}), why=ended.peers.why)
     ended.spent.write(run.files.totals)
     if ended.stop.asked.is_set():
         hint = "Stopped; the same command resumes the run."

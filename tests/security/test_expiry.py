@@ -119,6 +119,7 @@ def test_a_start_with_an_expired_certificate_may_succeed_later(federation: Build
     run.start("peer0")
     assert run.wait() == {"peer0": NOT_NOW}
     assert "peer0.pem: expired on" in run.log("peer0")
+    assert main(["run", str(run.directory / "federation.yaml"), "--certs", str(certs)]) == NOT_NOW
     assert not (run.directory / "peer0").exists()
     renew(run, certs, 10)
     run.start("peer0")
