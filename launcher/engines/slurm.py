@@ -362,14 +362,12 @@ class SlurmDeployment(Deployment):
         """Follow the job until Slurm has ended it."""
         try:
             while self._job and not self._gone.is_set():
-                self._report_output()
+                self._read_files()
                 await self._apply_signal()
                 await self._look()
                 self._give_up()
                 await self._pause()
-            self._report_output()
-            if not self._ended:
-                self._end(await self._last())
+            await self._conclude()
         except FailedError as error:
             if self._ended:
                 raise
@@ -400,9 +398,15 @@ class SlurmDeployment(Deployment):
         await within(min(self._poll, ENDING_POLL_S) if ending else self._poll, self._wake.wait())
         self._wake.clear()
 
-    def _report_output(self) -> None:
-        for line in self._outcome.new_lines():
-            self._run.say(line)
+    def _read_files(self) -> None:
+        """Report what the job has printed and, once it has decided, the ends of the peers."""
+        try:
+            if not self._ended and (codes := self._outcome.read()):
+                self._end(codes)
+            for line in self._outcome.new_lines():
+                self._run.say(line)
+        except OSError as error:  # of a network file system, which may come back
+            self._report("files", f"{error.filename} cannot be read ({error.strerror}); looking again")
 
     async def _apply_signal(self) -> None:
         if (asked := self._asked) > self._done:
@@ -428,10 +432,8 @@ class SlurmDeployment(Deployment):
         return unknown
 
     async def _look(self) -> None:
-        """Read whether the job has decided, and report what Slurm says of it."""
+        """Report what Slurm says of the job."""
         assert self._job
-        if not self._ended and (codes := self._outcome.read()):
-            self._end(codes)
         try:
             job = await asyncio.to_thread(find_job, self._run.files.path, self._job)
         except FailedError as error:
@@ -464,13 +466,14 @@ class SlurmDeployment(Deployment):
             self._reported[program] = message
             self._run.say(message)
 
-    async def _last(self) -> ExitCodes:
-        """Return the exit codes after the job's end. Raises FailedError if neither the peers nor we ended it."""
+    async def _conclude(self) -> None:
+        """Report the ends of the peers after the job's end. Raises FailedError if neither the peers nor we ended it."""
         for _ in range(READS_AFTER_END):
-            if codes := self._outcome.read():
-                return codes
+            self._read_files()
+            if self._ended:
+                return
             await asyncio.sleep(self._poll)
         if not self._asked:
             raise FailedError(await asyncio.to_thread(self._why_over))
         ended = {id: self._outcome.last_seen(id, -signal.SIGTERM) for id in self._run.spec.ids}
-        return ExitCodes(rounds=self._run.spec.rounds, restarts={}, codes=ended)
+        self._end(ExitCodes(rounds=self._run.spec.rounds, restarts={}, codes=ended))

@@ -5,6 +5,7 @@ import json
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from errno import ESTALE
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,26 @@ async def test_the_exit_codes_are_read_while_squeue_fails(slurm: Slurm) -> None:
         codes = {"rounds": 10, "restarts": {"peer0": 0}, "codes": {"peer0": 7}}
         write_atomically(slurm.run.files.job / "codes.json", json.dumps(codes).encode())
         assert await peer.wait() == 7
+
+
+@pytest.mark.parametrize("what", ["new_lines", "read"])
+async def test_a_file_that_cannot_be_read_for_a_moment_ends_nothing(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """As on a network file system whose server restarts."""
+    read, fails = getattr(JobDirectory, what), [True]
+
+    def stale(directory: JobDirectory) -> object:
+        if fails and fails.pop():
+            raise OSError(ESTALE, "Stale file handle", str(directory.log))
+        return read(directory)
+
+    monkeypatch.setattr(JobDirectory, what, stale)
+    told = f"{slurm.run.files.job}/log.txt cannot be read (Stale file handle); looking again"
+    async with deployed(slurm) as (_, peer):
+        await slurm.until(lambda: told in slurm.said)
+        peer.signal(signal.SIGTERM)
+        assert await peer.wait() == -signal.SIGTERM
 
 
 @pytest.mark.parametrize(("code", "finished"), [(0, True), (None, False), (1, False)])
