@@ -29,7 +29,7 @@ from peer.errors import FailedError, InputError
 from peer.files import write_failure
 from peer.process import WRONG_INPUT
 from peer.tasks import News, background, shielded, within
-from peer.telemetry.results import EVENTS, gave_up
+from peer.telemetry.results import EVENTS, gave_up, history
 from peer.text import one_line
 
 
@@ -537,7 +537,8 @@ class KubernetesDeployment(Deployment):
         """Remove what is in the cluster, except checkpoints from which the run may be resumed."""
         if not self._over:
             return
-        first = self._new and (not self.loop.begun or WRONG_INPUT in self.loop.codes)
+        played = any(history(self._run.files.out(id)) for id in self._run.spec.ids)
+        first = self._new and (not self.loop.begun or (WRONG_INPUT in self.loop.codes and not played))
         kept = not (first or (self.loop.all_done and self._collected))
         try:
             await self._cluster.clear(claim=not kept)

@@ -6,8 +6,8 @@
     Stop            Ctrl-C, SIGTERM or a closed terminal
 
 - A crash is followed by another start, a decision is not: wrong input, certificates that are not valid now, a stop, or
-  a peer that says itself that it cannot go on. Wrong input after a restart counts as a crash: its cause may be an
-  address that was taken for a moment.
+  a peer that says itself that it cannot go on. Wrong input after a restart or a completed round counts as a crash: its
+  cause may be an address that was taken for a moment.
 - Two peers whose data differ wait until somebody corrects one of them. Here both have what one person gave them, so
   that counts as wrong input. No peer could decide this: a single mistaken or hostile neighbour would end it.
 - Wrong input ends the run, but not before the others have looked at theirs: a person corrects all of it at once.
@@ -110,12 +110,16 @@ class Restarts:
         """The peer was started at `now` (seconds), when it had completed `round` rounds."""
         self._started, self._round = now, round
 
+    def refused(self, code: int, round: int) -> bool:
+        """Whether this is wrong input: the peer has neither crashed nor completed a round in this launch."""
+        return code in REFUSED and not self.total and round <= self._round
+
     def delay(self, code: int, failed: bool, round: int, now: float) -> float | None:
         """Seconds to wait before starting the peer again; None if it is not to be started.
 
         failed: the peer itself said that it cannot go on (a diverged model, a neighbour that never came).
         """
-        if code == 0 or (code in REFUSED and not self.total) or code in STOPPED or failed:
+        if code == 0 or self.refused(code, round) or code in STOPPED or failed:
             return None
         if round > self._round or now - self._started >= self.policy.stable_after:
             self.in_row = 0
@@ -153,6 +157,7 @@ class Supervisor:
     """Runs every peer of a federation to its end.
 
     codes: the exit code of each peer that will not be started again.
+    refused: the peers whose input is wrong.
     """
 
     deployment: Deployment
@@ -162,6 +167,7 @@ class Supervisor:
     tolerance: LossTolerance = field(default_factory=LossTolerance)
     codes: dict[str, int] = field(default_factory=dict, init=False)
     restarts: int = field(default=0, init=False)
+    refused: set[str] = field(default_factory=set, init=False)
     _failures: list[str] = field(default_factory=list, init=False)
     _running: dict[str, Process] = field(default_factory=dict, init=False)
     _wrong_since: float = field(default=0.0, init=False)
@@ -200,8 +206,7 @@ class Supervisor:
         Wrong input is no such loss, nor are certificates that are not valid: they have to be corrected.
         """
         failed = [id for id, code in self.codes.items() if code != 0 and code not in STOPPED]
-        wrong = any(self.codes[id] in REFUSED and not self.federation.peers[id].restarts for id in failed)
-        return not wrong and self.tolerance.allows(failed, self.federation.view)
+        return not self.refused and self.tolerance.allows(failed, self.federation.view)
 
     def _others_look(self) -> bool:
         """Whether something is wrong already, and others still look at their data or have not met their neighbours."""
@@ -235,6 +240,8 @@ class Supervisor:
                 self.run.say(line)
             delay = restarts.delay(code, view.failure is not None, view.completed, time.monotonic())
             if delay is None:
+                if restarts.refused(code, view.completed):
+                    self.refused.add(id)
                 self._ended(id, code)
                 return
             view.end("restarting")
@@ -262,7 +269,7 @@ class Supervisor:
     def _tell_end(self, id: str, code: int, then: str) -> None:
         ended, log = f"{id} {exit_words(code)}", self.run.files.log(id)
         last = "".join(f"\n    {line}" for line in last_lines(log, LOG_LINES))
-        refused = code in REFUSED and not self.restarts  # then nothing is left of a run that has just begun
+        refused = id in self.refused and not self.restarts  # then nothing is left of a run that has just begun
         where = "last log lines" if refused else f"last lines of {log}"
         self.run.say(f"{ended}; {where}:{last or ' (empty)'}\n{then}")
         self.federation.recent.extend((ended, then))
@@ -278,6 +285,7 @@ class Supervisor:
             named = named.replace("this peer's data", f"that of {id}").replace("this peer's", f"that of {id}")
             why = printable(named.replace("the other's", f"that of {other.id}"))
             self.codes[id] = WRONG_INPUT
+            self.refused.add(id)
             self.run.say(f"{why}; stopping the run")
             self._failures.append(why)
 
@@ -329,7 +337,7 @@ async def supervise(engine: Engine[Any], run: Run, federation: Federation, conso
     federation: one that has heard of the past already.
     """
     begun, spec, saved = time.monotonic(), run.spec, run.files.totals
-    earlier = TimeSpent.read(saved)
+    view, earlier = federation.view, TimeSpent.read(saved)
     stop = Stop(engine.outlives_launcher)
     with closing(federation), stop.listening(), display(console) as screen:
         for drift in spec.data.drift:
@@ -353,8 +361,8 @@ async def supervise(engine: Engine[Any], run: Run, federation: Federation, conso
             if not stop.detach:
                 await deployment.collect()
         show(federation, screen)
-    begun_by_none = any(code in REFUSED for code in supervisor.codes.values()) and not supervisor.restarts
-    return Supervised(supervisor, stop, begun_by_none and not stopped, spent())
+    begun = supervisor.restarts > 0 or federation.view != view or stopped
+    return Supervised(supervisor, stop, bool(supervisor.refused) and not begun, spent())
 
 
 async def watch(federation: Federation, screen: Display) -> None:

@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
 
 def bears(spec: dict[str, Any], behaviour: str) -> bool:
     """Whether a peer stays a member all the time."""
-    return spec["on_loss"] != "bypass" or not behaviour
+    return spec["on_loss"] != "bypass" or behaviour in ("", "wrong")
 
 
 def live(id: str, spec: dict[str, Any], out: Path, events: Events, behaviour: str) -> int:
@@ -103,6 +103,9 @@ def live(id: str, spec: dict[str, Any], out: Path, events: Events, behaviour: st
         (out / "checkpoint.part").write_text(str(round))
         (out / "checkpoint.part").replace(checkpoint)
         events.say("round", **record)
+        if behaviour == "loses its port" and first_start and round == 2:
+            print("dfl-peer: cannot listen at 127.0.0.1:7701: address already in use", file=sys.stderr)
+            return 2
     finish(id, spec, out, history)
     events.say("done")
     return 0

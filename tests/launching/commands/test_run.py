@@ -161,6 +161,14 @@ def test_wrong_input_of_a_resumed_peer_leaves_the_run(run: Run, tmp_path: Path) 
     assert run()[0] == 0
 
 
+def test_a_peer_that_ends_with_2_after_a_round_is_started_again(run: Run, tmp_path: Path) -> None:
+    code, text = run(peer1="loses its port")
+    assert code == 0
+    assert "peer1 ended with exit code 2; last lines of" in text
+    assert "peer1 resumed after round 2" in text
+    assert summary(tmp_path)["restarts"] == 1
+
+
 def test_a_run_goes_on_at_other_addresses(run: Run, tmp_path: Path) -> None:
     assert run(peer1="crashes", peer2="hangs")[0] == 1
     code, text = run(port=9400)

@@ -3,15 +3,17 @@
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from launcher.engines.base import engine
-from launcher.engines.kubernetes import PeerPods
-from launcher.engines.kubernetes_cluster import ClusterState, CutError, refusal
-from launcher.engines.kubernetes_objects import POD_INDEX
+from launcher.engines.base import Run, engine
+from launcher.engines.kubernetes import KubernetesDeployment, PeerPods
+from launcher.engines.kubernetes_cluster import Cluster, ClusterState, CutError, Kubectl, refusal
+from launcher.engines.kubernetes_objects import POD_INDEX, RunObjects
+from launcher.run_files import RunFiles
 from peer.errors import InputError
+from peer.spec.loading import load_spec
 
 Object = dict[str, Any]
 
@@ -100,6 +102,31 @@ async def test_what_the_peer_itself_has_decided_is_final(tmp_path: Path) -> None
     peer = PeerPods(1, tmp_path, lambda _number: None)
     peer.update(state(job(), pod(1, **ended(1))), stopping=False)
     assert await asyncio.wait_for(peer.wait(), 1) == 1
+
+
+class Emptied(Cluster):
+    """Keeps whether the checkpoints were to be removed, too."""
+
+    async def clear(self, claim: bool) -> str:
+        self.claim_removed = claim
+        return ""
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+async def test_a_late_exit_2_removes_no_checkpoints(rounds: int, tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text("protocol: {name: fibfl}\n")
+    run = Run(load_spec(tmp_path / "small.yaml", peers=3), RunFiles(tmp_path))
+    run.files.out("peer0").mkdir()
+    done = {"event": "round", "time": 1.0, "round": 1, "accuracy": {}, "loss": 1.0}
+    (run.files.out("peer0") / "events.jsonl").write_text((json.dumps(done) + "\n") * rounds)
+    cluster = Emptied(Kubectl("kubectl"), "run")
+    deployment = KubernetesDeployment(run, cluster, cast(RunObjects, None), new=True)
+    deployment.loop.take_over(state(job()))
+    deployment.loop.peers["peer1"].end(2)
+    deployment.loop.idle.set()
+    await deployment.stop_all()
+    await deployment.close()
+    assert cluster.claim_removed == (rounds == 0)
 
 
 async def test_restarts_are_the_pods_after_the_first(tmp_path: Path) -> None:

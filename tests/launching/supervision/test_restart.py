@@ -52,6 +52,14 @@ def test_a_refusal_after_a_crash_may_pass_but_not_for_ever(code: int) -> None:
     assert policy.delay(code, failed=False, round=0, now=2.1) is None
 
 
+@pytest.mark.parametrize("code", [2, 75])
+def test_a_refusal_after_a_completed_round_is_a_crash(code: int) -> None:
+    """As when a peer listens anew in the next view, and another program has taken its port."""
+    policy = Restarts()
+    policy.started(3, 0)
+    assert policy.delay(code, failed=False, round=4, now=1) == 0.5
+
+
 def test_exit_1_is_a_crash_unless_the_peer_said_that_it_gives_up() -> None:
     policy = Restarts()
     policy.started(0, 0)
