@@ -383,5 +383,5 @@ async def keep(spent: Callable[[], TimeSpent], path: Path) -> None:
     """Save it every few seconds, for a launcher that is killed at some time."""
     while True:
         await asyncio.sleep(SAVE_SECONDS)
-        with suppress(OSError):  # on a full disk the peers go on, and so does their supervision
+        with suppress(OSError, FailedError):  # on a full disk the peers go on, and so does their supervision
             await in_thread(spent().write, path)

@@ -17,12 +17,13 @@ from launcher import cli
 from launcher.commands import run as run_command
 from launcher.engines import local
 from launcher.monitor.federation import Federation
+from launcher.monitor.live_table import Display
 from launcher.output import Output
 from launcher.reports.summary import TimeSpent
 from launcher.supervision import run_directory, supervisor
 from launcher.supervision.run_directory import RunDirectory
 from peer import files
-from peer.errors import InputError
+from peer.errors import FailedError, InputError
 from peer.process import signal_name
 from peer.spec.loading import load_spec
 
@@ -239,6 +240,27 @@ def test_a_launch_that_is_killed_has_written_down_what_it_took(
     with pytest.raises(Killed):
         run(peer0="hangs", peer1="hangs", peer2="hangs")
     assert TimeSpent.read(counted).wall_seconds > 0
+
+
+def test_a_full_disk_for_a_moment_ends_no_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed, write, show = list[Path](), TimeSpent.write, supervisor.show
+
+    def full_at_first(spent: TimeSpent, path: Path) -> None:
+        if not failed:
+            failed.append(path)
+            raise FailedError(f"cannot write {path}: No space left on device; make room and start again")
+        write(spent, path)
+
+    def until_saved(federation: Federation, screen: Display) -> None:
+        show(federation, screen)
+        if (tmp_path / "out" / ".launcher.json").exists():
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(supervisor, "SAVE_SECONDS", 0.01)
+    monkeypatch.setattr(supervisor, "show", until_saved)
+    monkeypatch.setattr(TimeSpent, "write", full_at_first)
+    code, _ = run(peer0="hangs", peer1="hangs", peer2="hangs")
+    assert (code, failed) == (130, [tmp_path / "out" / ".launcher.json"])
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"wall_seconds": null, "restarts": 1}'])
