@@ -34,6 +34,20 @@ async def within(seconds: float, awaited: Awaitable[object]) -> bool:
     return False
 
 
+async def unless(event: asyncio.Event, awaited: Awaitable[T]) -> T | None:
+    """Return the result, or None if the event is set before: then what was awaited is cancelled."""
+
+    async def over() -> None:
+        await event.wait()
+        raise _OverError
+
+    found: list[T] = []
+    async with background() as tasks:
+        tasks.create_task(over())
+        found.append(await awaited)
+    return found[0] if found else None
+
+
 class _OverError(Exception):
     """The block has come to its end: the way that the standard library names for ending a group."""
 

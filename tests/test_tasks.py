@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from peer.tasks import News, background, in_thread, shielded, within
+from peer.tasks import News, background, in_thread, shielded, unless, within
 
 
 async def for_ever(ended: asyncio.Event | None = None) -> None:
@@ -29,6 +29,16 @@ async def test_what_is_left_ends_with_the_block() -> None:
     async with background() as group:
         task = group.create_task(for_ever())
     assert task.cancelled()
+
+
+async def test_what_is_awaited_unless_something_happens() -> None:
+    event, ended = asyncio.Event(), asyncio.Event()
+    assert await unless(event, asyncio.sleep(0, "result")) == "result"
+    asyncio.get_running_loop().call_soon(event.set)
+    assert await unless(event, for_ever(ended)) is None
+    assert ended.is_set()
+    with pytest.raises(ValueError, match="wrong"):
+        await unless(asyncio.Event(), fail("wrong"))
 
 
 async def block(own: Coroutine[Any, Any, None], *beside: Coroutine[Any, Any, None]) -> None:

@@ -201,7 +201,7 @@ class Engine(ABC, Generic[S]):
 
     @abstractmethod
     def deploy(self, run: Run) -> AbstractAsyncContextManager[Deployment]:
-        """Prepare the place. After the block no peer that was started in it runs any more.
+        """Prepare the place, which a stop cancels. After the block no peer that was started in it runs any more.
 
         With `outlives_launcher` only the launcher's own part ends; the supervisor has ended the peers if it was to.
         """

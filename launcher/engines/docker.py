@@ -51,7 +51,7 @@ from peer.settings import Settings, Wanted
 from peer.spec.federation import Spec
 from peer.spec.loading import FIRST_PORT
 from peer.spec.peer import in_plaintext
-from peer.tasks import background, shielded
+from peer.tasks import background, in_thread, shielded
 from peer.telemetry.results import EVENTS
 from peer.text import plural
 
@@ -141,7 +141,7 @@ class DockerEngine(Engine[DockerSettings]):
             deployment = DockerDeployment(run, client, self.settings, user)
             try:
                 with refusals():
-                    await asyncio.to_thread(deployment.prepare)
+                    await in_thread(deployment.prepare)  # or the network could be made after the end
                 async with background() as tasks:
                     tasks.create_task(deployment.listen())
                     yield deployment

@@ -499,7 +499,7 @@ class KubernetesDeployment(Deployment):
         try:
             await self._cluster.remove_peers()
             await self._cluster.apply(self._order.beside())
-        except FailedError:
+        except (FailedError, asyncio.CancelledError):
             with suppress(FailedError):
                 await self._cluster.clear(claim=self._new)
             raise

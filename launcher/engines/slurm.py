@@ -221,7 +221,7 @@ class SlurmEngine(Engine[SlurmSettings]):
 
     @asynccontextmanager
     async def deploy(self, run: Run) -> AsyncIterator[Deployment]:
-        job, message = await asyncio.to_thread(self._find_or_submit, run)
+        job, message = self._find_or_submit(run)  # in one step: a stop before its end would leave the job in the queue
         run.say(message)
         async with background() as tasks:
             deployment = SlurmDeployment(run, job, self.settings.poll)

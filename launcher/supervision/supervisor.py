@@ -13,7 +13,7 @@
 - Wrong input ends the run, but not before the others have looked at theirs: a person corrects all of it at once.
 - A run bears the losses that its peers go on without, and no others.
 - A person who stops the launcher ends the peers, or detaches from them where they outlive it; a second time, they are
-  killed at once.
+  killed at once. While the place is prepared or files are fetched, the next signal ends that.
 - A display that breaks ends the peers: they must not go on unseen.
 """
 
@@ -21,7 +21,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AsyncExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -36,7 +36,7 @@ from peer.errors import FailedError
 from peer.process import REFUSED, STOPPED, STOPS, WRONG_INPUT, exit_words
 from peer.spec.blocks import describe_behaviours
 from peer.spec.federation import Spec
-from peer.tasks import background, in_thread
+from peer.tasks import background, in_thread, unless
 from peer.telemetry.events import Misbehaving
 from peer.text import printable
 from peer.views.view import View
@@ -160,7 +160,6 @@ class Supervisor:
     refused: the peers whose input is wrong.
     """
 
-    deployment: Deployment
     run: Run
     federation: Federation
     policy: RestartPolicy = field(default_factory=RestartPolicy)
@@ -168,16 +167,18 @@ class Supervisor:
     codes: dict[str, int] = field(default_factory=dict, init=False)
     restarts: int = field(default=0, init=False)
     refused: set[str] = field(default_factory=set, init=False)
+    _deployment: Deployment = field(init=False)
     _failures: list[str] = field(default_factory=list, init=False)
     _running: dict[str, Process] = field(default_factory=dict, init=False)
     _wrong_since: float = field(default=0.0, init=False)
 
-    async def until_end(self, ids: Sequence[str], stop: Stop) -> None:
+    async def until_end(self, deployment: Deployment, ids: Sequence[str], stop: Stop) -> None:
         """Return when no peer runs any more, or when they are to go on without the launcher.
 
         That is when all have ended, so many have failed for good that the others cannot finish, or have finished
         without them, or a stop is requested.
         """
+        self._deployment = deployment
         try:
             async with background() as tasks:
                 stopping = tasks.create_task(stop.asked.wait())
@@ -231,7 +232,7 @@ class Supervisor:
         while True:
             view.start()
             restarts.started(view.completed, time.monotonic())
-            process = await self.deployment.start(id)
+            process = await self._deployment.start(id)
             self._running[id] = process
             code = await process.wait()
             del self._running[id]
@@ -300,7 +301,7 @@ class Supervisor:
             await asyncio.wait((everyone, hurried), timeout=self.policy.grace, return_when=asyncio.FIRST_COMPLETED)
             for process in self._running.values():
                 process.signal(signal.SIGKILL)  # reaches only those that have not ended
-            await self.deployment.stop_all()
+            await self._deployment.stop_all()
             # An unreachable place reports no end: that has been said, and is not waited for without a limit.
             await asyncio.wait((everyone,), timeout=self.policy.grace)
 
@@ -345,24 +346,28 @@ async def supervise(engine: Engine[Any], run: Run, federation: Federation, conso
         if spec.behaviour:
             screen.say(str(Misbehaving(peers=describe_behaviours(spec.behaviour))))
         run = replace(run, say=screen.say)
-        async with engine.deploy(run) as deployment:
-            policy = RestartPolicy.from_spec(spec, limit=0 if engine.restarts_peers else RestartPolicy.limit)
-            tolerance = LossTolerance.from_spec(spec, run.certs is not None)
-            supervisor = Supervisor(deployment, run, federation, policy, tolerance)
+        policy = RestartPolicy.from_spec(spec, limit=0 if engine.restarts_peers else RestartPolicy.limit)
+        tolerance = LossTolerance.from_spec(spec, run.certs is not None)
+        supervisor = Supervisor(run, federation, policy, tolerance)
 
-            def spent() -> TimeSpent:
-                return earlier.plus(time.monotonic() - begun, supervisor.restarts)
+        def spent() -> TimeSpent:
+            return earlier.plus(time.monotonic() - begun, supervisor.restarts)
 
-            async with background() as tasks:
-                tasks.create_task(watch(federation, screen))
-                tasks.create_task(keep(spent, saved))
-                await supervisor.until_end(spec.ids, stop)
+        async with AsyncExitStack() as place:
+            if deployment := await unless(stop.asked, place.enter_async_context(engine.deploy(run))):
+                async with background() as tasks:
+                    tasks.create_task(watch(federation, screen))
+                    tasks.create_task(keep(spent, saved))
+                    await supervisor.until_end(deployment, spec.ids, stop)
+            else:
+                stop.detach = False
+                screen.say("no peer was started; any that ran before go on")
             stopped = stop.asked.is_set()  # Ctrl-C while files are collected comes too late to stop a run
-            if not stop.detach:
-                await deployment.collect()
+            if deployment and not stop.detach:
+                await unless(stop.forced if stopped else stop.asked, deployment.collect())
         show(federation, screen)
-    begun = supervisor.restarts > 0 or federation.view != view or stopped
-    return Supervised(supervisor, stop, bool(supervisor.refused) and not begun, spent())
+    played = supervisor.restarts > 0 or federation.view != view
+    return Supervised(supervisor, stop, bool(supervisor.refused) and not (played or stopped), spent())
 
 
 async def watch(federation: Federation, screen: Display) -> None:

@@ -13,7 +13,7 @@ from unheard import Unheard
 
 from launcher.cli import main
 from launcher.engines import ENGINES
-from launcher.engines.base import Deployment, Engine, Process, Run
+from launcher.engines.base import Deployment, Engine, FollowedProcess, Process, Run
 from peer.settings import Settings
 
 RUNNING = dict[str, Unheard]()
@@ -148,6 +148,75 @@ def test_a_damaged_record_is_named_with_what_to_do(
     assert "remove it" in line
     (tmp_path / "out" / name).unlink()
     assert main([*arguments, *fresh]) == 129
+
+
+class Unprepared(ElsewhereEngine):
+    @asynccontextmanager
+    async def deploy(self, run: Run) -> AsyncIterator[Deployment]:
+        await interrupted()
+        yield Elsewhere()
+
+
+async def interrupted() -> None:
+    """Take long enough for Ctrl-C to be heard."""
+    signal.raise_signal(signal.SIGINT)
+    await asyncio.wait_for(asyncio.Event().wait(), 10)
+
+
+def test_ctrl_c_while_the_place_is_prepared_starts_no_peer(
+    elsewhere: None,
+    federation: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(ENGINES, "elsewhere", f"{__name__}:Unprepared")
+    out = tmp_path / "out"
+    assert main(["run", str(federation), "--peers", "3", "--out", str(out), "--on", "elsewhere"]) == 130
+    assert not RUNNING
+    said = capsys.readouterr().out
+    assert "no peer was started; any that ran before go on\nStopped; the same command resumes the run.\n" in said
+
+
+class Unfetched(Elsewhere):
+    """With peers that end when they are asked to, or have ended already."""
+
+    ended = False
+
+    async def start(self, id: str) -> Process:
+        process = FollowedProcess(lambda _: process.end(130))
+        if self.ended:
+            process.end(0)
+        elif id == "peer2":
+            signal.raise_signal(signal.SIGINT)
+        return process
+
+    async def collect(self) -> None:
+        await interrupted()
+
+
+class UnfetchedEngine(ElsewhereEngine):
+    @asynccontextmanager
+    async def deploy(self, run: Run) -> AsyncIterator[Deployment]:
+        yield Unfetched()
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_the_next_ctrl_c_ends_the_fetching_of_files(
+    elsewhere: None,
+    ended: bool,
+    federation: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The first one where the peers have ended by themselves, else the second."""
+    monkeypatch.setitem(ENGINES, "elsewhere", f"{__name__}:UnfetchedEngine")
+    monkeypatch.setattr(Unfetched, "ended", ended)
+    out = tmp_path / "out"
+    assert main(["run", str(federation), "--peers", "3", "--out", str(out), "--on", "elsewhere"]) == 130
+    assert "Stopped; the same command resumes the run.\n" in capsys.readouterr().out
+    assert (out / "federation.yaml").exists()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -127,6 +128,28 @@ async def test_a_late_exit_2_removes_no_checkpoints(rounds: int, tmp_path: Path)
     await deployment.stop_all()
     await deployment.close()
     assert cluster.claim_removed == (rounds == 0)
+
+
+async def test_a_stop_while_it_is_prepared_leaves_nothing(tmp_path: Path) -> None:
+    class Busy(Emptied):
+        async def look(self) -> ClusterState:
+            return state()
+
+        async def remove_peers(self) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+    (tmp_path / "small.yaml").write_text("protocol: {name: fibfl}\n")
+    run = Run(load_spec(tmp_path / "small.yaml", peers=3), RunFiles(tmp_path))
+    begun, cluster = asyncio.Event(), Busy(Kubectl("kubectl"), "run")
+    order = SimpleNamespace(job={"metadata": {"annotations": {}}})
+    deployment = KubernetesDeployment(run, cluster, cast(RunObjects, order), new=True)
+    preparing = asyncio.create_task(deployment.prepare())
+    await begun.wait()
+    preparing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await preparing
+    assert cluster.claim_removed
 
 
 async def test_restarts_are_the_pods_after_the_first(tmp_path: Path) -> None:
