@@ -104,6 +104,10 @@ async def _run(setup: Setup, telemetry: Telemetry) -> int:
                 pass
             telemetry.emit(Stopped(signal=caught[0].name))
             return 128 + caught[0]
+        finally:
+            # What is left is for the subscribers to finish, in bounded time: a cancellation would lose the exit code.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(number, caught.append, number)
     return DONE
 
 

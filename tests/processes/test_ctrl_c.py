@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -54,6 +55,33 @@ def test_ctrl_c_in_the_midst_of_an_import(command: str, tmp_path: Path) -> None:
     said, complained = process.communicate(timeout=60)
     assert (process.returncode, said, complained) == (130, "", "")
     assert not (tmp_path / "out").exists()
+
+
+SLOW_TRACKER = """
+import time
+
+def track(event):
+    print(event.name, flush=True)
+    if event.name == "stopped":
+        time.sleep(1)
+"""
+
+
+def test_a_second_ctrl_c_while_a_tracker_finishes(tmp_path: Path, ports: Callable[[int], list[int]]) -> None:
+    (tmp_path / "slow.py").write_text(SLOW_TRACKER)
+    (port,) = ports(1)
+    ring = f"ring: [{{id: peer0, address: '127.0.0.1:{port}'}}]\n"
+    (tmp_path / "fed.yaml").write_text(FEDERATION.replace("rounds: 1", "rounds: 1000") + f"tracker: slow:track\n{ring}")
+    (tmp_path / "peer.yaml").write_text(PEER)
+    command = [sys.executable, "-m", *COMMANDS["dfl-peer"], "--quiet"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout
+    for awaited in ("round", "stopped"):
+        while (said := process.stdout.readline()) != f"{awaited}\n":
+            assert said, "the peer has ended"
+        process.send_signal(signal.SIGINT)
+    _, complained = process.communicate(timeout=60)
+    assert (process.returncode, complained.splitlines()[-1][-18:]) == (130, " stopped by SIGINT")
 
 
 def test_ctrl_c_in_the_midst_of_a_check(tmp_path: Path) -> None:
