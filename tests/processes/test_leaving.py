@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from healing import ABSENCE, await_view, begin, chain, end, healing, kill
-from real_peers import Build, SmallFederation
+from real_peers import Build, SmallFederation, until
 
 from launcher.certificates import make_certificates
 from launcher.cli import main
@@ -161,9 +161,15 @@ def test_a_file_without_the_run_of_its_peers_is_refused_with_the_way_out(
     begin(one)
     mine = tmp_path / "mine.yaml"
     mine.write_text(one.spec.model_copy(update={"run": None}).dump())
-    assert main([command, str(mine), "peer2"]) == 1
-    assert "peer2 does not answer" in (told := capsys.readouterr().err) or "peer0 does not answer" in told
-    assert ": name the run by its directory, as `dfl-launch run` drew `run`" in told
+
+    def told() -> bool:
+        """Not where the connection ends before the refusal is read."""
+        assert main([command, str(mine), "peer2"]) == 1
+        said = capsys.readouterr().err
+        assert "peer2 does not answer" in said or "peer0 does not answer" in said
+        return ": name the run by its directory, as `dfl-launch run` drew `run`" in said
+
+    until(told, 20, "the way out is told")
     assert main([command, str(one.directory), "peer2"]) == 0
     one.peers.pop("peer2").wait(20)
     end(one, *LEFT)
