@@ -220,7 +220,7 @@ def two_return(name: str, seed: int, later: float, **weather: Any) -> Outcome:
 @pytest.mark.parametrize(
     ("name", "seed", "at_once", "laters"),
     [
-        ("healing fedavg", 1, True, (0.06, 0.11)),
+        ("healing fedavg", 1, True, (0.11, 0.15)),
         ("healing scaffold", 1, False, (0.2,)),
         pytest.param("healing fedavg", 1, True, (0.2,), marks=pytest.mark.long),
         pytest.param("healing scaffold", 1, False, (0.01, 0.06, 0.11), marks=pytest.mark.long),
@@ -249,11 +249,11 @@ def test_one_that_is_taken_in_dies_before_its_view_begins() -> None:
 def test_one_is_lost_when_all_have_the_last_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has finished waits until all have: found if it does not."""
     last = undisturbed("healing fedavg").steps["peer2"]["send"]
-    kills = [Kill("peer2", "send", last - before, away=(40.0,)) for before in (18, 20, 22, 24, 26)]
-    outcome = suffered(kills[2], name="healing fedavg")
+    kills = {before: Kill("peer2", "send", last - before, away=(40.0,)) for before in range(16, 27)}
+    outcome = suffered(kills[22], name="healing fedavg")
     assert sum(digest is not None for digest in outcome.digests.values()) >= 4, outcome
     the_finished_leave(monkeypatch)
-    assert any(wrong_with("healing fedavg", simulate("healing fedavg", 1, [kill])) for kill in kills)
+    assert any(wrong_with("healing fedavg", simulate("healing fedavg", 1, [kill])) for kill in kills.values())
 
 
 def test_a_loss_in_the_first_handshake_where_all_need_not_be_there() -> None:
