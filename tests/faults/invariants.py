@@ -118,7 +118,8 @@ def of_words(run: "Simulation", id: str, runtime: Runtime) -> Iterator[str]:
     # R6 binds it to others as far as it has heard of them, which a restarted peer may not have.
     known, around = network.durability, network.edges.current()
     heard = {peer for peer in runtime.setup.view.members if known._latest(peer, around) is not None}
-    bound = [*older] if run.wires.lies or run.wires.conspiracy or run.kills else older | heard if older else []
+    restarted = run.kills or any(kill.startswith(f"{id} ") for kill in run.outcome.kills)
+    bound = [*older] if run.wires.lies or run.wires.conspiracy or restarted else older | heard if older else []
     for peer in bound:
         if round > announced[peer] + STALENESS_BOUND:
             yield f"{id} is in round {round}, and {peer} has {announced[peer]} on disk"
