@@ -237,6 +237,29 @@ def test_who_always_claims_that_another_is_done_stops_nobody(
     assert all(outcome.digests.values())
 
 
+@pytest.mark.parametrize("some", [False, True])
+def test_a_false_farewell_hides_the_silence_after_it_from_nobody(some: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On all streams, or on those alone that it has opened: the others go on without it, as without any lost one."""
+
+    def farewell(self: Lies, beat: Beat) -> Beat:
+        if beat.round > self.rounds - 3:
+            beat.state, beat.durable = "done", self.rounds
+        return beat
+
+    monkeypatch.setattr(Lies, "beat", farewell)
+    if some:
+        monkeypatch.setattr(TwoTongued, "_reply", lambda self, reply: reply.SerializeToString())
+    silent = Kill("peer0", "send", undisturbed("signed four").steps["peer0"]["send"] - 20, away=(5000.0,))
+
+    def look(simulation: Simulation) -> None:
+        if simulation.loop.time() - simulation.began > 120:
+            simulation.ended.set()
+
+    outcome = simulate("signed four", 1, [silent], Weather(0.02, liars=("peer0",)), look)
+    assert [id for id, digest in outcome.digests.items() if not digest] == ["peer0"]
+    assert "peer0 silent for 5 s" in outcome.views[-1]
+
+
 def test_what_is_drawn_again_on_replay_is_found_out() -> None:
     """The secrets' scenario fails without the journal: a replayed round would send other bytes."""
     with patch.object(Journal, "recall", lambda self, round, number: None):
