@@ -164,14 +164,7 @@ async def test_streams_that_wait_for_a_round_find_no_more_room_than_one() -> Non
     """A neighbour that had one frame of a later round wait on each could have twice as much here when it begins."""
     door = Door()
     door.receiver._most_held = 4 * (MANIFEST.largest + door.limits.message)
-    callers, tasks = list[MemoryPipe](), list[asyncio.Task[None]]()
-    for _ in range(5):
-        caller, pipe = pipes()
-        tasks.append(asyncio.create_task(door.receiver.serve_tensors(pipe)))
-        await caller.send(hello())
-        await answer(caller)
-        callers.append(caller)
-    first, *others = callers
+    (first, *others), tasks = await opened(door, 5)
     for step, other in enumerate(others):
         await other.send(frame(round=6, step=step))  # more than four rounds ahead
     sending = asyncio.create_task(flood(first))
@@ -188,14 +181,7 @@ async def test_streams_that_wait_for_a_round_find_no_more_room_than_one() -> Non
 async def test_who_takes_over_has_counted_the_repeats_on_its_stream_too() -> None:
     """Their sender has; or what it sends would seem not to arrive."""
     door = Door()
-    callers, tasks = list[MemoryPipe](), list[asyncio.Task[None]]()
-    for _ in range(2):
-        caller, pipe = pipes()
-        tasks.append(asyncio.create_task(door.receiver.serve_tensors(pipe)))
-        await caller.send(hello())
-        await answer(caller)
-        callers.append(caller)
-    old, new = callers
+    (old, new), tasks = await opened(door, 2)
     for step in range(2):
         await old.send(frame(step=step))  # under way when the sender dialled anew
     inbox = door.receiver.inbox("left")
@@ -207,6 +193,18 @@ async def test_who_takes_over_has_counted_the_repeats_on_its_stream_too() -> Non
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
+
+
+async def opened(door: Door, count: int) -> tuple[list[MemoryPipe], list[asyncio.Task[None]]]:
+    """So many welcomed streams of one sender: its ends, and the tasks that serve them."""
+    callers, tasks = list[MemoryPipe](), list[asyncio.Task[None]]()
+    for _ in range(count):
+        caller, pipe = pipes()
+        tasks.append(asyncio.create_task(door.receiver.serve_tensors(pipe)))
+        await caller.send(hello())
+        await answer(caller)
+        callers.append(caller)
+    return callers, tasks
 
 
 async def flood(caller: MemoryPipe) -> None:
