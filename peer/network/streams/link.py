@@ -437,8 +437,9 @@ class Inbox:
     async def wait_for_room(self, heading: Heading, count: int) -> None:
         """Wait until that message is here, or fits into `count` bytes with all that wait to be consumed.
 
-        This cannot deadlock: a protocol has at most three exchanges under way that it does not wait for, so what it
-        needs next from this sender is already here, or there is room for it.
+        This cannot deadlock if at most three messages that nobody waits for yet come before the one that is needed,
+        and if the frames of no other collective come between its own. Exchanges are limited to three (`MAX_PENDING`);
+        that a protocol passes no more tokens ahead, and awaits one collective before the next, is not checked.
         """
         size, each = heading.length + 8 * heading.doubles, self._limits.message
         await self._changed.until(
