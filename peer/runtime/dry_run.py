@@ -6,6 +6,7 @@ and a wrong call shows before anything is started. From these counts follows how
 (`disk_needed`), so that it can say so before it starts rather than when the disk is full.
 """
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -190,6 +191,7 @@ class DryRun(CheckedPeer):
         return Pending(lambda: self._receive(call, own))
 
     async def _receive(self, call: CheckedCall, vector: Tensor) -> dict[str, Received]:
+        await asyncio.sleep(0)  # as others are waited for in a run: so a call is refused that begins meanwhile
         return {id: Received(vector.clone(), call.numbers) for id in call.senders}
 
     def _stand_in(self, share: Share) -> Tensor:
@@ -202,6 +204,7 @@ class DryRun(CheckedPeer):
     async def _gather(self, record: str, numbers: Sequence[float]) -> Mapping[str, Sequence[float]]:
         self.calls.append((self.round, "gather", record))
         self.sent += FLOAT64_BYTES * len(numbers) * (len(self.members) - 1)
+        await asyncio.sleep(0)  # as in `_receive`
         known = self._rehearsal.proportions if record == "proportions" else {}
         return {id: known[id].tolist() if id in known else numbers for id in self.members}
 
@@ -284,10 +287,11 @@ def check_disk(out: Path, needed: int) -> int:
     return free
 
 
-def _run_to_end(counting: Coroutine[None, None, int]) -> int:
-    """The result of a dry run's coroutine, which never waits for anything and so needs no event loop."""
+def _run_to_end(counting: Coroutine[Any, None, int]) -> int:
+    """The result of a dry run's coroutine, which never waits for an event and so needs no event loop."""
     try:
-        counting.send(None)
+        while counting.send(None) is None:
+            pass
     except StopIteration as end:
         return int(end.value)
     raise RuntimeError("a dry run waited")

@@ -42,6 +42,7 @@ def test_mistakes_are_named(tmp_path: Path, protocol: dict[str, object], sentenc
 
 
 WRONG = """
+import asyncio
 import torch
 from peer import Protocol, Record, Share
 from peer import SGD, Phase
@@ -110,6 +111,10 @@ class Twice(Own):
 class Many(Own):
     async def round(self, peer):
         for pending in [peer.exchange("extractor") for _ in range(4)]: await pending
+class Beneath(Own):
+    records = (Record("n"),)
+    async def round(self, peer):
+        await asyncio.gather(peer.weighted_mean("extractor", 1.0), peer.gather("n", torch.ones(1)))
 class NotFinite(Own):
     def shares(self, rounds): return (Share("extractor", scalars=1),)
     async def round(self, peer): await peer.exchange("extractor", a=float("nan"))
@@ -215,6 +220,7 @@ class Leaving(Base):
         ("Aliased", "keeps in peer.state['m'] a view of the model; write .clone(), or a crash would change the result"),
         ("Twice", "keeps in peer.state['b'] a view of peer.state['a']; write .clone()"),
         ("Many", "has 3 exchanges under way in round 1 and begins another; `await` one of them first"),
+        ("Beneath", "calls `gather` in round 1 while `weighted_mean` is under way; `await` that one first"),
         ("NotFinite", "sends a=nan beside `extractor` in round 1; only finite numbers leave a peer"),
         ("NanRecord", "gathers `n` in round 1 with numbers that are not finite"),
         ("Edgeless", "calls `weighted_mean` in round 1, and its graph is `none`; let `graph` return another"),

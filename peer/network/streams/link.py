@@ -438,8 +438,8 @@ class Inbox:
         """Wait until that message is here, or fits into `count` bytes with all that wait to be consumed.
 
         This cannot deadlock if at most three messages that nobody waits for yet come before the one that is needed,
-        and if the frames of no other collective come between its own. Exchanges are limited to three (`MAX_PENDING`);
-        that a protocol passes no more tokens ahead, and awaits one collective before the next, is not checked.
+        and if the frames of no other call round the ring come between its own. `CheckedPeer` refuses a fourth exchange
+        and a second call round the ring; that a protocol passes no more than three tokens ahead is not checked.
         """
         size, each = heading.length + 8 * heading.doubles, self._limits.message
         await self._changed.until(

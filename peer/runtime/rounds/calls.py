@@ -85,6 +85,8 @@ class CheckedPeer(Peer):
         self._protocol, self._model = spec.protocol, model
         self._encoding = new_encoding(spec.wire, model.sizes, initial)
         self._declared = spec.protocol.declarations(spec.rounds)
+        self._running = ""
+        """The call round the ring that is under way; empty if there is none."""
 
     @abstractmethod
     def _start(self, call: CheckedCall) -> Awaitable[dict[str, Received]]:
@@ -119,39 +121,41 @@ class CheckedPeer(Peer):
 
     async def weighted_mean(self, share: str, weight: float) -> None:
         declared = self._share(share)
-        self._check_ring("weighted_mean")
-        mean = f"takes the mean of `{share}`"
-        if declared.bytes:
-            raise self._refused(mean, ", which is declared as bytes; a mean is of float32 values")
-        if not (isinstance(weight, SupportsFloat) and isfinite(weight) and weight >= 0):
-            raise self._refused(mean, f" with weight {weight}; a weight is a number from 0 up")
-        await self._start(self._of_one_vector("weighted_mean", declared)._replace(weight=float(weight)))
+        with self._around_ring("weighted_mean"):
+            mean = f"takes the mean of `{share}`"
+            if declared.bytes:
+                raise self._refused(mean, ", which is declared as bytes; a mean is of float32 values")
+            if not (isinstance(weight, SupportsFloat) and isfinite(weight) and weight >= 0):
+                raise self._refused(mean, f" with weight {weight}; a weight is a number from 0 up")
+            await self._start(self._of_one_vector("weighted_mean", declared)._replace(weight=float(weight)))
 
     async def all_gather(self, share: str, /, **scalars: float) -> dict[str, Received]:
         declared = self._share(share)
         numbers = self._numbers(declared, scalars)
-        self._check_ring("all_gather")
-        call = self._of_one_vector("all_gather", declared)
-        return await self._start(call._replace(numbers=numbers, senders=self.members))
+        with self._around_ring("all_gather"):
+            call = self._of_one_vector("all_gather", declared)
+            return await self._start(call._replace(numbers=numbers, senders=self.members))
 
     async def pass_token(self, share: str) -> None:
         declared = self._share(share)
-        self._check_ring("pass_token")
-        await self._start(self._of_one_vector("token", declared))
+        with self._around_ring("pass_token"):
+            await self._start(self._of_one_vector("token", declared))
 
     async def receive_token(self, share: str) -> Tensor:
         declared = self._share(share)
-        self._check_ring("receive_token")
-        call = CheckedCall("token", declared, {}, {}, self._neighbourhood(), (self.left,))
-        return (await self._start(call))[self.left].vector
+        with self._around_ring("receive_token"):
+            call = CheckedCall("token", declared, {}, {}, self._neighbourhood(), (self.left,))
+            return (await self._start(call))[self.left].vector
 
     async def gather(self, record: str, values: Tensor) -> dict[str, Tensor]:
-        records = await self._gather(record, self._record(record, values))
+        with self._around_ring("gather"):
+            records = await self._gather(record, self._record(record, values))
         return {peer: torch.tensor(records[peer], dtype=torch.float64) for peer in self.members}
 
     async def agree(self, record: str, decision: Tensor | None) -> None:
         own = decision_digest(decision)
-        digests = await self._gather(record, self._record(record, torch.tensor([own])))
+        with self._around_ring("agree"):
+            digests = await self._gather(record, self._record(record, torch.tensor([own])))
         others = [peer for peer in self.members if digests[peer][0] not in (UNDECIDED, own)]
         if others and decision is not None:
             raise FailedError(
@@ -177,7 +181,6 @@ class CheckedPeer(Peer):
 
     def _record(self, record: str, values: object) -> list[float]:
         """The numbers of a record; InputError unless they are finite and as many as declared."""
-        self._check_ring("gather")
         if not isinstance(values, Tensor):
             why = f" with a {type(values).__name__}; give a tensor: torch.tensor([...])"
             raise self._refused(f"gathers `{record}`", why)
@@ -276,10 +279,20 @@ class CheckedPeer(Peer):
         if (pending := sum(not one.awaited for one in self._exchanges)) >= MAX_PENDING:
             raise self._refused(f"has {pending} exchanges under way", " and begins another; `await` one of them first")
 
-    def _check_ring(self, collective: str) -> None:
+    @contextmanager
+    def _around_ring(self, call: str) -> Iterator[None]:
+        """Refuse a call where there is no ring, and two at a time: with their frames between each other's, large
+        messages of both could wait for room for ever (`Inbox.wait_for_room`)."""
         if self._protocol.graph == "none":
             hint = ", and its graph is `none`; let `graph` return another, such as `ring`"
-            raise self._refused(f"calls `{collective}`", hint)
+            raise self._refused(f"calls `{call}`", hint)
+        if self._running:
+            raise self._refused(f"calls `{call}`", f" while `{self._running}` is under way; `await` that one first")
+        self._running = call
+        try:
+            yield
+        finally:
+            self._running = ""
 
     def _refused(self, what: str, why: str) -> InputError:
         return InputError(f"`{self._protocol.name}` {what} in round {self.round}{why}")
