@@ -17,7 +17,7 @@ from peer.network.streams.handshake import Identity
 from peer.network.transport import REFUSED, DisconnectedError, Transport
 from peer.network.view_rpc import ViewRpc
 from peer.runtime.lifecycle import CheckpointLostError, Lifecycle, ReportIntervals, watch_own_regression
-from peer.runtime.membership.membership import Membership
+from peer.runtime.membership.membership import ADMISSIONS, ADMIT_AGAIN_S, Membership
 from peer.runtime.membership.proposer import Proposer
 from peer.runtime.membership.view_store import ViewStore
 from peer.telemetry.events import CallerRefused, Event
@@ -33,6 +33,9 @@ from peer.views.statements import (
     Ballot,
     Behind,
     Decided,
+    Decision,
+    Enter,
+    Entry,
     Grounds,
     Heard,
     InvalidError,
@@ -440,3 +443,36 @@ async def test_a_voter_does_not_wait_for_one_that_has_left_for_longer_than_its_p
     membership.chain.extend(View(1, IDS, 5, planned=True))
     async with asyncio.timeout(SHORT.view_rpc_timeout):
         assert not await membership._is_there("peer4", BALLOT)
+
+
+async def test_who_leaves_and_enters_again_and_again_has_to_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time costs all others two decisions, and the file in which they keep these grew without bound."""
+    now, told = [100.0], list[Event]()
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now[0])
+    membership = seated(tmp_path, {}, told)
+    proposer, gate = Proposer(membership, ReportIntervals()), membership.gate
+    assert gate
+    gate.lost_neighbours = lambda *_: []  # type: ignore[method-assign,assignment]
+
+    async def decide_on(members: tuple[str, ...]) -> None:
+        present = membership.chain.current
+        view = View(present.number + 1, members, first=1)
+        vote = Vote("commit", view.number, BALLOT, membership.acceptor.verifier.digest(present, view))
+        votes = tuple(Stamp(id, "").sign(vote) for id in IDS[:3])
+        assert await membership.handle(Decided((Decision(view, BALLOT, votes),))) == Heard()
+
+    async def asks_to_enter() -> bool:
+        await membership.handle(Enter(Stamp("peer3", "").sign(Entry(membership.chain.current.number, private=-1))))
+        return proposer._desired_change(gate) is not None
+
+    for _ in range(ADMISSIONS):
+        await decide_on(IDS[:3])
+        assert await asks_to_enter()
+        await decide_on(IDS)
+    await decide_on(IDS[:3])
+    assert not await asks_to_enter()
+    assert [event.caller for event in told if isinstance(event, CallerRefused)] == ["peer3"]
+    now[0] += ADMIT_AGAIN_S
+    assert await asks_to_enter()

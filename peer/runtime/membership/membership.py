@@ -7,11 +7,13 @@ go back to.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from math import inf
 
 from peer.files import make_private
+from peer.network.limits import RateLimiter
 from peer.network.streams.handshake import Identity, Refusals, RefusedError, Surprises
 from peer.network.streams.incoming import IncomingStreams
 from peer.network.transport import REFUSED, DisconnectedError, Pipe, Transport
@@ -56,6 +58,9 @@ from peer.views.view import View
 
 REFUSAL_LASTS_S = 3.0
 """Seconds for which a refusal to leave remains the answer to repeated requests."""
+ADMISSIONS, ADMIT_AGAIN_S = 8, 300.0
+"""Where members may lie, a peer is admitted again ADMISSIONS times at once, and then once every ADMIT_AGAIN_S seconds:
+each time costs all members two decisions, which they keep for ever."""
 
 
 class LeaveRequest:
@@ -110,6 +115,7 @@ class Membership:
         self.leave_request = LeaveRequest(report)
         self.admission_requests: dict[str, Signed[Entry]] = {}
         """The entries of peers that ask to be admitted, by peer."""
+        self._admitted = defaultdict[str, RateLimiter](lambda: RateLimiter(ADMISSIONS, ADMIT_AGAIN_S))
         self.answered: dict[str, float] = {}
         """When each member last answered a request, by the loop's clock."""
         self._failures: dict[str, str] = {}
@@ -185,6 +191,10 @@ class Membership:
     def has_left(self) -> bool:
         """Whether this peer was asked to leave, and has no view left to play."""
         return self.leave_request.pending and not self.is_member and not self.chain.after(self.memory.entered, self.id)
+
+    def may_admit(self, id: str) -> bool:
+        """Return whether a peer may be admitted now, however often it has come and gone."""
+        return not (self.acceptor.rules.faulty and self._admitted[id].wait)
 
     def announcements(self) -> Mapping[str, Signed[Announcement]]:
         """Return the announcement of each member that binds it most, made in this view or before, as far as known."""
@@ -408,6 +418,9 @@ class Membership:
         current = self.chain.current
         if isinstance(request, Enter) and request.entry.signer not in {*current.members, *current.expelled}:
             self.admission_requests[request.entry.signer] = request.entry
+            if not self.may_admit(request.entry.signer):
+                why = f"comes and goes, so it is admitted again only {ADMIT_AGAIN_S:g} s after the last time"
+                self.refusals.add(CallerRefused(caller=request.entry.signer, kind="views", reason=why))
         if not self.is_deciding:
             self._withholding.clear()
 
@@ -571,6 +584,8 @@ class Membership:
         for view in self.chain.since(self._reported):
             self._reported = view.number
             self.admission_requests.clear()  # peers that still want to be admitted ask again
+            for id in {*view.members} - {*self.chain.of(view.number - 1).members}:
+                self._admitted[id].try_acquire()
             self.report(ViewDecided(**view.as_json()))
         self._update_gate()
         self._changed.set()

@@ -300,7 +300,7 @@ class Proposer:
             return MembershipChange(leaves=True, min_members=self._rules.min_members, unanimous=True)
         if held:
             return MembershipChange(unanimous=True)
-        if entries := self._entries(gate):
+        if entries := tuple(one for one in self._entries(gate) if membership.may_admit(one.signer)):
             return MembershipChange(entries=entries, unanimous=True)
         return None
 

@@ -3,7 +3,7 @@
 Both outlive a process: a restarted peer is bound by its promises, and signatures under an earlier CA stay valid.
 """
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from peer.errors import FailedError, InputError
@@ -60,10 +60,12 @@ class ViewStore:
 
     async def save(self) -> None:
         """Write the memory as it is at the call; it is on disk when this returns."""
-        await in_thread(self.write, canonical(asdict(self.memory)))
+        memory = self.memory
+        memory = replace(memory, decisions=[*memory.decisions], consents=[*memory.consents], guilt=[*memory.guilt])
+        await in_thread(self.write, memory)
 
-    def write(self, content: bytes) -> None:
-        write_atomically(self.path, content)
+    def write(self, memory: Memory) -> None:
+        write_atomically(self.path, canonical(asdict(memory)))  # seconds for thousands of views
         sync(self.path.parent)
 
 
