@@ -104,10 +104,10 @@ def main() -> None:
     a_round, alone = ((taken[one, asked.rounds].cpu - taken[one, 1].cpu) / (asked.rounds - 1) for one in work)
     ratio = (a_round / asked.peers) / (alone / ALONE)
     print(f"{asked.peers} peers of fibfl in one process, runs of 1 and of {asked.rounds} rounds:")
-    print(f"CPU seconds a round: {a_round:.2f} (bar: at most {0.06 * asked.peers:g})")
+    print(f"CPU seconds a round: {a_round:.2f} (goal: at most {0.03 * asked.peers:g})")
     print(f"of a plain loop's training and testing: {ratio:.2f} times ({1000 * alone / ALONE:.0f} ms a peer)")
     print(f"CPU seconds of start and end: {taken[federation, 1].cpu - a_round:.2f}")
-    print(f"GiB of memory at most: {taken[federation, asked.rounds].memory / (1 << 30):.2f} (bar: at most 3)")
+    print(f"GiB of memory at most: {taken[federation, asked.rounds].memory / (1 << 30):.2f} (goal: at most 2.5)")
     print(machine())
 
 
