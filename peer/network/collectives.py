@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor, empty, float32, isfinite
+from torch import Tensor, empty, finfo, float32, isfinite
 
 from peer.errors import FailedError
 from peer.network.network import MessageShape, Network
@@ -67,6 +67,10 @@ class Pending(Coroutine[Any, Any, T]):
 WHOLE_VECTOR = slice(None)
 
 
+MOST_LEFT = 2**-6
+"""The largest error that counts, of the largest value beside it: four times that of a rounding to bfloat16."""
+
+
 @dataclass(frozen=True)
 class Rounding:
     """Rounds one vector, part by part, and keeps the rounding errors, so that the sum of all that was sent is right.
@@ -78,6 +82,10 @@ class Rounding:
     rest: Tensor
     """What receivers still lack, float32, laid out like the vector; changed in place."""
     dtype: torch.dtype = torch.bfloat16
+
+    def bound(self, where: slice, most: float) -> None:
+        """Keep errors at `where` of at most `most`, and none that are not finite."""
+        self.rest[where].nan_to_num_(0.0, 0.0, 0.0).clamp_(-most, most)
 
     def round(self, values: Tensor, where: slice = WHOLE_VECTOR, divided_by: float = 1.0) -> Tensor:
         """Round `values` (float32, those of the vector at `where`) for sending.
@@ -133,7 +141,7 @@ class AllReduce(RingCall):
             vector.div_(self._total(weight))
             return
         own = self._part(vector, self.position)
-        await self._message(own, 0, weight).write_gradually(self._leaving(vector, own))
+        await self._message(own, 0, weight).write_gradually(self._leaving(vector, own, own_part, "the weight"))
         for s in range(2 * (len(self.ring) - 1)):
             await self._relay(vector, s, weight)
 
@@ -163,28 +171,34 @@ class AllReduce(RingCall):
         """Add the others' sum to the values at `where`; divide it by `total` if complete. Return what to pass on."""
         values, left = vector[where].add_(arrived), self.left
         if total is not None:
-            values.div_(self._total(total, f", and {left} says that the others' are not"))
+            values.div_(self._total(total, f", and {left} says, or passes on, that the others' are not"))
         summed = f"the sum of all peers' `{self.call.name}`, once what {left} sent was added,"
-        self._check(values, summed, f"the weights, or compare what {left} sends with what others do")
-        leaving = self._leaving(vector, where, total or 1.0)
+        hint = f"the weights, or compare what {left} sends with what others do"
+        self._check(values, summed, hint)
+        leaving = self._leaving(vector, where, summed, hint, total or 1.0)
         if total and self.rounding:
             values.copy_(leaving)  # the same mean as all others get
         return leaving
 
-    def _leaving(self, vector: Tensor, where: slice, divided_by: float = 1.0) -> Tensor:
+    def _leaving(self, vector: Tensor, where: slice, what: str, hint: str, divided_by: float = 1.0) -> Tensor:
         """The values at `where`, rounded if they travel so."""
+        values = vector[where]
         if self.rounding is None:
-            return vector[where]
-        rounded = self.rounding.round(vector[where], where, divided_by)
-        self._check(rounded, f"`{self.call.name}` times its weights, rounded as it travels,", "the weights")
+            return values
+        # Errors are in units of the sums of weights of earlier rounds, and a neighbour may have invented these.
+        largest = float(values.abs().max()) if len(values) else 0.0
+        self.rounding.bound(where, MOST_LEFT * largest * divided_by)
+        rounded = self.rounding.round(values, where, divided_by)
+        self._check(rounded, f"{what.removesuffix(',')}, rounded as it travels,", hint)
         return rounded
 
     def _checked_weight(self, weight: float) -> float:
-        """The sum of weights that the left neighbour sent; FailedError if it is negative."""
-        if weight < 0:
+        """The sum of weights that the left neighbour sent; FailedError if it is negative or beyond float32."""
+        if not 0 <= weight <= finfo(float32).max:
             raise FailedError(
                 f"{self.left} sent {weight:g} as the sum of the weights in the mean of `{self.call.name}` in round "
-                f"{self.call.round}, and no weight is below 0; compare its code with this peer's"
+                f"{self.call.round}, and weights are from 0 up, in all at most {finfo(float32).max:.1g}; compare its "
+                "code with this peer's"
             )
         return weight
 
@@ -199,7 +213,7 @@ class AllReduce(RingCall):
 
     def _check(self, values: Tensor, what: str, hint: str) -> None:
         """Raise FailedError if a weighted sum has overflowed, though all vectors are finite: it must not leave."""
-        if not bool(isfinite(values.sum())):
+        if not bool(isfinite(values.sum(dtype=float32))):
             raise FailedError(f"{what} is not finite in round {self.call.round}; lower the learning rate or {hint}")
 
     def _message(self, part: slice, s: int, weight: float) -> MessageWriter:

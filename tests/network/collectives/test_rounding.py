@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from peer.errors import FailedError
-from peer.network.collectives import Rounding
+from peer.network.collectives import MOST_LEFT, Rounding
 from peer.network.wire.frames import Heading, Key, encode_frame
 from peer.network.wire.manifest import Manifest, NotDeclaredError, PayloadSpec, vector_bytes
 
@@ -67,9 +67,38 @@ async def test_what_is_lost_is_made_up_for_in_later_rounds() -> None:
 
 async def test_a_value_beyond_bfloat16_is_told() -> None:
     values = [torch.tensor([3.4e38, 0.0]), torch.zeros(2)]
-    with pytest.raises(FailedError, match="`v` times its weights, rounded as it travels, is not finite in round 1"):
+    with pytest.raises(FailedError, match="`v` times its weight 1, rounded as it travels, is not finite in round 1"):
         async with members(2, 2, kind="bfloat16") as made:
             await means(made, values, [1.0, 1.0], nothing(values))
+
+
+async def test_a_part_whose_sum_is_beyond_bfloat16_alone_is_passed_on() -> None:
+    """It once ended whoever received it, unnamed, though each value and their sum are finite."""
+    values = [torch.tensor([float(torch.finfo(torch.bfloat16).max), 1e36]), torch.zeros(2), torch.zeros(2)]
+    async with members(3, 2, kind="bfloat16") as made:
+        for mean in await means(made, values, [1.0, 1.0, 1.0], nothing(values)):
+            assert torch.isfinite(mean).all()
+
+
+@pytest.mark.parametrize("weight", [1e12, 1e37])
+async def test_an_invented_weight_does_not_outlast_its_round(weight: float) -> None:
+    """The errors that all keep are in its units, and ruined their means for good."""
+    values = vectors(3, 200)
+    rests, largest = nothing(values), max(float(one.abs().max()) for one in values)
+    async with members(3, 200, kind="bfloat16") as made:
+        await means(made, values, [1.0, weight, 1.0], rests)
+        found = await means(made, values, [1.0, 1.0, 1.0], rests)
+    exact = torch.stack(values).mean(0)
+    assert (found[0] - exact).abs().max() <= (MOST_LEFT + 3 * LOSS) * largest
+
+
+async def test_a_rest_that_a_lie_has_spoiled_before_counts_for_nothing() -> None:
+    values = vectors(3, 200)
+    rests = [torch.full((200,), wrong) for wrong in (float("nan"), float("inf"), -float("inf"))]
+    async with members(3, 200, kind="bfloat16") as made:
+        found = await means(made, values, [1.0, 1.0, 1.0], rests)
+        honest = await means(made, values, [1.0, 1.0, 1.0], nothing(values))
+    assert torch.equal(found[0], honest[0])
 
 
 def bfloat16(values: np.ndarray) -> np.ndarray:
