@@ -2,21 +2,24 @@
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from peer.learning.model.zoo import Square
 from peer.protocols.base import Init, Peer
 from peer.protocols.blocks.vectors import blend
 from peer.protocols.declarations import Record
 from peer.protocols.fedavg import FedAvg
+from peer.protocols.feddyn import FedDyn
 from peer.protocols.fedisp import FedISP
 from peer.protocols.fibfl import FibFL
+from peer.runtime.rounds.calls import Communicator
 
 CLASSES = 3
 Arrays = tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]
@@ -124,3 +127,22 @@ class Paced(FibFL):
     def _rest(self) -> None:
         if not Path(os.environ.get("HURRY", "")).is_file():
             time.sleep(self.pause)
+
+
+class Stingy(FedDyn):
+    """FedDyn with a pause; who is told so by STINGY hands an entrant a vector of that many values."""
+
+    name: Literal["tiny:Stingy"] = "tiny:Stingy"  # type: ignore[assignment]
+
+    async def round(self, peer: Peer) -> None:
+        await peer.compute(time.sleep, 0.25)
+        await super().round(peer)
+
+
+if "STINGY" in os.environ:
+    send_state = Communicator.send_state
+
+    async def send_little(self: Communicator, name: str, vector: Tensor, numbers: Sequence[float] = ()) -> None:
+        await send_state(self, name, vector[: int(os.environ["STINGY"])], numbers)
+
+    Communicator.send_state = send_little  # type: ignore[method-assign]

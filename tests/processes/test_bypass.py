@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 from certified import secured
-from healing import ABSENCE, await_view, begin, end, healing, hurry, judge, kill
+from healing import ABSENCE, SPEC, await_view, begin, end, healing, hurry, judge, kill
 from real_peers import Build, digests, until
 
 from launcher.certificates import make_certificates
@@ -187,3 +187,20 @@ def test_a_lost_directory_after_the_certificates_were_renewed(federation: Build)
     await_view(one, "peer0", one.ids)
     views = end(one, wiped=["peer1"])
     assert ("peer1", -1) in views[-1].entrants
+
+
+@pytest.mark.parametrize("values", ["1", "5"])
+def test_what_a_neighbour_hands_an_entrant_in_another_length_is_that_neighbours_fault(
+    values: str, federation: Build
+) -> None:
+    """The entrant's own protocol failed on it, or took one value for all."""
+    one = federation({"name": "tiny:Stingy", "epochs": 1}, 4, rounds=400, **SPEC | {"trace": False})
+    one.env = {"peer0": {"STINGY": values}}
+    begin(one)
+    kill(one, "peer1")
+    await_view(one, "peer0", ("peer0", "peer2", "peer3"))
+    shutil.rmtree(one.directory / "peer1")
+    one.start("peer1")
+    assert one.peers["peer1"].wait(60) == 1
+    assert "peer0 sent" in one.log("peer1")
+    assert "failed:" not in one.log("peer1")

@@ -108,15 +108,16 @@ async def sync_admitted(participant: "Participant", entrants: Mapping[str, int])
 
     entrants: the round of each one's private state, by id; -1: none.
     """
-    peer, protocol, send = participant.face, participant.setup.spec.protocol, participant.communicator.send_state
+    peer, spec, send = participant.face, participant.setup.spec, participant.communicator.send_state
+    protocol, shares = spec.protocol, {share.vector: share for share in spec.protocol.shares(spec.rounds)}
     if entrants.get(peer.id) == -1:
         first_rows(protocol, peer.state, len(peer.members))
         protocol.begin_late(peer)
     for name in protocol.state_contract.handed_over if entrants else ():
         has_rows = name in protocol.by_peer
         if peer.id in entrants:
-            count = len(participant.rows.ids) if has_rows else 0
-            arrived = await participant.communicator.receive_state(admission_name(name), count)
+            values, count = (0, len(participant.rows.ids)) if has_rows else (peer._length(shares[name]), 0)
+            arrived = await participant.communicator.receive_state(admission_name(name), values, count)
             _replace(participant, name, arrived)
         if peer.right in entrants and has_rows:
             numbers = participant.rows.numbers(peer.state, name, peer.members)
@@ -176,7 +177,8 @@ async def admit_columns(participant: "Participant", entrants: Mapping[str, int])
             await settle_columns(participant)
         return
     if peer.id in new:
-        arrived = await participant.communicator.receive_state(ENTRY)
+        entry = participant.network.manifest.payload(ENTRY, participant.round.number)
+        arrived = await participant.communicator.receive_state(ENTRY, entry.size)
         learner.standardise(Standardisation.from_vector(arrived.vector, learner.shard.names))
     if peer.right in new and learner.standard:
         await participant.communicator.send_state(ENTRY, learner.standard.vector)

@@ -448,10 +448,14 @@ class Communicator:
         with self._communicating():
             await self._round.collectives.weighted_mean(self._peer._neighbourhood(), name, vector, weight)
 
-    async def receive_state(self, name: str, numbers: int = 0) -> Arrived:
-        """Receive what the left neighbour sends to this peer, which is being admitted; the vector is on the CPU."""
+    async def receive_state(self, name: str, values: int | None, numbers: int = 0) -> Arrived:
+        """Receive what the left neighbour sends to this peer, which is being admitted; the vector is on the CPU.
+
+        values: how many float32 values it has; None: any number.
+        """
+        length = None if values is None else values * torch.float32.itemsize
         with self._communicating():
-            return await self._round.collectives.receive_token(self._peer._neighbourhood(), name, None, numbers)
+            return await self._round.collectives.receive_token(self._peer._neighbourhood(), name, length, numbers)
 
     async def send_state(self, name: str, vector: Tensor, numbers: Sequence[float] = ()) -> None:
         """Send state to the right neighbour, which is being admitted."""
