@@ -340,21 +340,24 @@ class Parquet(Table, OnDisk):
                 raise InputError(f"{self.path}: column {column.name!r} holds {column.type} and no numbers; convert it")
         sizes = [described.row_group(number).num_rows for number in range(described.num_row_groups)]
         columns = tuple(name for name in described.schema.to_arrow_schema().names if name not in self._beside)
+        largest = max(sizes, default=0) * len(columns) * _VALUE_BYTES
+        check_unpacked(self.path, largest, "write it in groups of some thousand rows")
         return RowGroups(self.path, columns, (0, *np.cumsum(sizes).tolist()))
 
     def _parse(self, pandas: Any) -> "pandas.DataFrame":
         from pyarrow import compute, parquet
 
         described = parquet.read_metadata(self.path)
+        columns, taken = [described.schema.column(number) for number in range(described.num_columns)], None
         if self.stream:
             self._check_columns(self._beside, described.schema.to_arrow_schema().names)
-            return parquet.read_table(self.path, columns=[*self._beside]).to_pandas()  # type: ignore[no-any-return]
-        columns = [described.schema.column(number) for number in range(described.num_columns)]
+            taken = [*self._beside]
+            columns = [column for column in columns if column.path in taken]
         row = sum(max(_VALUE_BYTES, column.length or 0) for column in columns)
         check_unpacked(self.path, described.num_rows * row, _PLAINLY)
         # A text that is in every row stands in the file once, and is read so; in an array it would be there each time.
         texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
-        table = parquet.read_table(self.path, read_dictionary=texts)
+        table = parquet.read_table(self.path, columns=taken, read_dictionary=texts)
         for column in (table.column(name) for name in texts if name in table.column_names):
             lengths = [compute.max(compute.binary_length(chunk.dictionary)).as_py() or 0 for chunk in column.chunks]
             check_unpacked(self.path, len(column) * max(lengths, default=0), _PLAINLY)
