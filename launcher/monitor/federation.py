@@ -10,7 +10,7 @@ Peers that were started elsewhere are polled instead: `polled_federation.py`.
 """
 
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -227,13 +227,19 @@ REMIND_SECONDS = 60.0
 """Seconds after which a decision that waits for members is reported again; this doubles with each report."""
 News = tuple[str, events.Event]
 """A peer's id and its event."""
+MAX_CLAIMED = 1000
+"""How many views of one peer may wait for others that report the same."""
 
 
 class FederationView:
-    """All peers of a run by what `update` is told of them."""
+    """All peers of a run by what `update` is told of them.
 
-    def __init__(self, ids: Sequence[str], rounds: int, headline: Headline):
+    bypass: whether members can be lost. faulty: how many may lie about that; more must say the same.
+    """
+
+    def __init__(self, ids: Sequence[str], rounds: int, headline: Headline, bypass: bool = True, faulty: int = 0):
         self.rounds, self.headline, self.ending = rounds, headline, False
+        self._bypass, self._faulty = bypass, faulty
         self._most = rounds
         self.peers = {id: PeerView(id) for id in ids}
         self.applied = 0
@@ -242,6 +248,8 @@ class FederationView:
         """The newest of what happened, each a line for a person."""
         self._later: list[View] = []
         """The views after the first that were reported."""
+        self._claimed: dict[str, list[View]] = {id: [] for id in ids}
+        """The later views that each peer reports."""
         self._remaining = Remaining()
         self._missed = frozenset[str]()
         """The members that were reported as missing for a decision."""
@@ -266,7 +274,7 @@ class FederationView:
         """Take in some news; return what a person should be told of them."""
         news = [(id, event) for id, event in news if self._is_possible(event)]
         self.applied += len(news)
-        changes = self._take_views([event for _, event in news if isinstance(event, events.ViewDecided)])
+        changes = self._take_views([(id, event) for id, event in news if isinstance(event, events.ViewDecided)])
         # All are applied before any line is chosen: that a peer has finished may come later.
         heard = [(id, event, line) for id, event in news if (line := self.peers[id].apply(event))]
         told = [line for id, event, line in heard if not (self._expected(id, event) or self._told_before(event))]
@@ -298,15 +306,25 @@ class FederationView:
             return "expelled"
         return "returning" if state == "joining" else "lost"
 
-    def _take_views(self, decided: Iterable[events.ViewDecided]) -> list[str]:
+    def _take_views(self, decided: Iterable[tuple[str, events.ViewDecided]]) -> list[str]:
         """Changes of view, of which every peer tells: each is told once."""
+        for id, event in decided:
+            if event.number > self.view.number and len(self._claimed[id]) < MAX_CLAIMED:
+                self._claimed[id].append(view_of_event(event))
         lines = []
-        for event in sorted(decided, key=lambda event: event.number):
-            if event.number > self.view.number:
-                before = self.view
-                self._later.append(view_of_event(event))
-                lines.append(change_in_words(before, self.view))
+        while agreed := self._agreed():
+            lines.append(change_in_words(self.view, agreed))
+            self._later.append(agreed)
+            for id, views in self._claimed.items():
+                self._claimed[id] = [one for one in views if one.number > agreed.number]
         return lines
+
+    def _agreed(self) -> View | None:
+        """The next view that more peers report than may lie, if there is one."""
+        tellers = Counter(view for views in self._claimed.values() for view in {*views})
+        liars = min(self._faulty, len(self.view.members) - 2)  # of two, one may be left to tell it
+        believed = [view for view, count in tellers.items() if count > liars]
+        return min(believed, key=lambda view: view.number, default=None)
 
     @property
     def shortages(self) -> Sequence[events.Shortage]:
@@ -365,7 +383,10 @@ class FederationView:
     def _is_possible(self, event: events.Event) -> bool:
         """Whether it can be of this federation: a peer may be compromised."""
         if isinstance(event, events.ViewDecided):
-            return {*event.members} <= self.peers.keys()
+            among = {*event.members} <= self.peers.keys()
+            return among and (bool(event.members) if self._bypass else len(event.members) == len(self.peers))
+        if isinstance(event, events.StoppedEarly):
+            return event.round > 0
         return not isinstance(event, events.RoundDone) or event.round <= self._most
 
     def _expected(self, id: str, event: events.Event) -> bool:
@@ -410,13 +431,23 @@ class FederationView:
 class Federation(FederationView):
     """All peers of a run on this machine, followed through their `events.jsonl`."""
 
-    def __init__(self, directory: Path, ids: Sequence[str], rounds: int, headline: Headline):
-        super().__init__(ids, rounds, headline)
+    def __init__(
+        self,
+        directory: Path,
+        ids: Sequence[str],
+        rounds: int,
+        headline: Headline,
+        bypass: bool = True,
+        faulty: int = 0,
+    ):
+        super().__init__(ids, rounds, headline, bypass, faulty)
         self._tails = {id: Tail(directory / id / EVENTS) for id in ids}
 
     @classmethod
     def from_spec(cls, spec: Spec, directory: Path) -> Self:
-        return cls(directory, spec.ids, spec.rounds, Headline.from_spec(spec))
+        # As with certificates: without them, too, all members of a view report it.
+        bypass, faulty = spec.on_loss == "bypass", spec.tolerated(certificates=True)
+        return cls(directory, spec.ids, spec.rounds, Headline.from_spec(spec), bypass, faulty)
 
     def look(self, now: float) -> list[str]:
         """Read what is new; return what a person should be told of it. `now` in unix seconds."""

@@ -89,23 +89,33 @@ def audits(places: Mapping[str, Path]) -> dict[str, list[AuditedRound]]:
 
 
 def decided_views(spec: Spec, places: Mapping[str, Path], rounds: int) -> Views:
-    """What all peers' events say together; FailedError where two of them tell different views of one number, or a
+    """What all peers' files say together; FailedError where two of them tell different views of one number, or a
     peer's views.json does not prove the views in it.
 
-    A line that is spoilt in one peer's events stands in another's.
+    Views in events count where none is proved and more peers tell the same than may lie. A line that is spoilt in one
+    peer's events stands in another's.
     """
     found: dict[int, tuple[str, View]] = {}
     places = places if spec.on_loss == "bypass" else {}
     trusted = _trusted_authorities(spec, places.values())
-    for id, place in places.items():
-        for view in (*_proved_views(place, spec, trusted), *_views_in_events(place)):
-            other, known = found.setdefault(view.number, (id, view))
-            if known != view:
-                raise FailedError(
-                    f"{other} and {id} tell of different views of number {view.number}: they are of two runs, or the "
-                    "events of one of them are spoilt; leave one of them out"
-                )
+    proofs = [(id, view) for id, place in places.items() for view in _proved_views(place, spec, trusted)]
+    proved = {view.number for _, view in proofs} if trusted else set()
+    told = {id: dict.fromkeys(_views_in_events(place)) for id, place in places.items()}
+    count = Counter(view for views in told.values() for view in views if view.number not in proved)
+    believed = [(id, view) for id in told for view in told[id] if count[view] > _liars(spec, len(told))]
+    for id, view in (*proofs, *believed):
+        other, known = found.setdefault(view.number, (id, view))
+        if known != view:
+            raise FailedError(
+                f"{other} and {id} tell of different views of number {view.number}: they are of two runs, or the "
+                "events of one of them are spoilt; leave one of them out"
+            )
     return Views(spec.ids, rounds, tuple(view for _, (_, view) in sorted(found.items())))
+
+
+def _liars(spec: Spec, peers: int) -> int:
+    """How many of so many peers may lie in their files."""
+    return min(spec.tolerated(certificates=True), peers - 1)
 
 
 def _trusted_authorities(spec: Spec, places: Collection[Path]) -> list[str]:
@@ -115,8 +125,7 @@ def _trusted_authorities(spec: Spec, places: Collection[Path]) -> list[str]:
         with suppress(OSError, InvalidError):
             named.append(read_views(place).authorities)
     count = Counter(pem for authorities in named for pem in {*authorities})
-    liars = min(spec.tolerated(certificates=True), len(named) - 1)
-    return [pem for pem in count if count[pem] > liars]
+    return [pem for pem in count if count[pem] > _liars(spec, len(named))]
 
 
 def _proved_views(place: Path, spec: Spec, trusted: Collection[str]) -> Iterator[View]:

@@ -171,6 +171,21 @@ class Supervisor:
     _failures: list[str] = field(default_factory=list, init=False)
     _running: dict[str, Process] = field(default_factory=dict, init=False)
     _wrong_since: float = field(default=0.0, init=False)
+    _completed_before: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._completed_before = self._completed
+
+    @property
+    def _completed(self) -> int:
+        return sum(view.completed for view in self.federation.peers.values())
+
+    @property
+    def played(self) -> bool:
+        """Whether the peers have played in this launch: then none can have found wrong input before its first round,
+        whatever a hostile host says, unless none needs another."""
+        needs_all = self.run.spec.protocol.graph != "none"
+        return self.restarts > 0 or (needs_all and self._completed > self._completed_before)
 
     async def until_end(self, deployment: Deployment, ids: Sequence[str], stop: Stop) -> None:
         """Return when no peer runs any more, or when they are to go on without the launcher.
@@ -199,12 +214,14 @@ class Supervisor:
     @property
     def finished(self) -> bool:
         """Whether all members of the last round have finished."""
-        return all(self.codes.get(id) == 0 for id in self.federation.views.finishers)
+        finishers = self.federation.views.finishers
+        return bool(finishers) and all(self.codes.get(id) == 0 for id in finishers)
 
     def _goes_on(self) -> bool:
         """Whether the others can finish without those that have failed for good.
 
-        Wrong input is no such loss, nor are certificates that are not valid: they have to be corrected.
+        Wrong input before anything was played is no such loss, nor are certificates that are not valid then: they have
+        to be corrected.
         """
         failed = [id for id, code in self.codes.items() if code != 0 and code not in STOPPED]
         return not self.refused and self.tolerance.allows(failed, self.federation.view)
@@ -241,7 +258,7 @@ class Supervisor:
                 self.run.say(line)
             delay = restarts.delay(code, view.failure is not None, view.completed, time.monotonic())
             if delay is None:
-                if restarts.refused(code, view.completed):
+                if restarts.refused(code, view.completed) and not self.played:
                     self.refused.add(id)
                 self._ended(id, code)
                 return
@@ -366,7 +383,7 @@ async def supervise(engine: Engine[Any], run: Run, federation: Federation, conso
             if deployment and not stop.detach:
                 await unless(stop.forced if stopped else stop.asked, deployment.collect())
         show(federation, screen)
-    played = supervisor.restarts > 0 or federation.view != view
+    played = supervisor.played or federation.view != view
     return Supervised(supervisor, stop, bool(supervisor.refused) and not (played or stopped), spent())
 
 

@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
     if len(members) < len(spec["ring"]) and not behaviour:
         events.say("view", number=1, members=members, first=1, planned=False, entrants=[], reason="silence")
     try:
-        return live(config["id"], spec, out, events, behaviour)
+        return live(config["id"], spec, out, events, behaviours)
     except Terminated:
         events.say("stopped", signal="SIGTERM")
         return 143
@@ -58,7 +58,8 @@ def bears(spec: dict[str, Any], behaviour: str) -> bool:
     return spec["on_loss"] != "bypass" or behaviour in ("", "wrong")
 
 
-def live(id: str, spec: dict[str, Any], out: Path, events: Events, behaviour: str) -> int:
+def live(id: str, spec: dict[str, Any], out: Path, events: Events, given: dict[str, str]) -> int:
+    behaviour = given.get(id, "")
     first_start = (out / "starts").stat().st_size == 1
     checkpoint = out / "checkpoint"
     done = int(checkpoint.read_text()) if checkpoint.exists() else 0
@@ -66,6 +67,9 @@ def live(id: str, spec: dict[str, Any], out: Path, events: Events, behaviour: st
     if behaviour.startswith("wrong"):
         time.sleep(0.7 if behaviour == "wrong later" else 0)
         print("peer: the data file is truncated", file=sys.stderr)
+        return 2
+    if behaviour == "lies":  # plays along, which its host hides
+        time.sleep(0.7)
         return 2
     if behaviour == "expired":
         print("peer1.pem: expired on 2026-01-02 03:04 UTC; make new ones", file=sys.stderr)
@@ -75,6 +79,12 @@ def live(id: str, spec: dict[str, Any], out: Path, events: Events, behaviour: st
         return 1
     if done:
         events.say("resumed", round=done)
+    never = [other for other, how in given.items() if how.startswith("wrong") or how == "expired"]
+    if absent := [other for other in never if bears(spec, given[other])]:
+        events.say("state", state="joining", round=done + 1)  # no round goes by without all neighbours
+        awaited = [{"id": other, "address": None, "reason": "no answer"} for other in absent]
+        events.say("waiting", cause="join", sentence="waiting", **{"for": awaited})
+        time.sleep(60)
     history = []
     for round in range(1, spec["rounds"] + 1):
         record = {

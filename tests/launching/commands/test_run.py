@@ -154,6 +154,13 @@ def test_ctrl_c_while_files_are_collected_stops_no_run_that_was_refused(
     assert not (tmp_path / "out").exists()
 
 
+def test_no_host_has_a_run_deleted_that_is_under_way(run: Run, tmp_path: Path) -> None:
+    code, text = run(peer1="lies", peer2="hangs")
+    assert code == 1
+    assert "peer1 ended with exit code 2" in text
+    assert (tmp_path / "out" / "peer0" / "checkpoint").exists()
+
+
 def test_wrong_input_of_a_resumed_peer_leaves_the_run(run: Run, tmp_path: Path) -> None:
     assert run(peer0="gives up", peer1="crashes once", peer2="hangs")[0] == 1
     before = set((tmp_path / "out").rglob("*"))

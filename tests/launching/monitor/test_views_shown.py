@@ -23,6 +23,7 @@ from peer.telemetry.events import (
     RoundDone,
     Shortage,
     StateChanged,
+    StoppedEarly,
     ViewDecided,
     Waiting,
 )
@@ -46,6 +47,22 @@ def federation() -> FederationView:
 
 def all_tell(told: Event, *ids: str) -> list[News]:
     return [(id, told) for id in ids]
+
+
+def test_what_no_more_peers_tell_than_may_lie_is_not_believed() -> None:
+    seen = FederationView("abcd", 9, MATCHED, faulty=1)
+    for forged in (view(1, "", 0), view(1, "a", 3), view(2, "a", 3)):
+        assert seen.update(all_tell(forged, "a"), 1.0) == []
+    assert seen.update(all_tell(view(1, "abd", 3), "b"), 1.0) == []
+    assert seen.update(all_tell(view(1, "abd", 3), "d"), 1.0) == ["view 1 from round 3: c lost (c silent for 3 s)"]
+    assert seen.views.finishers == ["a", "b", "d"]
+
+
+def test_where_nobody_can_be_lost_nobody_is() -> None:
+    seen = FederationView(IDS, 9, MATCHED, bypass=False)
+    news = all_tell(view(1, "a", 0), "a") + all_tell(StoppedEarly(round=-1, best_round=1, figure="loss"), "a")
+    assert seen.update(news, 1.0) == []
+    assert seen.views.finishers == [*IDS]
 
 
 def test_a_change_is_told_once() -> None:

@@ -323,9 +323,19 @@ def test_a_view_that_one_peer_cannot_tell_of_another_tells(spec: Spec, tmp_path:
 def test_two_views_of_one_number_are_refused(spec: Spec, tmp_path: Path) -> None:
     leave(tmp_path, (LOST,))
     other = deepcopy(LOST.as_json()) | {"first": 5}
-    (tmp_path / "d" / "events.jsonl").write_text(json.dumps({"time": 1.0, "event": "view", **other}) + "\n")
-    with pytest.raises(FailedError, match="a and d tell of different views of number 1"):
+    for id in ("c", "d"):
+        (tmp_path / id / "events.jsonl").write_text(json.dumps({"time": 1.0, "event": "view", **other}) + "\n")
+    with pytest.raises(FailedError, match="a and c tell of different views of number 1"):
         decided_views(spec, {id: tmp_path / id for id in IDS}, ROUNDS)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_view_of_which_one_liar_tells_alone_counts_for_nothing(spec: Spec, tmp_path: Path, number: int) -> None:
+    leave(tmp_path, RUN.later)
+    forged = LOST.as_json() | {"number": number, "members": ["d"], "first": 5, "expelled": ["a", "b", "c"]}
+    with (tmp_path / "d" / "events.jsonl").open("a") as events:
+        events.write(json.dumps({"time": 1.0, "event": "view", **forged}) + "\n")
+    assert decided_views(spec, {id: tmp_path / id for id in IDS}, ROUNDS) == RUN
 
 
 def test_what_an_earlier_version_kept_of_views_proves_nothing_and_spoils_nothing(spec: Spec, tmp_path: Path) -> None:
