@@ -58,6 +58,8 @@ def write_atomically(
         if over:
             with suppress(FileNotFoundError):
                 over.replace(beside)
+                if beside.stat().st_nlink > 1:  # a copy by hard links (`cp -al`) shares the blocks
+                    beside.unlink()
         descriptor = retry_without_descriptors(os.open, beside, os.O_WRONLY | os.O_CREAT, permissions)
         with open(descriptor, "wb", buffering=0):
             _write_all(descriptor, buffers)

@@ -57,6 +57,15 @@ def test_a_file_is_what_its_buffers_are_whatever_the_file_system_can(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_copy_by_hard_links_is_not_written_over(tmp_path: Path) -> None:
+    """Such as `cp -al` makes: the backup of a peer's directory changed with it."""
+    spare = tmp_path / "spare"
+    spare.write_bytes(b"earlier")
+    (tmp_path / "copy").hardlink_to(spare)
+    write_atomically(tmp_path / "file", b"later", spare)
+    assert ((tmp_path / "file").read_bytes(), (tmp_path / "copy").read_bytes()) == (b"later", b"earlier")
+
+
 @pytest.mark.parametrize("room", [STAGING_BYTES, STAGING_BYTES - BLOCK_BYTES], ids=["after a block", "within a block"])
 def test_a_large_file_that_finds_no_room_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int

@@ -112,17 +112,14 @@ def load_model(path: str | Path, *, user_model: str | None = None, user_task: st
     return model
 
 
-def load_if_intact(model: Model, path: Path, sha256: str) -> bool:
-    """Whether the file has weights with that checksum (`model_sha256` of a result): then `model` takes them over."""
+def read_if_intact(model: Model, path: Path, sha256: str) -> dict[str, Tensor] | None:
+    """The weights of `model` in that file, if they have that checksum (`model_sha256` of a result)."""
     try:
         with open_weights(path) as stored:
             tensors = {**model.rebuilt, **{name: one.read() for name, one in stored.items()}}
-        if content_sha256(tensors) != sha256:
-            return False
-        model.load(tensors)
     except InputError:
-        return False
-    return True
+        return None
+    return tensors if content_sha256(tensors) == sha256 else None
 
 
 def export_state_dict(path: str | Path, target: str | Path) -> None:

@@ -405,7 +405,7 @@ class Checkpoints:
         last_resort = max((at for at in rounds if at <= low_watermark), default=-1)
         for at in rounds[:-2]:
             if at < last_resort:
-                if keep and at and at % keep.every == 0:
+                if keep and at and at % keep.every == 0 and self.verify(at) is None:
                     self.copy(at, self.archive)
                     self.archive.drop_before(keep.last)
                 self._set_aside("round", at, "json")  # the seal first

@@ -132,6 +132,7 @@ class Runtime:
     async def _run_rounds(self, rounds: Rounds, checkpointer: Checkpointer) -> bool:
         network, learner = self.network, self.participant.learner
         done = await rounds.resume()
+        await self._evaluator.forget_lost_best()
         self.telemetry.emit(StateChanged(state=self.lifecycle.state, round=self.lifecycle.round))
         if self._evaluator.progress.stopped_early:
             network.set_last_round(done)

@@ -24,6 +24,7 @@ from peer.network.streams.link import KeptFrame, Outbox
 from peer.network.wire.frames import Heading, Key, decode, encode_frame
 from peer.runtime.checkpoints import Checkpointer, Checkpoints, Snapshot
 from peer.runtime.in_process import run_in_process
+from peer.spec.blocks import Keep
 from peer.spec.loading import load_spec
 from peer.telemetry.trace import copy
 
@@ -66,6 +67,17 @@ def test_the_store_is_bounded_by_the_floor(tmp_path: Path) -> None:
     checkpoints.drop_after(1)
     assert checkpoints.rounds() == [1]
     assert checkpoints.verify(1) is None, "pruned messages are no damage"
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b"\xff"])
+def test_a_damaged_checkpoint_is_left_out_of_the_archive(tmp_path: Path, damage: bytes) -> None:
+    """It once ended the peer at each start, though nobody needs it."""
+    checkpoints = saved(tmp_path)
+    (tmp_path / "round-0001.json").write_bytes(damage)
+    checkpoints.save(Snapshot(3, {}, {}), [])
+    checkpoints.save(Snapshot(4, {}, {}), [])
+    checkpoints.prune(low_watermark=3, wanted=(), keep=Keep(every=1, last=2))
+    assert (checkpoints.rounds(), checkpoints.archive.rounds()) == ([3, 4], [2])
 
 
 def test_what_is_pruned_is_written_over(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save_file
 
 from peer.errors import FailedError, InputError
-from peer.learning.export import export_state_dict, load_if_intact, load_model, save_model, state_dict
+from peer.learning.export import export_state_dict, load_model, read_if_intact, save_model, state_dict
 from peer.learning.model.layout import Patterned
 from peer.learning.model.model import Model
 from peer.learning.model.settings import ModelSettings
@@ -98,14 +98,18 @@ def test_what_a_maker_reads_again_is_left_out_and_compared(tmp_path: Path, monke
     model = load_model(tmp_path / "m", user_model="reading:net")
     assert (model.sha256(), model.frozen["base.weight"].sum()) == (trained.sha256(), 20)
     again = build(settings, Example.zeros((4,), 3), seed=6)
-    assert load_if_intact(again, tmp_path / "m", trained.sha256())
+    weights = read_if_intact(again, tmp_path / "m", trained.sha256())
+    assert weights
+    again.load(weights)
+    assert again.sha256() == trained.sha256()
     begun = build(settings.model_copy(update={"weights": tmp_path / "m"}), Example.zeros((4,), 3), seed=7)
     assert begun.sha256() == trained.sha256()
 
     torch.save(torch.zeros(5, 4), tmp_path / "base.pt")
     with pytest.raises(InputError, match=r"goes with frozen weights sha256:.* give it the files"):
         load_model(tmp_path / "m", user_model="reading:net")
-    assert not load_if_intact(build(settings, Example.zeros((4,), 3), seed=6), tmp_path / "m", trained.sha256())
+    other = build(settings, Example.zeros((4,), 3), seed=6)
+    assert read_if_intact(other, tmp_path / "m", trained.sha256()) is None
 
 
 def test_a_plain_state_dict_loads_into_the_plain_modules(tmp_path: Path) -> None:

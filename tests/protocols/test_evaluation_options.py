@@ -112,6 +112,24 @@ def test_the_best_model_is_that_of_the_first_round_with_the_best_figure(stopped:
     assert until.models()["peer2"] == first["model_sha256"]
 
 
+@pytest.mark.parametrize("lost", ["gone", "of another round"])
+def test_the_best_model_is_the_one_that_the_result_names(lost: str, tmp_path: Path) -> None:
+    """Also where the file is not that of the checkpoint from which a peer goes on, as after a round became void."""
+    first = federate(tmp_path, FEDAVG, 3, **HELD | {"rounds": 2})
+    assert first.result("peer0")["best"]["round"] == 1
+    best = tmp_path / "peer0" / "model.best.safetensors"
+    if lost == "gone":
+        best.unlink()
+    else:
+        best.write_bytes((tmp_path / "peer0" / "model.safetensors").read_bytes())
+    again = federate(tmp_path, FEDAVG, 3, **HELD | {"rounds": 4})
+    found = again.result("peer0").get("best")
+    assert best.exists() == bool(found)
+    assert not found or (found["round"] > 2 and arrays_digest(best) == found["model_sha256"])
+    other = again.result("peer1")["best"]
+    assert arrays_digest(tmp_path / "peer1" / "model.best.safetensors") == other["model_sha256"]
+
+
 def test_who_has_stopped_stays_so_with_more_rounds(tmp_path: Path) -> None:
     keys = STOPPING | {"stop_early": {"patience": 1, "margin": 1.0}}
     first = federate(tmp_path, FEDAVG, 2, **keys)

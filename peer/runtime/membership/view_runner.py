@@ -23,6 +23,7 @@ from peer.runtime.runtime import Runtime
 from peer.runtime.setup import Setup, prepare
 from peer.tasks import background, in_thread
 from peer.telemetry.events import Departed, Failed, Returning
+from peer.telemetry.results import RESULT
 from peer.telemetry.telemetry import Telemetry
 from peer.views.view import View
 
@@ -172,3 +173,4 @@ class ViewRunner:
         if round is not None:
             await in_thread(self._checkpoints.drop_after, round)
             await in_thread(self._journal.drop_after, round)
+            (self._setup.out / RESULT).unlink(missing_ok=True)  # its fine-tuned model may be that of a void round

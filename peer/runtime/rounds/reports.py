@@ -21,7 +21,7 @@ import torch
 
 from peer.errors import DivergedError, FailedError
 from peer.files import write_atomically
-from peer.learning.export import load_if_intact, save_model
+from peer.learning.export import read_if_intact, save_model
 from peer.learning.randomness import derive
 from peer.learning.tasks import Classification, Multilabel, Task
 from peer.learning.training.evaluation import Evaluation, Predictions, evaluate, intervals, measure
@@ -270,6 +270,15 @@ class Evaluator:
             await in_thread(save_model, model, self._participant.setup.out / BEST_MODEL)
             self.progress.best = Best(round=round, figure=figure, model_sha256=await asyncio.to_thread(model.sha256))
 
+    async def forget_lost_best(self) -> None:
+        """Do without a best model that is not on disk: the file is gone, or has that of a round that became void."""
+        path = self._participant.setup.out / BEST_MODEL
+        if (best := self.progress.best) is None:
+            return
+        if await in_thread(read_if_intact, self._learner.model, path, best.model_sha256) is None:
+            self.progress.best = None
+            path.unlink(missing_ok=True)
+
     async def agree(self, round: int) -> None:
         """Tell all peers how good the model is, and decide with them whether this was the last round."""
         rule = self._spec.stop_early
@@ -318,7 +327,13 @@ class Finish:
         result = read_result(self._out)
         if result is None or result.before_finetuning is None or result.rounds != self._last:
             return False
-        return load_if_intact(self._participant.learner.model, self._out / MODEL, result.model_sha256)
+        if bool(result.final) != bool(self._spec.final_evaluation):
+            return False  # that setting has changed since; fine-tuning comes to the same model
+        model = self._participant.learner.model
+        if (weights := read_if_intact(model, self._out / MODEL, result.model_sha256)) is None:
+            return False
+        model.load(weights)
+        return True
 
     def _check_finite(self) -> None:
         """Raise DivergedError if the model is not finite: no other check sees what a protocol computes last of all."""
