@@ -129,6 +129,17 @@ class Paced(FibFL):
             time.sleep(self.pause)
 
 
+class Halting(FibFL):
+    """FibFL; who is told so by HALT trains no further in that round."""
+
+    name: Literal["tiny:Halting"] = "tiny:Halting"  # type: ignore[assignment]
+
+    async def round(self, peer: Peer) -> None:
+        if os.environ.get("HALT") == str(peer.round):
+            await peer.compute(time.sleep, 120)
+        await super().round(peer)
+
+
 class Stingy(FedDyn):
     """FedDyn with a pause; who is told so by STINGY hands an entrant a vector of that many values."""
 

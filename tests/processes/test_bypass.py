@@ -1,6 +1,7 @@
 """`on_loss: bypass` with real processes: members that die for good, come back, sleep for too long, or never came."""
 
 import asyncio
+import json
 import shutil
 import signal
 import time
@@ -204,3 +205,19 @@ def test_what_a_neighbour_hands_an_entrant_in_another_length_is_that_neighbours_
     assert one.peers["peer1"].wait(60) == 1
     assert "peer0 sent" in one.log("peer1")
     assert "failed:" not in one.log("peer1")
+
+
+def test_a_model_that_was_fine_tuned_after_a_round_that_became_void_is_made_anew(federation: Build) -> None:
+    """Those far away from a peer that is lost in the last round have finished before they hear of it."""
+    protocol = {"name": "tiny:Halting", "head_epochs": 1, "extractor_epochs": 1, "gamma": 0.5}
+    one = federation(protocol, 6, rounds=4, **SPEC | {"trace": False, "finetune": {"epochs": 1}})
+    one.env = {"peer0": {"HALT": "4"}}
+    one.start()
+    one.await_event("peer3", "finetuned", 60)
+    kill(one, "peer0")
+    rest = one.ids[1:]
+    assert one.wait(120) == dict.fromkeys(rest, 0), one.account()
+    for id in rest:
+        lines = [json.loads(line) for line in (one.directory / id / "events.jsonl").read_text().splitlines()]
+        names = [event["event"] for event in lines if event["event"] in ("view", "finetuned")]
+        assert names[-2:] == ["view", "finetuned"], id

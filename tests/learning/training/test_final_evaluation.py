@@ -318,6 +318,17 @@ def test_no_closer_look_costs_a_run(
     assert result["final"]["intervals"].keys() == result["figures"].keys()
 
 
+def test_a_closer_look_can_be_asked_for_later(tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text(SPEC + "finetune: {epochs: 1}\n")
+    federate(tmp_path / "f.yaml", tmp_path / "run", peers=2, overrides=["final_evaluation=false"])
+    plain = json.loads((tmp_path / "run/peer0/result.json").read_text())
+    federate(tmp_path / "f.yaml", tmp_path / "run", peers=2)
+    looked = json.loads((tmp_path / "run/peer0/result.json").read_text())
+    assert "final" not in plain
+    assert looked["final"]
+    assert looked["model_sha256"] == plain["model_sha256"]
+
+
 def test_a_run_that_goes_on_leaves_no_older_predictions(tmp_path: Path) -> None:
     (tmp_path / "f.yaml").write_text(SPEC + "finetune: {epochs: 1}\n")
     federate(tmp_path / "f.yaml", tmp_path / "run", peers=2)
