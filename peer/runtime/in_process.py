@@ -87,13 +87,18 @@ class Federated:
 
 
 def federate(
-    federation: Path, out: Path, *, peers: int | None = None, overrides: Sequence[str] = (), device: str = "cpu"
+    federation: str | Path,
+    out: str | Path,
+    *,
+    peers: int | None = None,
+    overrides: Sequence[str] = (),
+    device: str = "cpu",
 ) -> Federated:
     """Run the federation of the file `federation`, with all its peers in this process, and leave its files in `out`.
 
     `peers`, `overrides` and `device` correspond to `--peers`, `--set` and `--device` of `dfl-launch run`. InputError if
     the settings are wrong; an ExceptionGroup of the peers' errors if they fail.
     """
-    spec = load_spec(federation, peers=peers, overrides=["trace=true", *overrides])
-    asyncio.run(run_in_process(spec, out, device=device))
-    return Federated(out, tuple(spec.ids))
+    spec = load_spec(Path(federation), peers=peers, overrides=["trace=true", *overrides])
+    asyncio.run(run_in_process(spec, Path(out), device=device))
+    return Federated(Path(out), tuple(spec.ids))

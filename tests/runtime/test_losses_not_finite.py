@@ -58,10 +58,18 @@ class Squared(Task):
         at_peer1 = bool((targets < -50).any())
         if torch.is_grad_enabled() and at_peer1:
             met.append(1)
-        return errors.mean() * (torch.nan if at_peer1 and len(met) > 30 else 1)
+        return self.spoilt(errors.mean()) if at_peer1 and len(met) > 30 else errors.mean()
+
+    def spoilt(self, loss):
+        return loss * torch.nan
 
     def tally(self, outputs, targets):
         return (outputs - targets.reshape(outputs.shape)).square()
+
+
+class Shifted(Squared):  # with a gradient that is finite
+    def spoilt(self, loss):
+        return loss + torch.nan
 
 
 def rows(shift):
@@ -99,11 +107,14 @@ def failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -
     return {id: one[0]["message"] for id, one in told.items() if one}
 
 
-def test_a_loss_that_gives_nan_is_blamed_and_no_neighbour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("task", ["squared:Squared", "squared:Shifted"])
+def test_a_loss_that_gives_nan_is_blamed_and_no_neighbour(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     protocol = {"name": "fedavg", "lr": 1e-6}
-    said = failures(tmp_path, monkeypatch, protocol=protocol, task="squared:Squared")
+    said = failures(tmp_path, monkeypatch, protocol=protocol, task=task)
     assert [*said] == ["peer1"]
-    sentence = "peer1: the loss of `squared:Squared` is nan in round 2, though the model's outputs are finite, .*"
+    sentence = f"peer1: the loss of `{task}` is nan in round 2, though the model's outputs are finite, .*"
     assert re.fullmatch(f"{sentence} at most; correct that loss", said["peer1"])
 
 

@@ -335,7 +335,8 @@ class Trainer:
         """Raise DivergedError or OwnLossError, naming what is not finite. `began`: the model's largest value before."""
         # A sum is not finite if any element is not, and costs an eightieth of looking at each.
         model_is = bool(torch.isfinite(self.model.vector[self.model.part(phase.part)].sum()))
-        if model_is and ((phase.loss is None and self.how.loop is None) or math.isfinite(loss)):
+        own = phase.loss is not None or self.how.loop is not None or phase.own_loss(self.model.task) is not None
+        if model_is and (not own or math.isfinite(loss)):
             return
         lr = phase.optimiser.lr
         hint = "lower the learning rate" + (f", now {lr}" if lr is not None else "")
