@@ -357,7 +357,7 @@ class FederationView:
         lines = []
         for id, event in news:
             if isinstance(event, events.Waiting) and (short := event.shortage):
-                awaited = {one.id for one in event.awaited}
+                awaited = {one.id for one in event.awaited} & self.peers.keys()
                 if awaited - self._missed or short.seconds >= self._remind_at:
                     self._missed |= awaited
                     self._remind_at = 2 * max(short.seconds, REMIND_SECONDS / 2)

@@ -5,7 +5,7 @@ another party says goes through `UntrustedDecoder`, which limits its length and 
 log.
 """
 
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, MutableSequence
 from math import inf, isfinite
 from typing import Any, TypeVar
 
@@ -86,10 +86,12 @@ class UntrustedDecoder:
     def status(self, data: bytes) -> StatusReply:
         """Read the answer to a Status request, which may be as long as the transport allows."""
         reply = self._read(StatusReply, data, "its answer")
-        del reply.neighbours[self._members :]
         del reply.outside[self._members :]
-        for neighbour in reply.neighbours:
-            self._clean(neighbour)
+        lists: list[MutableSequence[Any]] = [reply.neighbours, reply.shortage.awaited]
+        for told in filter(None, lists):  # to cut what is absent would make it present
+            del told[self._members :]
+            for one in told:
+                self._clean(one)
         return reply
 
     def _clean_beat(self, beat: Beat) -> None:

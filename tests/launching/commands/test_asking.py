@@ -170,6 +170,7 @@ async def test_what_a_hostile_answer_says_is_short_plain_and_possible(ports: Por
     ]
     reply = a_reply(
         state=ESCAPES, round=2**32 - 1, accuracy=float("inf"), bytes_sent=2**64 - 1, neighbours=links,
+        shortage=StatusReply.Shortage(awaited=[StatusReply.Shortage.Awaited(id=ESCAPES, reason=ESCAPES)] * 20),
         resources=Resources(gpu=ESCAPES, load=float("nan"), bytes_per_second={ESCAPES: -1.0}),
     )  # fmt: skip
     (port,) = ports(1)
@@ -181,7 +182,9 @@ async def test_what_a_hostile_answer_says_is_short_plain_and_possible(ports: Por
     assert isinstance(answer, PeerStatus)
     assert answer.accuracy is None
     assert len(answer.state) < 40
-    texts = [answer.state, answer.resources["gpu"], *(text for one in answer.neighbours for text in vars(one).values())]
+    assert len(answer.awaited) == len(members)
+    told = [*answer.neighbours, *answer.awaited]
+    texts = [answer.state, answer.resources["gpu"], *(text for one in told for text in vars(one).values())]
     assert all(str(text).isprintable() and len(str(text)) <= 300 for text in texts)
     assert json.dumps(answer.resources)
 
@@ -219,6 +222,7 @@ def test_a_hostile_table_has_no_escapes(federation: Build, ports: Ports, capfd: 
     assert all(line.isprintable() for line in out.split("\n"))
     assert "[link=" in out
     assert "[bold]" in out
+    assert "too few members" not in out
 
 
 def test_a_run_is_watched_to_its_end(federation: Build, capfd: pytest.CaptureFixture[str]) -> None:

@@ -171,6 +171,14 @@ def test_that_too_few_are_left_to_decide_is_told_once_and_then_ever_more_seldom(
     assert "too few" not in drawn(seen)
 
 
+def test_for_whom_the_federation_does_not_have_no_decision_waits() -> None:
+    """A member may say that it waits for anybody."""
+    seen = federation()
+    assert [seen.update(all_tell(short(1.0, f"z{n}"), "a"), 2.0) for n in range(3)] == [[], [], []]
+    assert len(seen.update(all_tell(short(1.0, "b", "z"), "a"), 2.0)) == 1
+    assert seen.update(all_tell(short(1.0, "b", "y"), "a"), 2.0) == []
+
+
 def status(id: str, state: str = "training", round: int = 4, **parts: Any) -> PeerStatus:
     links = tuple(LinkStatus(other, f"{other}:1", "up", "", round - 2) for other in IDS if other != id)
     figures = {"accuracy": 0.5, "figure": 0.5, "bytes_sent": 1, "bytes_received": 1, "resources": {}}
