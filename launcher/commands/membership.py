@@ -6,6 +6,7 @@ consent to the expulsion of one, and waits for the decision if they are enough.
 
 import argparse
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 
@@ -17,7 +18,7 @@ from peer.network.operator_client import Ask, PeerStatus, StatusClient, Unanswer
 from peer.network.transport.tls import CertificatePaths
 from peer.spec.federation import Spec
 from peer.telemetry.events import ViewDecided
-from peer.views.statements import Decided, Denied, Expel, Leave
+from peer.views.statements import Decided, Denied, Expel, Heard, Leave
 from peer.views.view import View
 
 
@@ -126,29 +127,36 @@ async def _expel(spec: Spec, id: str, consenting: Mapping[str, Certificates]) ->
     clock = asyncio.get_running_loop().time
     async with AsyncExitStack() as stack:
         asks = {one: await stack.enter_async_context(_member(spec, one, own)) for one, own in consenting.items()}
-        given, silent = set[str](), dict[str, str]()
+        given, silent, claims = set[str](), dict[str, str](), dict[str, ViewDecided | str]()
+        enough = min(len(asks), 1 + spec.tolerated(any(consenting.values())))  # that one of them does not lie
         began, seconds = clock(), SHORT_SECONDS
         while clock() < began + seconds:
             replies = await asyncio.gather(*(ask(Expel(0, id)) for ask in asks.values()), return_exceptions=True)
             for one, reply in zip(asks, replies, strict=True):
-                if isinstance(reply, Decided):
-                    expelled = next(one.view for one in reply.decisions if id in one.view.expelled)
-                    return str(ViewDecided(**expelled.as_json()))
-                if isinstance(reply, Denied):
-                    raise FailedError(f"{id} cannot be voted out: {reply.why}")
-                if isinstance(reply, UnansweredError):
-                    silent[one] = str(reply)
-                elif isinstance(reply, BaseException):
-                    raise reply
-                else:
-                    given.add(one)
+                match reply:
+                    case Heard():
+                        given.add(one)
+                    case Decided(known) if views := [each.view for each in known if id in each.view.expelled]:
+                        claims[one] = ViewDecided(**views[0].as_json())
+                    case Denied(why):
+                        claims[one] = why
+                    case UnansweredError():
+                        silent[one] = str(reply)
+                    case BaseException():
+                        raise reply
+            for claim, count in Counter(claims.values()).items():
+                if count >= enough and isinstance(claim, ViewDecided):
+                    return str(claim)
+                if count >= enough:
+                    raise FailedError(f"{id} cannot be voted out: {claim}")
             if given and await _is_quorum(spec, given, consenting):
                 seconds = spec.absence + DECISION_SECONDS
             await asyncio.sleep(0.5)
     who = ", ".join(sorted(given)) or "nobody"
     said = f"{id} is not voted out: the consent of {who} is noted, and more than half of the members must consent"
-    unanswered = {one: why for one, why in silent.items() if one not in given}
-    raise FailedError("; ".join((said, *(no_answer(spec, one, why) for one, why in unanswered.items()))))
+    told = [f"{one} says: {claim}" for one, claim in claims.items()]
+    told += [no_answer(spec, one, why) for one, why in silent.items() if one not in given]
+    raise FailedError("; ".join((said, *told)))
 
 
 async def _is_quorum(spec: Spec, given: set[str], consenting: Mapping[str, Certificates]) -> bool:
