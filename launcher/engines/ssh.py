@@ -221,7 +221,7 @@ async def device_problems(run: Run, here: Mapping[str, Agent], found: Mapping[st
     """Ask the hosts that have this dfl whether they can use their device."""
     wanted = {name: one.host.device or run.device for name, one in here.items()}
     able = [name for name in here if found[name]["dfl"] == version("dfl") and wanted[name] not in ("auto", "cpu")]
-    answers = await asyncio.gather(*(here[name].ask("device", name=wanted[name]) for name in able))
+    answers = await asyncio.gather(*(_why_not(here[name], "device", name=wanted[name]) for name in able))
     return [f"{name}: {why}" for name, why in zip(able, answers, strict=True) if why]
 
 
@@ -264,7 +264,7 @@ async def _dial(one: Agent, called: Placement, token: str) -> str:
 
 
 async def _why_not(one: Agent, do: str, **order: Any) -> str:
-    """Return why the host cannot listen, or dial; empty if it can."""
+    """Return why the host cannot do that; empty if it can."""
     try:
         return await one.ask(do, **order) or ""
     except FailedError as error:
@@ -314,7 +314,7 @@ class SshDeployment(Deployment):
 
         links = self._links.values()
         answers = await asyncio.gather(*map(place, links))
-        builds = {link.host.host: printable(str(answer["torch"])) for link, answer in zip(links, answers, strict=True)}
+        builds = {link.host.host: printable(answer["torch"]) for link, answer in zip(links, answers, strict=True)}
         if differing := differing_builds({**builds, "this machine": torch_build()}):
             self._run.say(differing)
         codes = {id: code for answer in answers for id, code in answer["codes"].items()}

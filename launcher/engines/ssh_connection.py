@@ -9,8 +9,8 @@ and how peers end (`RemotePeer`).
 is a `HostConnection`, which is made again whenever it is lost: orders wait until the host can be reached, and peers are
 followed from where their files end here.
 
-What a host reports is not trusted: whatever has not the expected form is ignored, and no peer's file grows beyond what
-hosts.yaml allows.
+What a host reports is not trusted: of what it says unasked, whatever has not the expected form is ignored, an answer
+without it is an error, and no peer's file grows beyond what hosts.yaml allows.
 """
 
 import asyncio
@@ -27,6 +27,8 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
 import asyncssh
+from pydantic import NonNegativeInt, TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
 
 from launcher.engines.base import FollowedProcess, bytes_here, write_at
 from launcher.engines.ssh_hosts import Host, ssh_options, user_and_host
@@ -192,6 +194,33 @@ class CommandRejectedError(FailedError):
     """The host cannot execute an order; the message gives the reason without naming the host."""
 
 
+class Survey(TypedDict):
+    python: list[NonNegativeInt]
+    dfl: str | None
+    time: Any
+    torch: str
+    venv: bool
+    installed: bool
+    free: NonNegativeInt
+    there: str
+    writable: bool
+    obstacles: list[str]
+    running: list[str]
+    codes: dict[str, int]
+
+
+class Placed(Survey):
+    root: str
+
+
+ANSWERS: Mapping[str, TypeAdapter[Any]] = {
+    "survey": TypeAdapter(Survey),
+    "place": TypeAdapter(Placed),
+    **dict.fromkeys(("device", "dial", "listen"), TypeAdapter(str | None)),
+}
+"""What `programs/ssh_host.py` answers to orders; of other answers no more counts than whether they are empty."""
+
+
 class Agent:
     """One connection to one host, and the process there that executes orders."""
 
@@ -211,9 +240,12 @@ class Agent:
         answer = self._awaited[number] = asyncio.get_running_loop().create_future()
         try:
             self._process.stdin.write(json.dumps({"order": number, "do": do, "given": order}).encode() + b"\n")
-            return await answer
+            said = await answer
+            return ANSWERS[do].validate_python(said) if do in ANSWERS else said
         except OSError:
             raise ConnectionLostError() from None
+        except ValidationError:
+            raise CommandRejectedError(f"it answers `{do}` as dfl never does; see what its `python` runs") from None
         finally:
             del self._awaited[number]
 

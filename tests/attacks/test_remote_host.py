@@ -3,24 +3,30 @@
 The SSH server is a real one, in this process; what it says of its files is not what they are.
 """
 
+import asyncio
 import base64
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from launcher.engines import ssh
 from launcher.engines.base import Run
+from launcher.engines.programs.ssh_host import place
 from launcher.engines.ssh import collect_files, wanted_files, where_models_go
-from launcher.engines.ssh_connection import Agent, RemotePeer
-from launcher.engines.ssh_hosts import Host
+from launcher.engines.ssh_connection import Agent, HostConnection, RemotePeer
+from launcher.engines.ssh_hosts import Host, Placement
 from launcher.run_files import RunFiles
-from peer.errors import FailedError
+from peer.errors import FailedError, InputError
 from peer.spec.loading import load_spec
+from peer.tasks import background
 from peer.telemetry.results import WANTED, traced
 
 asyncssh = pytest.importorskip("asyncssh")
@@ -162,6 +168,78 @@ async def test_a_link_laid_out_here_is_not_followed(there: Path, out: Path, tmp_
         await collect_files(link, str(there), out)
     assert (out / "result.json").read_bytes() == b"{}"
     assert not (tmp_path / "elsewhere").exists()
+
+
+class Liar:
+    """What runs on the host gives this answer to each order."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer, self._orders = answer, asyncio.Queue[int]()
+        self.stdin, self.stdout = self, self._answers()
+
+    def write(self, order: bytes) -> None:
+        self._orders.put_nowait(json.loads(order)["order"])
+
+    async def _answers(self) -> AsyncIterator[bytes]:
+        while True:
+            yield json.dumps({"answer": await self._orders.get(), "result": self._answer}).encode() + b"\n"
+
+
+@asynccontextmanager
+async def asked(answer: Any) -> AsyncIterator[Agent]:
+    one = Agent(HOST, cast(Any, None), cast(Any, Liar(answer)))
+    async with background() as tasks:
+        tasks.create_task(one.listen(lambda _: None))
+        yield one
+
+
+RUN = {"owner": "me@desk:/runs/mine", "token": "1"}
+
+
+@pytest.fixture
+def honest(tmp_path: Path) -> dict[str, Any]:
+    return place(str(tmp_path / "dfl" / "mine"), RUN, ["peer0"], {"federation.yaml": "text"})
+
+
+async def test_what_an_honest_host_answers_is_taken_as_it_is(honest: dict[str, Any]) -> None:
+    async with asked(honest) as one:
+        assert await one.ask("place") == honest
+        assert await one.ask("survey") == {key: value for key, value in honest.items() if key != "root"}
+
+
+def lies(honest: dict[str, Any]) -> Iterator[Any]:
+    yield from (None, {}, [], "text", 0)
+    yield from ({**honest, key: {"a": []}} for key in honest.keys() - {"time"})
+    yield from ({other: honest[other] for other in honest if other != key} for key in honest)
+    yield from ({**honest, **wrong} for wrong in ({"codes": {"peer0": "x"}}, {"running": [{}]}, {"free": -1}))
+
+
+async def test_a_host_that_answers_an_order_in_another_form_is_named(honest: dict[str, Any]) -> None:
+    for lie in lies(honest):
+        async with asked(lie) as one:
+            link = HostConnection(HOST, "dfl/mine", print)
+            link._agent.set_result(one)
+            with pytest.raises(FailedError, match=r"^lab0: it answers `place` as dfl never does; see what"):
+                await link.ask_within("place")
+
+
+@pytest.mark.parametrize("lie", [None, {}, ["cuda"]])
+async def test_before_the_start_too(lie: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "federation.yaml").write_text("{protocol: fedavg, data: digits}")
+    run = replace(traced_run(tmp_path / "federation.yaml"), device="cuda")
+    places = {id: Placement(id, HOST, None, "0.0.0.0:1") for id in run.spec.ids}
+
+    @asynccontextmanager
+    async def met(_: object) -> AsyncIterator[Any]:
+        async with asked(lie) as one:
+            yield {"lab0": one}, {}
+
+    monkeypatch.setattr(ssh, "probe_hosts", met)
+    with pytest.raises(InputError, match=r"^lab0: it answers `survey`"):
+        await ssh.check_hosts(run, places, install=False)
+    async with asked(lie) as one:
+        problems = await ssh.device_problems(run, {"lab0": one}, {"lab0": {"dfl": version("dfl")}})
+    assert problems == ["lab0: it answers `device` as dfl never does; see what its `python` runs"] * (lie is not None)
 
 
 def file(name: Any = "log.txt", at: Any = 0, data: Any = b"said\n") -> dict[str, Any]:
