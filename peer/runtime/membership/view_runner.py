@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 
-from peer.errors import FailedError
+from peer.errors import FailedError, InputError
 from peer.files import write_failure
 from peer.runtime.backup import rewind
 from peer.runtime.checkpoints import Checkpoints, Journal
@@ -44,6 +44,8 @@ class ViewRunner:
         self._checkpoints, self._journal = Checkpoints(setup.out / "checkpoint"), Journal(setup.out / "journal")
         self.runtime: Runtime | None = None
         """The runtime of the present view, or of the last one."""
+        self._played = False
+        """Whether this process has been in a round, of whatever view."""
         self._membership: Membership | None = None
 
     @property
@@ -57,6 +59,10 @@ class ViewRunner:
         """Run to the end; FailedError: the run cannot go on; asyncio.CancelledError: stopped in good order."""
         try:
             await self._run()
+        except InputError as error:
+            if not self._played:
+                raise
+            raise FailedError(str(error)) from None  # such as a port that is taken by now: another start may help
         except OSError as error:  # of what is decided, or between two views; a `Runtime` has a sentence of its own
             message = write_failure(error.filename or self._setup.out, error)
             self._telemetry.emit(Failed(message=message))
@@ -127,7 +133,10 @@ class ViewRunner:
 
     async def _play(self, setup: Setup) -> bool:
         self.runtime = Runtime(setup, self._transport, self._executor, self._telemetry, self._bounds)
-        return await self.runtime.run()
+        try:
+            return await self.runtime.run()
+        finally:
+            self._played |= self.runtime.lifecycle.round > 0
 
     async def _finish_leaving(self, membership: Membership) -> None:
         """Note on disk that this peer has left: restarted, it asks to be admitted."""
