@@ -105,11 +105,11 @@ def prepare(directory: RunDirectory, run: Run, options: RunOptions) -> Summary |
     directory.check()
     if directory.is_run():
         directory.claim()
-        directory.check_engine(options.engine)
         if not options.fresh:
             directory.compare(spec)
             if finished := directory.finished(spec):
                 return finished
+        directory.check_engine(options.engine, options.fresh)
     options.engine.check(run)
     directory.claim()
     if options.fresh:
@@ -203,6 +203,7 @@ def discard_command(arguments: argparse.Namespace, output: Output) -> int:
     with closing(directory):
         directory.claim()
         removed = record.engine.discard(run)
+        run.files.place.unlink(missing_ok=True)
     output.say(
         f"Removed: {removed}; what was copied to {run.files.path} stays."
         if removed

@@ -497,5 +497,4 @@ async def discard_run(run: Run, running: bool) -> str:
             if problems := [*obstacles(run, dict(zip(here, answers, strict=True)))]:
                 raise InputError(*problems)
         await asyncio.gather(*(ask(name, "discard") for name in here))
-    run.write_place(whose)
     return f"keys, checkpoints and models on {', '.join(here)}" if here else ""

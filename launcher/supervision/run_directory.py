@@ -176,16 +176,21 @@ class RunDirectory:
                 os.close(descriptor)
         self._lock = self.peers_lock = -1
 
-    def check_engine(self, engine: Engine[Any]) -> None:
-        """InputError where another engine began the run, and its peers may still be at work on it."""
-        if not self.files.engine.exists() or self.files.summary.exists():
+    def check_engine(self, engine: Engine[Any], fresh: bool) -> None:
+        """InputError where another engine began the run, and its peers may still be at work on it, or what they have
+        left elsewhere would be forgotten."""
+        ended = self.files.summary.exists()
+        if not self.files.engine.exists() or (ended and (fresh or not self.files.place.exists())):
             return
-        record = LaunchRecord.read(self.files)
+        record, discard = LaunchRecord.read(self.files), f"`dfl-launch discard {self.path}`"
         if record.on != engine.name and record.engine.outlives_launcher:
             raise InputError(
-                f"the run in {self.path} was begun by `--on {record.on}`, whose peers may still run: end them by "
-                f"`dfl-launch attach {self.path}` and Ctrl-C, then remove what they leave by `dfl-launch discard "
-                f"{self.path}`, and {self.files.engine}; or choose another --out"
+                f"the run in {self.path} was begun by `--on {record.on}`, where its checkpoints are: go on there, or "
+                f"remove them by {discard}; or choose another --out"
+                if ended
+                else f"the run in {self.path} was begun by `--on {record.on}`, whose peers may still run: end them by "
+                f"`dfl-launch attach {self.path}` and Ctrl-C, then remove what they leave by {discard}, and "
+                f"{self.files.engine}; or choose another --out"
             )
 
     def earlier(self) -> RecordedSpec | None:

@@ -134,6 +134,24 @@ def test_what_the_engine_of_the_earlier_run_has_left_is_removed_whatever_engine_
     assert DISCARDED == [("elsewhere", 2), ("further", 1)]
 
 
+def test_what_an_ended_run_has_left_elsewhere_is_not_forgotten(
+    elsewhere: None, federation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With more rounds it goes on; the next engine would know nothing of the earlier one's places."""
+    out = tmp_path / "out"
+    arguments = ["run", str(federation), "--peers", "3", "--out", str(out)]
+    assert main([*arguments, "--on", "elsewhere", "--option", "hosts=2"]) == 129
+    (out / "summary.json").touch()  # it has come to its end
+    (out / ".place.json").write_text("{}")
+    assert main([*arguments, "--on", "further"]) == 2
+    assert f"go on there, or remove them by `dfl-launch discard {out}`" in capsys.readouterr().err
+    assert main([*arguments, "--on", "elsewhere", "--option", "hosts=2"]) == 129
+    (out / "summary.json").touch()
+    assert main(["discard", str(out)]) == 0
+    assert DISCARDED == [("elsewhere", 2)]
+    assert main([*arguments, "--on", "further"]) == 129
+
+
 @pytest.mark.parametrize("fresh", [[], ["--fresh"]])
 @pytest.mark.parametrize("name", [".engine.json", ".place.json"])
 def test_a_damaged_record_is_named_with_what_to_do(
