@@ -11,7 +11,7 @@ Peers that were started elsewhere are polled instead: `polled_federation.py`.
 
 import os
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,23 +35,33 @@ class Tail:
     def __init__(self, path: Path):
         self.path = path
         self._file: BinaryIO | None = None
+        self._known: os.stat_result | None = None
+        """Which file it is that was read up to `_at`."""
+        self._at = 0
 
-    def lines(self) -> list[bytes]:
+    def lines(self) -> Iterator[bytes]:
         """The whole lines that are new; a line still being written is kept for the next look."""
-        found: list[bytes] = []
-        if self._file and self._replaced(self._file):
-            found += self._read(self._file)  # what the old file got before it was moved away
-            self.close()
         try:
-            self._file = self._file or open_plain(self.path)
-        except OSError:
-            return found
-        return found + self._read(self._file)
+            if self._file and self._replaced(self._file):
+                yield from self._rest(self._file)  # what the old file got before it was moved away
+                self.close()
+                self._known = None
+            self._file = self._file or self._open()
+            yield from self._rest(self._file)
+        except OSError:  # it is not there yet, or a network file system will come back: the next look goes on
+            self.close()
 
     def close(self) -> None:
         if self._file:
             self._file.close()
         self._file = None
+
+    def _open(self) -> BinaryIO:
+        file = open_plain(self.path)
+        found = os.fstat(file.fileno())
+        if not (self._known and os.path.samestat(found, self._known)):
+            self._known, self._at = found, 0
+        return file
 
     def _replaced(self, file: BinaryIO) -> bool:
         try:
@@ -59,10 +69,13 @@ class Tail:
         except FileNotFoundError:
             return True
 
-    def _read(self, file: BinaryIO) -> list[bytes]:
-        if os.fstat(file.fileno()).st_size < file.tell():  # cut short: begin again
-            file.seek(0)
-        return [*lines(file)]
+    def _rest(self, file: BinaryIO) -> Iterator[bytes]:
+        if os.fstat(file.fileno()).st_size < self._at:  # cut short: begin again
+            self._at = 0
+        file.seek(self._at)
+        for line in lines(file):
+            self._at = file.tell()
+            yield line
 
 
 def last_lines(path: Path, count: int, reach: int = 16384) -> list[str]:
@@ -451,14 +464,14 @@ class Federation(FederationView):
 
     def look(self, now: float) -> list[str]:
         """Read what is new; return what a person should be told of it. `now` in unix seconds."""
-        return self.update([one for id in self.peers for one in self._news(id)], now)
+        return self.update((one for id in self.peers for one in self._news(id)), now)
 
     def look_at(self, id: str) -> list[str]:
         """Read what is new of one peer."""
         return self.apply(self._news(id))
 
-    def _news(self, id: str) -> list[News]:
-        return [(id, event) for event in events.read_events(self._tails[id].lines())]
+    def _news(self, id: str) -> Iterator[News]:
+        return ((id, event) for event in events.read_events(self._tails[id].lines()))
 
     def last_refusals(self) -> list[str]:
         """Say which peers wait for one that refuses them, by what they last wrote: one that runs says it only once."""

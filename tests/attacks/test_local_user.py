@@ -270,7 +270,7 @@ def test_files_of_a_peer_that_are_pipes_keep_nobody_waiting(tmp_path: Path) -> N
     (tmp_path / "peer0").mkdir()
     for name in ("events.jsonl", "audit.jsonl", "log.txt"):
         os.mkfifo(tmp_path / "peer0" / name)
-    assert Tail(tmp_path / "peer0" / "events.jsonl").lines() == []
+    assert [*Tail(tmp_path / "peer0" / "events.jsonl").lines()] == []
     assert last_lines(tmp_path / "peer0" / "log.txt", 5) == []
     assert audits({"peer0": tmp_path / "peer0"}) == {}
 

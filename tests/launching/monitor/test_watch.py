@@ -3,9 +3,11 @@
 import io
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import replace
+from errno import EIO, ESTALE
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NoReturn
 
 import pytest
 from hypothesis import given
@@ -13,9 +15,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from launcher.headline import Headline
+from launcher.monitor import federation
 from launcher.monitor.federation import Federation, PeerView, Tail, last_lines
 from launcher.monitor.live_table import Lines, choose, display, render
 from launcher.supervision.supervisor import show
+from peer.files import lines
 from peer.telemetry.events import SCHEMA, Event, RoundDone, Started, SubscriberDropped, objects, read_event
 from peer.telemetry.results import history
 
@@ -25,13 +29,13 @@ MATCHED = Headline(test="matched")
 def test_lines_appear_when_they_are_whole(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     tail = Tail(path)
-    assert tail.lines() == []
+    assert [*tail.lines()] == []
     with path.open("wb", buffering=0) as file:
         file.write(b"one\ntw")
-        assert tail.lines() == [b"one"]
-        assert tail.lines() == []
+        assert [*tail.lines()] == [b"one"]
+        assert [*tail.lines()] == []
         file.write(b"o\n\nthree\n")
-        assert tail.lines() == [b"two", b"", b"three"]
+        assert [*tail.lines()] == [b"two", b"", b"three"]
     tail.close()
 
 
@@ -51,12 +55,12 @@ def test_rotated_file_is_read_to_its_end_first(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_text("one\n")
     tail = Tail(path)
-    assert tail.lines() == [b"one"]
+    assert [*tail.lines()] == [b"one"]
     with path.open("a") as file:
         file.write("two\n")
     path.rename(tmp_path / "events.jsonl.1")
     path.write_text("three\n")
-    assert tail.lines() == [b"two", b"three"]
+    assert [*tail.lines()] == [b"two", b"three"]
     tail.close()
 
 
@@ -64,9 +68,9 @@ def test_truncated_file_is_read_from_its_start(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_text("one\ntwo\nthr")
     tail = Tail(path)
-    assert tail.lines() == [b"one", b"two"]
+    assert [*tail.lines()] == [b"one", b"two"]
     path.write_text("new\n")
-    assert tail.lines() == [b"new"]
+    assert [*tail.lines()] == [b"new"]
     tail.close()
 
 
@@ -74,11 +78,40 @@ def test_removed_file_is_awaited(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_text("one\n")
     tail = Tail(path)
-    assert tail.lines() == [b"one"]
+    assert [*tail.lines()] == [b"one"]
     path.unlink()
-    assert tail.lines() == []
+    assert [*tail.lines()] == []
     path.write_text("again\n")
-    assert tail.lines() == [b"again"]
+    assert [*tail.lines()] == [b"again"]
+    tail.close()
+
+
+@pytest.mark.parametrize("errno", [ESTALE, EIO])
+@pytest.mark.parametrize("fails", ["stat", "open", "read"])
+def test_a_file_that_a_network_file_system_loses_for_a_while_is_read_on_later(
+    tmp_path: Path, errno: int, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text("one\n")
+    tail = Tail(path)
+    assert [*tail.lines()] == [b"one"]
+    with path.open("a") as file:
+        file.write("two\nthree\n")
+
+    def lost(*_: object) -> NoReturn:
+        raise OSError(errno, "lost", str(path))
+
+    def half(file: BinaryIO) -> Iterator[bytes]:
+        yield next(lines(file))
+        lost()
+
+    with monkeypatch.context() as server:
+        server.setattr(Path, "stat", lost) if fails != "read" else server.setattr(federation, "lines", half)
+        found = [*tail.lines()]
+        if fails == "open":
+            server.setattr(federation, "open_plain", lost)
+            assert [*tail.lines()] == []
+    assert [*found, *tail.lines()] == [b"two", b"three"]
     tail.close()
 
 
