@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -242,6 +243,8 @@ News = tuple[str, events.Event]
 """A peer's id and its event."""
 MAX_CLAIMED = 1000
 """How many views of one peer may wait for others that report the same."""
+AT_A_TIME = 10_000
+"""Events of the past that are taken in together: in memory all of them would be many times their files."""
 
 
 class FederationView:
@@ -275,7 +278,10 @@ class FederationView:
 
     def update(self, news: Iterable[News], now: float) -> list[str]:
         """Take in what is new of all; return what to tell a person of it, and of waits. `now` in unix seconds."""
-        told = self.apply(news)
+        news, told = iter(news), list[str]()
+        while some := [*islice(news, AT_A_TIME)]:
+            told += self.apply(some)
+        told += self.apply(())
         self._remaining.see(self.round, now)
         works = any(peer.state in ("training", "evaluating") for peer in self.peers.values())
         overdue = [] if self.ending else [peer.overdue(now, works) for peer in self.present]

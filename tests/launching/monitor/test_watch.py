@@ -3,6 +3,7 @@
 import io
 import json
 import time
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from errno import EIO, ESTALE
@@ -20,7 +21,16 @@ from launcher.monitor.federation import Federation, PeerView, Tail, last_lines
 from launcher.monitor.live_table import Lines, choose, display, render
 from launcher.supervision.supervisor import show
 from peer.files import lines
-from peer.telemetry.events import SCHEMA, Event, RoundDone, Started, SubscriberDropped, objects, read_event
+from peer.telemetry.events import (
+    SCHEMA,
+    Event,
+    RoundDone,
+    Started,
+    StateChanged,
+    SubscriberDropped,
+    objects,
+    read_event,
+)
 from peer.telemetry.results import history
 
 MATCHED = Headline(test="matched")
@@ -476,3 +486,20 @@ def test_a_neighbour_that_has_lost_its_disk_is_told() -> None:
     """It waits, and nothing else of it would be seen."""
     lost = told(event="regressed", neighbour="peer1", sentence="peer1 has lost round 3")
     assert PeerView("peer0").apply(lost) == "peer0: peer1 has lost round 3"
+
+
+def test_the_past_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After weeks it is many times as large as what is shown of it."""
+    told = [StateChanged(state=state, round=3, time=1.0) for state in ("ready", "training")] * 2000
+    text = "".join(json.dumps({"time": one.time, **one.as_json()}) + "\n" for one in told)
+    (tmp_path / "peer0").mkdir()
+    (tmp_path / "peer0" / "events.jsonl").write_text(text)
+    monkeypatch.setattr(federation, "AT_A_TIME", 50, raising=False)
+    seen = Federation(tmp_path, ["peer0"], 9, MATCHED)
+    tracemalloc.start()
+    seen.forget_past()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    seen.close()
+    assert (seen.applied, seen.peers["peer0"].round) == (len(told), 3)
+    assert peak < len(text)
