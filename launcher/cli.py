@@ -20,7 +20,7 @@ from typing import Any
 from launcher.engines import ENGINES
 from launcher.output import Output, make_legible
 from peer.errors import FailedError, InputError, NotNowError
-from peer.process import NOT_NOW, WRONG_INPUT, Parser, ShowRelease, leaving_at_once, one_thread
+from peer.process import NOT_NOW, WRONG_INPUT, Parser, ShowRelease, leaving_at_once, one_thread, unwritable_output
 
 Command = Callable[[argparse.Namespace, Output], int]
 
@@ -383,6 +383,8 @@ def argcomplete() -> Any:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code, as `EPILOGUE` has them."""
+    if not sys.stdout:  # what is opened next would get its descriptor, and what is printed
+        sys.exit("dfl-launch: standard output is closed; send it to /dev/null if nobody is to read it")
     with leaving_at_once():
         for stream in (sys.stdout, sys.stderr):
             make_legible(stream)
@@ -402,15 +404,13 @@ def outcome(arguments: argparse.Namespace) -> int:
         sys.stdout.flush()
     except InputError as error:
         return output.failure(NOT_NOW if isinstance(error, NotNowError) else WRONG_INPUT, *error.args)
-    except BrokenPipeError:
-        # Or the interpreter writes what is left into the pipe at its end, and fails again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        hint = "; the same command resumes the run" if arguments.resumes else ""
-        return output.failure(1, f"stopped: output pipe closed (`| head`?){hint}")
     except FailedError as error:
         return output.failure(1, *error.args)
     except OSError as error:
-        return output.failure(1, f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        if error.filename:
+            return output.failure(1, f"{error.filename}: {error.strerror}")
+        hint = "; the same command resumes the run" if arguments.resumes else ""
+        return output.failure(1, f"stopped: {unwritable_output(error)}{hint}")
     except KeyboardInterrupt:
         return 130
     return code

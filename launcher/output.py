@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from peer.process import unwritable_output
 from peer.text import one_line
 
 if TYPE_CHECKING:
@@ -67,8 +68,8 @@ class Output:
 
     def text(self, written: str) -> None:
         """The one document, as it is written already."""
-        sys.stdout.write(written)
         self._told = True
+        sys.stdout.write(written)
 
     def failure(self, code: int, *problems: str) -> int:
         """Say on stderr, a line each, why the command ends with that code; as a document, too, if there is none. Return
@@ -76,7 +77,11 @@ class Output:
         for problem in problems:
             print(f"dfl-launch: {one_line(problem)}", file=sys.stderr)
         if self.as_json and not self._told:
-            self.document({"error": "; ".join(map(one_line, problems)), "exit_code": code})
+            try:
+                self.document({"error": "; ".join(map(one_line, problems)), "exit_code": code})
+                sys.stdout.flush()
+            except OSError as error:
+                unwritable_output(error)
         return code
 
 

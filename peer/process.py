@@ -40,8 +40,16 @@ class ShowRelease(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from peer.versions import release
 
-        print(f"dfl {release()}")
+        parser._print_message(f"dfl {release()}\n", sys.stdout)
         parser.exit()
+
+
+def unwritable_output(error: OSError) -> str:
+    """Return why no more can be printed, and print no more: at its end the interpreter would try it again, and fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return "output pipe closed (`| head`?)"
+    return f"the output cannot be written ({error.strerror or error})"
 
 
 class Parser(argparse.ArgumentParser):
@@ -74,6 +82,13 @@ class Parser(argparse.ArgumentParser):
             takewhile(OPTION_PATTERN.match, given) if self._subparsers else takewhile(lambda word: word != "--", given)
         )
         return (word.partition("=")[0] for word in mine if OPTION_PATTERN.fullmatch(word))
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        try:
+            print(message, end="", file=file or sys.stderr, flush=True)
+        except OSError as error:
+            if file is sys.stdout:  # stderr can still say so
+                self.exit(FAILED, f"{self.prog}: {unwritable_output(error)}\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

@@ -32,6 +32,34 @@ def test_the_version_is_that_of_package_and_code(main: object, capsys: pytest.Ca
     assert re.fullmatch(rf"dfl {re.escape(version('dfl'))}\+[0-9a-f]{{8}}\n", capsys.readouterr().out)
 
 
+FULL, CLOSED = "exec $0 $* > /dev/full", "exec $0 $* >&-"
+NO_ROOM, NO_OUTPUT = "the output cannot be written (No space left on device)", "standard output is closed"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("line", "to", "code", "message"),
+    [
+        ("launcher.cli --version", FULL, 1, f"dfl-launch: {NO_ROOM}"),
+        ("peer.cli --version", FULL, 1, f"dfl-peer: {NO_ROOM}"),
+        ("launcher.cli list --help", FULL, 1, f"dfl-launch list: {NO_ROOM}"),
+        ("launcher.cli list --json .", FULL, 1, f"dfl-launch: stopped: {NO_ROOM}"),
+        ("launcher.cli list --json gone", FULL, 2, "dfl-launch: gone: No such file or directory"),
+        ("launcher.cli list .", CLOSED, 1, f"dfl-launch: {NO_OUTPUT}"),
+        ("launcher.cli --version", CLOSED, 1, f"dfl-launch: {NO_OUTPUT}"),
+    ],
+)
+def test_where_nothing_can_be_printed_one_line_says_so(
+    line: str, to: str, code: int, message: str, unbuffered: str, tmp_path: Path
+) -> None:
+    env = os.environ | {"PYTHONUNBUFFERED": unbuffered, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = ["sh", "-c", to, sys.executable, "-P", "-m", *line.split()]
+    ended = subprocess.run(command, env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert (ended.returncode, ended.stderr.count("\n")) == (code, 1), ended.stderr
+    assert ended.stderr.startswith(message)
+
+
 @pytest.mark.parametrize(
     ("main", "arguments", "message"),
     [
