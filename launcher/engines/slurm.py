@@ -32,7 +32,7 @@ from peer.errors import FailedError, InputError
 from peer.files import lines, make_private, write_atomically, write_failure
 from peer.settings import Settings, Wanted
 from peer.spec.federation import Spec
-from peer.tasks import background, within
+from peer.tasks import background, in_thread, within
 from peer.text import one_line, plural, printable
 
 UNITS = {"": 1, "M": 1, "G": 1024, "T": 1024**2}
@@ -221,7 +221,13 @@ class SlurmEngine(Engine[SlurmSettings]):
 
     @asynccontextmanager
     async def deploy(self, run: Run) -> AsyncIterator[Deployment]:
-        job, message = self._find_or_submit(run)  # in one step: a stop before its end would leave the job in the queue
+        before = JobDirectory(run.files).job
+        try:
+            job, message = await in_thread(self._find_or_submit, run)
+        except asyncio.CancelledError:
+            if (new := JobDirectory(run.files).job) and new != before:  # nobody would take it from the queue
+                await in_thread(_answer, ["scancel", "--quiet", new])
+            raise
         run.say(message)
         async with background() as tasks:
             deployment = SlurmDeployment(run, job, self.settings.poll)

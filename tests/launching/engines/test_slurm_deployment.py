@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from errno import ESTALE
@@ -163,3 +165,42 @@ async def test_another_job_in_the_directory_is_not_the_runs(
         JobDirectory(slurm.run.files).submitted(submitted)
     with pytest.raises(InputError, match="Slurm job 12 is running" if found else "Slurm would not take the job"):
         SlurmEngine(SlurmSettings()).check(slurm.run)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_slurm_may_take_its_time_to_accept_a_job(slurm: Slurm, stopped: bool) -> None:
+    """Meanwhile the launcher hears Ctrl-C; a job that is accepted after that is not left in the queue."""
+    began, goes_on = slurm.directory / "began", slurm.directory / "goes on"
+    os.mkfifo(began)
+    os.mkfifo(goes_on)
+    slurm.program("squeue", "")
+    slurm.program("sbatch", f"echo > '{began}'; read line < '{goes_on}'; echo 13")
+    slurm.program("scancel", f"echo $* > {slurm.directory}/cancelled")
+    cancelled = slurm.directory / "cancelled"
+
+    async def deploy() -> None:
+        async with SlurmEngine(SlurmSettings(poll=0.01)).deploy(slurm.run):
+            pass
+
+    loop, meanwhile, heard = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    in_time = list[bool]()
+
+    def accept() -> None:
+        began.read_text()
+        loop.call_soon_threadsafe(meanwhile.set)
+        in_time.append(heard.wait(2))
+        goes_on.write_text("\n")
+
+    threading.Thread(target=accept).start()
+    deploying = asyncio.create_task(deploy())
+    await meanwhile.wait()
+    if stopped:
+        deploying.cancel()
+        await asyncio.sleep(0)
+    heard.set()
+    await asyncio.wait((deploying,))
+    assert in_time == [True], "the launcher hears nothing meanwhile"
+    assert deploying.cancelled() is stopped
+    assert JobDirectory(slurm.run.files).job == "13"
+    assert cancelled.exists() is stopped
+    assert not stopped or cancelled.read_text() == "--quiet 13\n"
