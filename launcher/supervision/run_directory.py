@@ -244,7 +244,8 @@ class RunDirectory:
     def write(self, spec: Spec, configs: Mapping[str, Mapping[str, object]]) -> None:
         """The spec as resolved, and for every peer its config and a directory."""
         self._begun = not self.files.federation.exists()
-        self.files.summary.unlink(missing_ok=True)  # of an earlier end; the run goes on
+        for ended in (self.files.summary, self.files.report):  # of an earlier end; the run goes on
+            ended.unlink(missing_ok=True)
         for id, config in configs.items():
             make_private(self.files.out(id))
             write_atomically(self.files.config(id), dump_yaml(config).encode())

@@ -51,6 +51,7 @@ def test_a_finished_run_that_goes_on_is_unfinished_until_its_new_end(
     small.write_text(small.read_text().replace("rounds: 3", settings))
     assert run(peer0="wrong", peer1="wrong", peer2="wrong")[0] == 2
     assert not (tmp_path / "out" / "summary.json").exists()
+    assert not (tmp_path / "out" / "report.html").exists()
     assert RunDirectory(tmp_path / "out").finished(load_spec(small, peers=3)) is None
     assert run()[0] == 0
     assert summary(tmp_path)["rounds"] == load_spec(small, peers=3).rounds
