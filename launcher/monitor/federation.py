@@ -250,13 +250,12 @@ AT_A_TIME = 10_000
 class FederationView:
     """All peers of a run by what `update` is told of them.
 
-    bypass: whether members can be lost. faulty: how many may lie about that; more must say the same.
+    faulty: how many may lie about who is lost; more must say the same. None: no member can be lost.
     """
 
-    def __init__(self, ids: Sequence[str], rounds: int, headline: Headline, bypass: bool = True, faulty: int = 0):
+    def __init__(self, ids: Sequence[str], rounds: int, headline: Headline, faulty: int | None = 0):
         self.rounds, self.headline, self.ending = rounds, headline, False
-        self._bypass, self._faulty = bypass, faulty
-        self._most = rounds
+        self._faulty, self._most = faulty, rounds
         self.peers = {id: PeerView(id) for id in ids}
         self.applied = 0
         """How many events were taken in so far: shows whether anything is new."""
@@ -341,7 +340,7 @@ class FederationView:
     def _agreed(self) -> View | None:
         """The next view that more peers report than may lie, if there is one."""
         tellers = Counter(view for views in self._claimed.values() for view in {*views})
-        liars = min(self._faulty, len(self.view.members) - 2)  # of two, one may be left to tell it
+        liars = min(self._faulty or 0, len(self.view.members) - 2)  # of two, one may be left to tell it
         believed = [view for view, count in tellers.items() if count > liars]
         return min(believed, key=lambda view: view.number, default=None)
 
@@ -403,7 +402,7 @@ class FederationView:
         """Whether it can be of this federation: a peer may be compromised."""
         if isinstance(event, events.ViewDecided):
             among = {*event.members} <= self.peers.keys()
-            return among and (bool(event.members) if self._bypass else len(event.members) == len(self.peers))
+            return among and (len(event.members) == len(self.peers) if self._faulty is None else bool(event.members))
         if isinstance(event, events.StoppedEarly):
             return event.round > 0
         return not isinstance(event, events.RoundDone) or event.round <= self._most
@@ -447,26 +446,24 @@ class FederationView:
         return self._remaining.seconds(self.rounds, now)
 
 
+def faulty_of(spec: Spec) -> int | None:
+    """How many members may lie about who is lost; None where no member can be."""
+    # As with certificates: without them, too, all members of a view report it.
+    return spec.tolerated(certificates=True) if spec.on_loss == "bypass" else None
+
+
 class Federation(FederationView):
     """All peers of a run on this machine, followed through their `events.jsonl`."""
 
     def __init__(
-        self,
-        directory: Path,
-        ids: Sequence[str],
-        rounds: int,
-        headline: Headline,
-        bypass: bool = True,
-        faulty: int = 0,
-    ):
-        super().__init__(ids, rounds, headline, bypass, faulty)
+        self, directory: Path, ids: Sequence[str], rounds: int, headline: Headline, faulty: int | None = 0
+    ) -> None:
+        super().__init__(ids, rounds, headline, faulty)
         self._tails = {id: Tail(directory / id / EVENTS) for id in ids}
 
     @classmethod
     def from_spec(cls, spec: Spec, directory: Path) -> Self:
-        # As with certificates: without them, too, all members of a view report it.
-        bypass, faulty = spec.on_loss == "bypass", spec.tolerated(certificates=True)
-        return cls(directory, spec.ids, spec.rounds, Headline.from_spec(spec), bypass, faulty)
+        return cls(directory, spec.ids, spec.rounds, Headline.from_spec(spec), faulty_of(spec))
 
     def look(self, now: float) -> list[str]:
         """Read what is new; return what a person should be told of it. `now` in unix seconds."""

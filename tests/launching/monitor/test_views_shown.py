@@ -59,7 +59,7 @@ def test_what_no_more_peers_tell_than_may_lie_is_not_believed() -> None:
 
 
 def test_where_nobody_can_be_lost_nobody_is() -> None:
-    seen = FederationView(IDS, 9, MATCHED, bypass=False)
+    seen = FederationView(IDS, 9, MATCHED, faulty=None)
     news = all_tell(view(1, "a", 0), "a") + all_tell(StoppedEarly(round=-1, best_round=1, figure="loss"), "a")
     assert seen.update(news, 1.0) == []
     assert seen.views.finishers == [*IDS]
