@@ -11,7 +11,7 @@ Peers that were started elsewhere are polled instead: `polled_federation.py`.
 
 import os
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -253,6 +253,9 @@ class FederationView:
     faulty: how many may lie about who is lost; more must say the same. None: no member can be lost.
     """
 
+    unasked: Collection[str] = ()
+    """Peers that tell nothing themselves."""
+
     def __init__(self, ids: Sequence[str], rounds: int, headline: Headline, faulty: int | None = 0):
         self.rounds, self.headline, self.ending = rounds, headline, False
         self._faulty, self._most = faulty, rounds
@@ -340,7 +343,8 @@ class FederationView:
     def _agreed(self) -> View | None:
         """The next view that more peers report than may lie, if there is one."""
         tellers = Counter(view for views in self._claimed.values() for view in {*views})
-        liars = min(self._faulty or 0, len(self.view.members) - 2)  # of two, one may be left to tell it
+        able = {*self.view.members}.difference(self.unasked)
+        liars = min(self._faulty or 0, len(able) - 2)  # of two, one may be left to tell it
         believed = [view for view, count in tellers.items() if count > liars]
         return min(believed, key=lambda view: view.number, default=None)
 

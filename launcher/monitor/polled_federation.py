@@ -83,8 +83,15 @@ class PolledFederation(FederationView):
     unasked: peers that only dial out. Of these their neighbours tell the last round that is on their disks.
     """
 
-    def __init__(self, ids: Sequence[str], rounds: int, headline: Headline, unasked: Collection[str] = ()):
-        super().__init__(ids, rounds, headline)
+    def __init__(
+        self,
+        ids: Sequence[str],
+        rounds: int,
+        headline: Headline,
+        unasked: Collection[str] = (),
+        faulty: int | None = 0,
+    ) -> None:
+        super().__init__(ids, rounds, headline, faulty)
         self.unasked = unasked
         for id in unasked:
             self.peers[id].state = DIALS_OUT
@@ -157,15 +164,15 @@ class PolledFederation(FederationView):
                 self._durable[link.id] = max(self._durable[link.id], link.durable)
 
     def _events(self, id: str, status: PeerStatus, now: float) -> Sequence[Event]:
-        """The events that a status implies. It says who is not in a view, but not whether it was planned, nor why."""
-        if status.view <= self.peers[id].history.view:
+        """The events that a status implies. It says who is not in a view, but not whether it was planned, nor why. Of
+        a view without it a peer does not tell: its members do."""
+        members = tuple(id for id in self.peers if id not in status.outside)
+        decided = ViewDecided(**View(status.view, members, status.first).as_json(), time=now)
+        if status.view <= self.peers[id].history.view or id not in members or not self._is_possible(decided):
             return events(status, self.peers[id], self.headline, now)
         told = events(status, PeerView(id), self.headline, now)
-        members = tuple(id for id in self.peers if id not in status.outside)
         there = [one for one in told if not (isinstance(one, LinkChanged) and one.state == "joining")]
-        decided = View(status.view, members, status.first)
-        joins = StateChanged(state="joining", round=status.round, time=now)
-        return [ViewDecided(**decided.as_json(), time=now), joins, *there]
+        return [decided, StateChanged(state="joining", round=status.round, time=now), *there]
 
     def _apply_durable(self, id: str) -> None:
         """Apply what the neighbours of a peer that cannot be asked tell of it."""

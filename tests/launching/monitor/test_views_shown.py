@@ -210,6 +210,36 @@ def test_who_is_asked_is_back_when_the_others_say_so(asked: PolledFederation) ->
     assert asked.outside == []
 
 
+def test_of_those_that_are_asked_one_alone_excludes_nobody(asked: PolledFederation) -> None:
+    """Nor does it all, or itself, in whatever view; it may say so in each answer."""
+    for outside in (IDS, ("a",)):
+        for now in (1.0, 2.0):
+            assert asked.record({"a": status("a", view=1, first=1, outside=outside)}, now) == []
+    assert not asked.outside
+    assert not asked.all_unreachable()
+    assert len(asked.peers["a"].history.runs) == 1
+    seen = PolledFederation("abcd", 9, MATCHED, faulty=1)
+    alone = status("a", view=1, first=3, outside=("c", "d"))
+    assert [seen.record({"a": alone, "b": status("b")}, now) for now in (1.0, 2.0)] == [[], []]
+    assert seen.outside == []
+    told = status("b", view=1, first=3, outside=("c", "d"))
+    assert seen.record({"a": alone, "b": told}, 3.0) == ["view 1 from round 3: c and d lost"]
+
+
+def test_where_nobody_can_be_lost_no_answer_excludes_one() -> None:
+    seen = PolledFederation(IDS, 9, MATCHED, faulty=None)
+    for now in (1.0, 2.0):
+        assert seen.record({id: status(id, view=1, first=3, outside=("c",)) for id in "ab"}, now) == []
+    assert seen.outside == []
+    assert len(seen.peers["a"].history.runs) == 1
+
+
+def test_one_is_believed_where_the_others_cannot_be_asked() -> None:
+    seen = PolledFederation("abcd", 9, MATCHED, unasked=["b", "c", "d"], faulty=1)
+    told = status("a", view=1, first=3, outside=("d",))
+    assert seen.record({"a": told}, 1.0) == ["view 1 from round 3: d lost"]
+
+
 def test_one_that_is_asked_says_for_whom_a_decision_waits(asked: PolledFederation) -> None:
     waits = status("a", shortage=Shortage(1, 3, 2, seconds=90.0), awaited=(Awaited("c", "c:1", "gone"),))
     sentence = "too few members for a decision: 1 of 3 are here, 2 are needed"
