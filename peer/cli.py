@@ -4,12 +4,12 @@ import argparse
 import asyncio
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from peer.errors import FailedError, InputError, NotNowError
-from peer.files import lines, open_plain, private
+from peer.files import private
 from peer.process import DONE, FAILED, NOT_NOW, WRONG_INPUT, Parser, ShowRelease, leaving_at_once, tune
 from peer.telemetry.logs import start_logging
 from peer.text import one_line
@@ -114,25 +114,6 @@ def _at_once(path: Path) -> str:
     return ""
 
 
-@contextmanager
-def _late_mistakes(out: Path) -> Iterator[None]:
-    """Wrong input of a peer that has completed a round comes out as FailedError: what starts peers again takes 2 as
-    final, and the cause may be a port that is taken, or a disk that is not mounted yet. A launcher, to which a mistake
-    is to be reported as such, counts the rounds itself."""
-    from peer.telemetry.events import RoundDone, read_events
-    from peer.telemetry.results import EVENTS
-
-    try:
-        yield
-    except NotNowError:
-        raise
-    except InputError as error:
-        with suppress(OSError), open_plain(out / EVENTS) as file:
-            if any(isinstance(event, RoundDone) for event in read_events(lines(file))):
-                raise FailedError(*error.args) from None
-        raise
-
-
 def _run(path: Path, quiet: bool) -> int:
     said = _at_once(path) if not quiet and sys.stderr.isatty() else ""
     from peer.learning.device import device_errors
@@ -143,19 +124,18 @@ def _run(path: Path, quiet: bool) -> int:
 
     with device_errors():
         config, spec = load_peer(path)
-        with nullcontext() if quiet else _late_mistakes(config.directory):
-            operator = None if quiet else operator_log(path, config, spec)
-            telemetry = Telemetry(operator.on_event) if operator else Telemetry()
-            setup = prepare(config, spec)
-            watching = subscribers(setup, telemetry.emit)
-            if operator:
-                operator.introduce(said)  # only now but on a terminal: wrong input is one line, that of the mistake
-            tune(setup.threads, setup.model.vector.nbytes)
-            with private():  # only now: data that were fetched may be of use to others
-                import uvloop
+        operator = None if quiet else operator_log(path, config, spec)
+        telemetry = Telemetry(operator.on_event) if operator else Telemetry()
+        setup = prepare(config, spec)
+        watching = subscribers(setup, telemetry.emit)
+        if operator:
+            operator.introduce(said)  # only now but on a terminal: wrong input is one line, that of the mistake
+        tune(setup.threads, setup.model.vector.nbytes)
+        with private():  # only now: data that were fetched may be of use to others
+            import uvloop
 
-                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                    return runner.run(run_peer(setup, telemetry, watching, operator))
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(run_peer(setup, telemetry, watching, operator))
 
 
 if __name__ == "__main__":

@@ -140,6 +140,7 @@ def finish(ended: Supervised, run: Run, directory: RunDirectory, output: Output)
     if ended.refused:
         directory.withdraw()  # what is wrong only a peer could find
         return RunOutcome(min({*ended.peers.codes.values()} & {*REFUSED}), why=ended.peers.why)
+    run.files.report.unlink(missing_ok=True)  # of an earlier end; there may be none of this one
     ended.spent.write(run.files.totals)
     if ended.stop.asked.is_set():
         hint = "Stopped; the same command resumes the run."

@@ -244,8 +244,9 @@ class RunDirectory:
     def write(self, spec: Spec, configs: Mapping[str, Mapping[str, object]]) -> None:
         """The spec as resolved, and for every peer its config and a directory."""
         self._begun = not self.files.federation.exists()
-        for ended in (self.files.summary, self.files.report):  # of an earlier end; the run goes on
-            ended.unlink(missing_ok=True)
+        if self.files.summary.exists():  # of an earlier end; the run goes on
+            self.files.summary.unlink()
+            self.files.report.unlink(missing_ok=True)
         for id, config in configs.items():
             make_private(self.files.out(id))
             write_atomically(self.files.config(id), dump_yaml(config).encode())

@@ -215,24 +215,6 @@ def test_address_in_use(place: Place, ports: Ports) -> None:
         place.refuses(launch, ["run", "fed.yaml"], message)
 
 
-def test_a_peer_that_has_completed_a_round_may_be_started_again(
-    place: Place, ports: Ports, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """What starts peers again takes 2 as final, and the port may be free by then; a launcher counts rounds itself."""
-    (port,) = ports(1)
-    (place.path / "fed.yaml").write_text(json.dumps(content(ring=ring(address=f"127.0.0.1:{port}"))))
-    events = place.path / "out" / "events.jsonl"
-    events.parent.mkdir()
-    for event, code in (('{"time": 1.0, "event": "started"}', 2), ('{"time": 1.0, "event": "round", "round": 1}', 1)):
-        events.write_text(event + "\n")
-        with socket.create_server(("127.0.0.1", port)):
-            assert peer(["--config", "peer.yaml"]) == code
-            assert peer(["--config", "peer.yaml", "--quiet"]) == 2
-        (first, second) = capfd.readouterr().err.splitlines()
-        assert first == second
-        assert first.startswith(f"dfl-peer: cannot listen at 127.0.0.1:{port}: address already in use")
-
-
 def test_directory_of_another_run(place: Place) -> None:
     config, spec = load_peer(place.path / "peer.yaml")
     assert config.out

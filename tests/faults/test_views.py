@@ -125,9 +125,9 @@ def test_who_is_taken_in_with_nothing_gets_the_means_and_deviations_of_all(monke
 
     given, receive_state = list[str](), Communicator.receive_state
 
-    async def taken(self: Communicator, name: str, numbers: int = 0) -> Arrived:
+    async def taken(self: Communicator, name: str, values: int | None, numbers: int = 0) -> Arrived:
         given.append(name)
-        return await receive_state(self, name, numbers)
+        return await receive_state(self, name, values, numbers)
 
     monkeypatch.setattr(Learner, "standardise", told)
     monkeypatch.setattr(Communicator, "receive_state", taken)

@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 
-from peer.errors import FailedError, InputError
+from peer.errors import FailedError, InputError, NotNowError
 from peer.files import write_failure
 from peer.runtime.backup import rewind
 from peer.runtime.checkpoints import Checkpoints, Journal
@@ -60,7 +60,7 @@ class ViewRunner:
         try:
             await self._run()
         except InputError as error:
-            if not self._played:
+            if not self._played or isinstance(error, NotNowError):
                 raise
             raise FailedError(str(error)) from None  # such as a port that is taken by now: another start may help
         except OSError as error:  # of what is decided, or between two views; a `Runtime` has a sentence of its own

@@ -29,6 +29,8 @@ def test_without_the_package_the_run_is_none_the_worse(
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
+    run(peer1="gives up")
+    assert (tmp_path / "out" / "report.html").exists()
     monkeypatch.setattr(charts, "version", missing)
     code, said = run()
     assert code == 0
