@@ -20,7 +20,6 @@ from launcher.command_spec import resolved
 from launcher.dashboard.server import Dashboard, beside, opened, read_address
 from launcher.headline import Headline
 from launcher.history import SOON_S, expiry_words
-from launcher.monitor.federation import faulty_of
 from launcher.monitor.live_table import Display, display, render
 from launcher.monitor.polled_federation import PolledFederation, in_trouble
 from launcher.output import Output
@@ -144,8 +143,7 @@ def watch_command(arguments: argparse.Namespace, output: Output, at: str | None 
     at: HOST:PORT where they are shown as a page, too, if anywhere.
     """
     spec, chain = resolved(arguments), Credentials(arguments.certs, arguments.tls).any()
-    unasked = [member.id for member in spec.ring if not member.address]
-    federation = PolledFederation(spec.ids, spec.rounds, Headline.from_spec(spec), unasked, faulty_of(spec))
+    federation = PolledFederation.from_spec(spec)
     with opened(at) as dashboard:
         code = asyncio.run(_watch(federation, spec, chain, output, dashboard))
     if code is not None:

@@ -7,10 +7,12 @@ view knows no difference.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import Self
 
 from launcher.headline import Headline, mean
-from launcher.monitor.federation import FederationView, PeerView
+from launcher.monitor.federation import FederationView, PeerView, faulty_of
 from peer.network.operator_client import LinkStatus, PeerStatus, StatusAnswer
+from peer.spec.federation import Spec
 from peer.telemetry.events import Awaited, Cause, Event, LinkChanged, RoundDone, StateChanged, ViewDecided, Waiting
 from peer.text import printable
 from peer.views.view import View
@@ -101,6 +103,11 @@ class PolledFederation(FederationView):
         self.silence: float | None = None
         """Seconds since any peer answered, as far as peers were asked; None: none ever has."""
         self._looked = 0.0
+
+    @classmethod
+    def from_spec(cls, spec: Spec) -> Self:
+        unasked = [member.id for member in spec.ring if not member.address]
+        return cls(spec.ids, spec.rounds, Headline.from_spec(spec), unasked, faulty_of(spec))
 
     def record(self, answers: Mapping[str, StatusAnswer], now: float) -> list[str]:
         """Take in some peers' answers; return what a person should be told of them. `now` in unix seconds."""
