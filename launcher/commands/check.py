@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from launcher.command_spec import resolved
 from launcher.engines.preflight import check_resources
@@ -96,6 +97,8 @@ async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
         if ":" in spec.protocol.name and len(rounds) == spec.rounds:
             _check_kept(spec.protocol, dry_run)
     _check_alike(spec.protocol.name, calls)
+    if ":" in spec.protocol.name:
+        await _check_repeatable(made, ids[0], rounds)
     return found
 
 
@@ -121,6 +124,23 @@ def _check_kept(protocol: Protocol, dry_run: DryRun) -> None:
         raise InputError(
             f"`{protocol.name}` declares {name!r} as unchanging and keeps nothing under that name; write "
             f"peer.state[{name!r}] = ... or take it out of `unchanging`"
+        )
+
+
+async def _check_repeatable(made: Plan, id: str, rounds: Sequence[int]) -> None:
+    """InputError where a peer that plays the same rounds again, as after a crash, comes to other bits."""
+    journal, played = list[Tensor](), list[dict[str, bytes]]()
+    for _ in range(2):
+        dry_run = DryRun(id, made.dry_run_input(id), journal)
+        await dry_run.set_up()
+        for number in rounds:
+            await dry_run.count(number)
+        played.append(dry_run.values())
+    first, again = played
+    for name in (name for name in again if again[name] != first.get(name)):
+        raise InputError(
+            f"`{made.spec.protocol.name}` comes to other values of {name} when it plays a round again, as after "
+            "a crash; draw by peer.shared_generator(...) or peer.once(...), and keep what it remembers in peer.state"
         )
 
 

@@ -23,7 +23,7 @@ from peer.errors import InputError
 from peer.files import disk_usage
 from peer.learning.data.samples import Samples
 from peer.learning.model.model import Model
-from peer.learning.randomness import derive, torch_generator
+from peer.learning.randomness import derive, draw_from, sample_streams, torch_generator
 from peer.learning.training.phase import Phase
 from peer.network.collectives import Pending
 from peer.protocols.base import Peer, Received, Resources, State
@@ -66,7 +66,8 @@ class DryRun(CheckedPeer):
 
     rehearsal = True
 
-    def __init__(self, id: str, rehearsal: DryRunInput) -> None:
+    def __init__(self, id: str, rehearsal: DryRunInput, journal: list[Tensor] | None = None) -> None:
+        """journal: keeps what is drawn by `once`; what is in it already is taken, as after a crash."""
         spec, model = rehearsal.spec, rehearsal.model
         self.id, self.members, self.ring = id, tuple(rehearsal.proportions), tuple(rehearsal.proportions)
         self.round, self.rounds, self.samples = 0, spec.rounds, len(rehearsal.data)
@@ -80,6 +81,7 @@ class DryRun(CheckedPeer):
         self.calls: list[tuple[int | str, ...]] = []
         self._made: list[tuple[str, Coroutine[Any, Any, Any]]] = []
         self._spec, self._rehearsal = spec, rehearsal
+        self._journal, self._recalled = journal, iter([*(journal or ())])
         self._weights = model.vector.detach().clone()
         super().__init__(spec, model)
 
@@ -101,6 +103,12 @@ class DryRun(CheckedPeer):
         self._made = [one for one in self._made if not was_awaited(one[1])]  # those would hold their results
         self._protocol.state_contract.check(self)
         return self.sent - before
+
+    def values(self) -> dict[str, bytes]:
+        """The bits of the model, and of all that is kept in `peer.state`, by name."""
+        known = {"the model": self._weights} | {f"peer.state[{name!r}]": one for name, one in self.state.items()}
+        plain = {name: one.cpu().flatten().contiguous() for name, one in known.items()}
+        return {name: one.view(torch.uint8).numpy().tobytes() for name, one in plain.items()}
 
     def never_awaited(self) -> list[str]:
         """The methods that were called without `await`."""
@@ -152,14 +160,19 @@ class DryRun(CheckedPeer):
 
     async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
         self._check_function(function)
-        return function(*arguments)
+        with sample_streams():
+            draw_from(derive(self._spec.seed, self.id, self.round, "compute"))
+            return function(*arguments)
 
     def forget(self, optimiser: str) -> None:
         pass
 
     async def once(self, make: Callable[[], Tensor]) -> Tensor:
         self._check_function(make, "once")
-        made = self._check_drawn(make())
+        if (made := next(self._recalled, None)) is None:
+            made = self._check_drawn(make())
+            if self._journal is not None:
+                self._journal.append(made.clone())
         self.journalled += made.nbytes
         return made
 

@@ -43,6 +43,7 @@ def test_mistakes_are_named(tmp_path: Path, protocol: dict[str, object], sentenc
 
 WRONG = """
 import asyncio
+import random
 import torch
 from peer import Protocol, Record, Share
 from peer import SGD, Phase
@@ -115,6 +116,18 @@ class Beneath(Own):
     records = (Record("n"),)
     async def round(self, peer):
         await asyncio.gather(peer.weighted_mean("extractor", 1.0), peer.gather("n", torch.ones(1)))
+class Unseeded(Own):
+    async def round(self, peer): peer.extractor.mul_(random.random())
+KNOWN = []
+class Elsewhere(Own):
+    async def round(self, peer):
+        KNOWN.append(1.0)
+        peer.state["count"] = torch.tensor(len(KNOWN))
+class Seeded(Own):
+    async def round(self, peer):
+        peer.extractor.mul_(float(await peer.compute(torch.rand, 1)))
+        peer.state["secret"] = await peer.once(lambda: torch.tensor([random.random(), float("nan")]))
+        peer.extractor.mul_(float(peer.shared_generator("factor").random()))
 class NotFinite(Own):
     def shares(self, rounds): return (Share("extractor", scalars=1),)
     async def round(self, peer): await peer.exchange("extractor", a=float("nan"))
@@ -269,6 +282,11 @@ def test_a_wrong_one_is_told_by_check_and_ends_a_run_in_a_sentence(
         ("Forgetful", "calls `exchange` and does not wait for it; write `await` before the call"),
         ("Made", "gives `once` a Tensor in round 1; give it a plain function and its arguments: await peer.once(f)"),
         ("Keeping", "sets `peer.memory`, which a crash would lose; write peer.state['memory'] = ..."),
+        (
+            "Unseeded",
+            "comes to other values of the model when it plays a round again, as after a crash",
+        ),
+        ("Elsewhere", "comes to other values of peer.state['count'] when it plays a round again"),
         ("Leaving", "fails in a dry run, in round 1: SystemExit: 3 ("),
         ("Unkept", "declares 'weihgts' as unchanging and keeps nothing under that name; write"),
     ],
@@ -281,6 +299,15 @@ def test_what_a_run_would_not_tell_is_found_by_check(
     (tmp_path / "fed.yaml").write_text(f"protocol: uneven_ones:{name}\nrounds: 2\n")
     assert main(["check", str(tmp_path / "fed.yaml"), "--peers", "3"]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_what_is_drawn_as_it_should_be_is_the_same_when_it_is_played_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "seeded_ones.py").write_text(WRONG)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "fed.yaml").write_text("protocol: seeded_ones:Seeded\nrounds: 2\n")
+    assert main(["check", str(tmp_path / "fed.yaml"), "--peers", "3"]) == 0
 
 
 @pytest.mark.parametrize(
