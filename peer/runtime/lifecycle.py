@@ -312,7 +312,9 @@ async def watch_unresponsive(
                 continue
             how = "so" if rejecting < heard else "silent"
             why = neighbour.delivery.rejection.reason or neighbour.reason
-            who = f"{neighbour.place} ({why}), {how} for {lost:.0f} s"
+            # What the link says is then the time after which it was suspected.
+            known = "" if how == "silent" and why.startswith(how) else f" ({why})"
+            who = f"{neighbour.place}{known}, {how} for {lost:.0f} s"
             if spec.on_loss == "stop":
                 raise FailedError(f"stopped because of {who}; start it again, then this peer")
             if clock() - said.get(neighbour.id, -reminders.lost_again) >= reminders.lost_again:

@@ -100,7 +100,14 @@ def load_spec(
     }
     if has_codec:
         components["wire", "codec", "options"] = load_class(content["wire"]["name"], Codec)
+    _check_file(Spec, PeerConfig, "a peer's file", document)
     return _relative_to(path.parent.resolve(), validate(Spec, content, document, components))
+
+
+def _check_file(kind: type[Settings], other: type[Settings], where: str, document: Document) -> None:
+    """InputError for a key that the other kind of file has, and this one has not."""
+    for key in [key for key in document.content if key in other.model_fields and key not in kind.model_fields]:
+        raise InputError(f"{document.where((key,))}: `{key}` belongs in {where} (docs/configuration.md)")
 
 
 def _fill_from_preset(content: dict[str, Any], document: Document) -> None:
@@ -220,6 +227,7 @@ def read_peer(path: Path) -> tuple[PeerConfig, Spec]:
         content["data"] = _component(content["data"], ("data",), [*SOURCES], document)
         content = _placed(content, base)
         components["data",] = source_type(content["data"]["name"])
+    _check_file(PeerConfig, Spec, "the federation's file", document)
     config = validate(PeerConfig, content, document, components)
     if tls := config.tls:
         files = {key: base / of_peer(getattr(tls, key), config.id) for key in ("ca", "cert", "key")}

@@ -103,6 +103,11 @@ def test_an_option_is_not_blamed_for_what_stands_in_the_file(place: Place) -> No
     place.refuses(launch, ["check", "fed.yaml", "--set", "protocol.gamma=0.3"], "fed.yaml:4: unknown key `gama`")
 
 
+def test_a_key_of_a_peers_file_is_told_where_it_belongs(place: Place) -> None:
+    (place.path / "fed.yaml").write_text(json.dumps({**content(), "device": "cpu"}))
+    place.everyone_refuses("`device` belongs in a peer's file")
+
+
 def test_each_block_is_validated_once_and_all_mistakes_are_told_together(place: Place) -> None:
     (place.path / "fed.yaml").write_text(json.dumps(protocol("counting:Counted")))
     load_peer(place.path / "peer.yaml")
@@ -127,6 +132,7 @@ def test_no_file(place: Place) -> None:
 
 PEERS: dict[str, tuple[str, str]] = {
     "unknown key": ("lissen: x", "peer.yaml:3: unknown key `lissen`; did you mean `listen`?"),
+    "another file's": ("rounds: 5", "peer.yaml:3: `rounds` belongs in the federation's file"),
     "no member": ("id: peer7", "`peer7` is not in the federation's ring; did you mean `peer"),
     "no federation": ("federation: nothing.yaml", "nothing.yaml: cannot be read"),
     "device": ("device: abacus", "`device`"),
