@@ -39,6 +39,7 @@ from peer.spec.federation import Spec
 from peer.tasks import background, in_thread, unless
 from peer.telemetry.events import Misbehaving
 from peer.text import printable
+from peer.topology import receivers
 from peer.views.view import View
 
 
@@ -171,21 +172,15 @@ class Supervisor:
     _failures: list[str] = field(default_factory=list, init=False)
     _running: dict[str, Process] = field(default_factory=dict, init=False)
     _wrong_since: float = field(default=0.0, init=False)
-    _completed_before: int = field(init=False)
+    _before: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._completed_before = self._completed
+        self._before = {id: view.completed for id, view in self.federation.peers.items()}
 
-    @property
-    def _completed(self) -> int:
-        return sum(view.completed for view in self.federation.peers.values())
-
-    @property
-    def played(self) -> bool:
-        """Whether the peers have played in this launch: then none can have found wrong input before its first round,
-        whatever a hostile host says, unless none needs another."""
-        needs_all = self.run.spec.protocol.graph != "none"
-        return self.restarts > 0 or (needs_all and self._completed > self._completed_before)
+    def _has_played(self, id: str) -> bool:
+        """Whether a peer has sent in this launch, whatever its host says: no receiver completes a round without it."""
+        spec, peers = self.run.spec, self.federation.peers
+        return any(peers[to].completed > self._before[to] for to in receivers(spec.protocol.graph, spec.ids, id))
 
     async def until_end(self, deployment: Deployment, ids: Sequence[str], stop: Stop) -> None:
         """Return when no peer runs any more, or when they are to go on without the launcher.
@@ -258,7 +253,7 @@ class Supervisor:
                 self.run.say(line)
             delay = restarts.delay(code, view.failure is not None, view.completed, time.monotonic())
             if delay is None:
-                if restarts.refused(code, view.completed) and not self.played:
+                if restarts.refused(code, view.completed) and not self._has_played(id):
                     self.refused.add(id)
                 self._ended(id, code)
                 return
@@ -383,7 +378,7 @@ async def supervise(engine: Engine[Any], run: Run, federation: Federation, conso
             if deployment and not stop.detach:
                 await unless(stop.forced if stopped else stop.asked, deployment.collect())
         show(federation, screen)
-    played = supervisor.played or federation.view != view
+    played = supervisor.restarts > 0 or federation.view != view
     return Supervised(supervisor, stop, bool(supervisor.refused) and not (played or stopped), spent())
 
 
