@@ -9,12 +9,14 @@ from contextlib import suppress
 import pytest
 from torch import Tensor
 
+from faults.clock import in_life
 from faults.simulation import Kill, Simulation, simulate
 from faults.treason import SIGNED, check
 from faults.wires import Weather
 from peer.network.transport import REFUSED, DisconnectedError, Transport
 from peer.network.view_rpc import ViewRpc
 from peer.network.wire.codec import CodedBlock
+from peer.runtime.membership import membership
 from peer.runtime.membership.proposer import Proposer
 from peer.views.statements import AskPromise, Ballot, Confirm, Decided, Prepare, Propose, Refused, Reply, Request
 
@@ -121,3 +123,27 @@ def test_one_that_comes_and_goes_and_answers_late_does_not_stop_all_decisions(mo
 
     simulate("signed six", 1, [Kill(Delayer.DEAD, "send", 60, away=(5000.0,))], Weather(0.02), look)
     assert decided[0] < 300
+
+
+@pytest.mark.long
+def test_one_that_leaves_and_enters_again_and_again_is_kept_out_and_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each time costs the others two decisions: without a pause it did so for as long as they had rounds to play."""
+    monkeypatch.setattr(membership, "ADMISSIONS", 2)
+    restless = "peer5"
+
+    def look(simulation: Simulation) -> None:
+        life, lives = simulation.lives.get(restless), simulation.lived.get(restless)
+        if life and life.dead and len(simulation.done) == 1:
+            simulation.done.discard(restless)
+            simulation._start(restless)
+        elif life and not life.dead and lives and (its := lives._membership) and its.gate and its.gate.has_begun:
+            in_life(life).run(lives.leave, lambda: None)
+
+    outcome = simulate("signed six", 1, [], Weather(0.02), look)
+    assert sum("peer5 taken in" in view for view in outcome.views) == 2
+    assert len(outcome.views) == 6
+    assert len({digest for id, digest in outcome.digests.items() if id != restless}) == 1
+    assert outcome.digests["peer0"]
+    assert all(restless in fault for fault in outcome.faults), outcome.faults
