@@ -129,13 +129,13 @@ def _check_kept(protocol: Protocol, dry_run: DryRun) -> None:
 
 async def _check_repeatable(made: Plan, id: str, rounds: Sequence[int]) -> None:
     """InputError where a peer that plays the same rounds again, as after a crash, comes to other bits."""
-    journal, played = list[Tensor](), list[dict[str, bytes]]()
+    journal, played = list[Tensor](), list[dict[str, str]]()
     for _ in range(2):
         dry_run = DryRun(id, made.dry_run_input(id), journal)
         await dry_run.set_up()
         for number in rounds:
             await dry_run.count(number)
-        played.append(dry_run.values())
+        played.append(dry_run.digests())
     first, again = played
     for name in (name for name in again if again[name] != first.get(name)):
         raise InputError(

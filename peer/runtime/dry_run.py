@@ -23,6 +23,7 @@ from peer.errors import InputError
 from peer.files import disk_usage
 from peer.learning.data.samples import Samples
 from peer.learning.model.model import Model
+from peer.learning.named_tensors import named_sha256
 from peer.learning.randomness import derive, draw_from, sample_streams, torch_generator
 from peer.learning.training.phase import Phase
 from peer.network.collectives import Pending
@@ -104,11 +105,10 @@ class DryRun(CheckedPeer):
         self._protocol.state_contract.check(self)
         return self.sent - before
 
-    def values(self) -> dict[str, bytes]:
-        """The bits of the model, and of all that is kept in `peer.state`, by name."""
+    def digests(self) -> dict[str, str]:
+        """The SHA-256 of the model, and of all that is kept in `peer.state`, by name."""
         known = {"the model": self._weights} | {f"peer.state[{name!r}]": one for name, one in self.state.items()}
-        plain = {name: one.cpu().flatten().contiguous() for name, one in known.items()}
-        return {name: one.view(torch.uint8).numpy().tobytes() for name, one in plain.items()}
+        return {name: named_sha256({name: one}) for name, one in known.items()}
 
     def never_awaited(self) -> list[str]:
         """The methods that were called without `await`."""
