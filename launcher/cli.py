@@ -20,7 +20,16 @@ from typing import Any
 from launcher.engines import ENGINES
 from launcher.output import Output, make_legible
 from peer.errors import FailedError, InputError, NotNowError
-from peer.process import NOT_NOW, WRONG_INPUT, Parser, ShowRelease, leaving_at_once, one_thread, unwritable_output
+from peer.process import (
+    NOT_NOW,
+    UNWRITABLE,
+    WRONG_INPUT,
+    Parser,
+    ShowRelease,
+    leaving_at_once,
+    one_thread,
+    unwritable_output,
+)
 
 Command = Callable[[argparse.Namespace, Output], int]
 
@@ -407,8 +416,8 @@ def outcome(arguments: argparse.Namespace) -> int:
     except FailedError as error:
         return output.failure(1, *error.args)
     except OSError as error:
-        if error.filename:
-            return output.failure(1, f"{error.filename}: {error.strerror}")
+        if error.filename or error.errno not in UNWRITABLE:
+            return output.failure(1, f"{error.filename}: {error.strerror}" if error.filename else str(error))
         hint = "; the same command resumes the run" if arguments.resumes else ""
         return output.failure(1, f"stopped: {unwritable_output(error)}{hint}")
     except KeyboardInterrupt:

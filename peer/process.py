@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from errno import EBADF, EDQUOT, EIO, ENOSPC, EPIPE
 from itertools import takewhile
 from typing import Any
 
@@ -42,6 +43,10 @@ class ShowRelease(argparse.Action):
 
         parser._print_message(f"dfl {release()}\n", sys.stdout)
         parser.exit()
+
+
+UNWRITABLE = (EPIPE, EBADF, EIO, ENOSPC, EDQUOT)
+"""How the standard output fails; an error of this kind that names no file is taken for one of its."""
 
 
 def unwritable_output(error: OSError) -> str:
