@@ -173,6 +173,7 @@ class Supervisor:
     _running: dict[str, Process] = field(default_factory=dict, init=False)
     _wrong_since: float = field(default=0.0, init=False)
     _before: dict[str, int] = field(init=False)
+    """The rounds that each peer had completed before this launch."""
 
     def __post_init__(self) -> None:
         self._before = {id: view.completed for id, view in self.federation.peers.items()}

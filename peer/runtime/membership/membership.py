@@ -116,6 +116,7 @@ class Membership:
         self.admission_requests: dict[str, Signed[Entry]] = {}
         """The entries of peers that ask to be admitted, by peer."""
         self._admitted = defaultdict[str, RateLimiter](lambda: RateLimiter(ADMISSIONS, ADMIT_AGAIN_S))
+        """How often each peer may still be admitted; not kept on disk."""
         self.answered: dict[str, float] = {}
         """When each member last answered a request, by the loop's clock."""
         self._failures: dict[str, str] = {}
