@@ -185,8 +185,8 @@ class AllReduce(RingCall):
         values = vector[where]
         if self.rounding is None:
             return values
-        # Errors are in units of earlier rounds' sums of weights, and a neighbour may have invented these. The bound is a
-        # part of the present sum before its division, so it fits into float32, whatever the weights.
+        # Errors are in units of earlier rounds' sums of weights, and a neighbour may have invented these. The bound is
+        # a part of the present sum before its division, so it fits into float32, whatever the weights.
         largest = float(values.abs().max()) if len(values) else 0.0
         self.rounding.bound(where, MOST_LEFT * largest * divided_by)
         rounded = self.rounding.round(values, where, divided_by)

@@ -5,14 +5,16 @@ import os
 import re
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable
+from errno import ECONNRESET
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from cases import content
 
-from launcher.cli import GROUPS, parser
+from launcher.cli import GROUPS, outcome, parser
 from launcher.cli import main as launch
 from peer.cli import main as peer
 
@@ -58,6 +60,14 @@ def test_where_nothing_can_be_printed_one_line_says_so(
     ended = subprocess.run(command, env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     assert (ended.returncode, ended.stderr.count("\n")) == (code, 1), ended.stderr
     assert ended.stderr.startswith(message)
+
+
+def test_an_error_of_a_connection_is_none_of_the_output(capsys: pytest.CaptureFixture[str]) -> None:
+    def fails(*_: object) -> int:
+        raise ConnectionResetError(ECONNRESET, "Connection reset by peer")
+
+    assert outcome(Namespace(command=fails, json=False, quiet=False, resumes=True)) == 1
+    assert capsys.readouterr().err.endswith("Connection reset by peer\n")
 
 
 @pytest.mark.parametrize(
