@@ -416,7 +416,7 @@ def outcome(arguments: argparse.Namespace) -> int:
     except FailedError as error:
         return output.failure(1, *error.args)
     except OSError as error:
-        if error.filename or error.errno not in UNWRITABLE:
+        if error.filename or not (isinstance(error, BrokenPipeError) or error.errno in UNWRITABLE):
             return output.failure(1, f"{error.filename}: {error.strerror}" if error.filename else str(error))
         hint = "; the same command resumes the run" if arguments.resumes else ""
         return output.failure(1, f"stopped: {unwritable_output(error)}{hint}")

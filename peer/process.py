@@ -14,7 +14,7 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from errno import EBADF, EDQUOT, EIO, ENOSPC, EPIPE
+from errno import EBADF, EDQUOT, EIO, ENOSPC
 from itertools import takewhile
 from typing import Any
 
@@ -45,8 +45,8 @@ class ShowRelease(argparse.Action):
         parser.exit()
 
 
-UNWRITABLE = (EPIPE, EBADF, EIO, ENOSPC, EDQUOT)
-"""How the standard output fails; an error of this kind that names no file is taken for one of its."""
+UNWRITABLE = (EBADF, EIO, ENOSPC, EDQUOT)
+"""How the standard output fails beside a broken pipe; an error of these that names no file is taken for one of its."""
 
 
 def unwritable_output(error: OSError) -> str:
