@@ -117,13 +117,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         runs = [run(Path(place) / str(turn)) for turn in range(arguments.turns)]
         torch = import_torch()
-        seconds, ready, training = asyncio.run(start_all(Path(place) / "run", count))
+        hundreds = [asyncio.run(start_all(Path(place) / f"all{turn}", count)) for turn in range(2)]
+        seconds, ready, training = zip(*hundreds, strict=True)
     print(Figure("startup: imports of torch before the first training", [r.start / r.torch for r in runs], 1.6))
     print(Figure("startup: seconds from the last `done` to the prompt", [r.end for r in runs], 0.5))
-    print(Figure(f"startup: seconds until {count} peers are ready", [seconds], 10))
-    print(Figure(f"startup: imports of torch until {count} peers are ready", [seconds / torch]))
-    print(Figure(f"startup: GiB of {count} peers that are ready", [ready / GIB], 3))
-    print(Figure(f"startup: GiB of {count} peers after {ROUNDS} rounds", [training / GIB]))
+    print(Figure(f"startup: seconds until {count} peers are ready", seconds, 10))
+    print(Figure(f"startup: imports of torch until {count} peers are ready", [one / torch for one in seconds]))
+    print(Figure(f"startup: GiB of {count} peers that are ready", [one / GIB for one in ready], 3))
+    print(Figure(f"startup: GiB of {count} peers after {ROUNDS} rounds", [one / GIB for one in training]))
     print(machine())
 
 
