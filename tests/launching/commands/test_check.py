@@ -302,3 +302,19 @@ def test_one_sites_data_are_gone_before_the_next_are_opened(how: str, federation
         gc.enable()
     assert [*made.sites] == [f"peer{n}" for n in range(4)]
     assert importlib.import_module(f"held_{how}").kept == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("seed", "status"), [("", 2), ("0", 0)])
+def test_a_function_that_returns_other_samples_each_time_is_found(
+    seed: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / f"drawn{seed}.py").write_text(
+        "import numpy as np\n\n\ndef blobs():\n"
+        f"    rng = np.random.default_rng({seed})\n"
+        "    y = np.arange(300) % 3\n"
+        "    return rng.normal(size=(300, 4)).astype(np.float32) + y[:, None], y\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "fed.yaml").write_text(f"rounds: 2\nprotocol: fibfl\ndata: {{name: 'drawn{seed}:blobs'}}\n")
+    assert main(["check", str(tmp_path / "fed.yaml"), "--peers", "3"]) == status
+    assert ("returns other samples each time it is called" in capsys.readouterr().err) == (status == 2)
