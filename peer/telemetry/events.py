@@ -519,6 +519,22 @@ class ReleaseSeen(Event):
         return f"{self.neighbour} runs dfl {self.release}, {like}"
 
 
+class Halted(Event):
+    """The peer's event loop stood still, so that no heartbeat left."""
+
+    name = "halted"
+    level = logging.WARNING
+    seconds: float
+    """How long."""
+
+    def __str__(self) -> str:
+        return (
+            f"this peer stood still for {self.seconds:.1f} s, which its neighbours take for silence: its process was "
+            "paused, the machine has too much to do, or code of your own blocks the event loop (long work in a "
+            "protocol belongs in `peer.once`)"
+        )
+
+
 class EndedUnacknowledged(FreeTextEvent):
     """The peer ends without confirmation that its neighbours have everything."""
 

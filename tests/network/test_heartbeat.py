@@ -1,6 +1,7 @@
 """Connections that were forgotten on the way: what tells, and that they are made anew."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -13,13 +14,13 @@ from strangers import MANIFEST, pipes
 from peer.network.limits import Timeouts
 from peer.network.neighbours import Edges
 from peer.network.streams.handshake import Identity
-from peer.network.streams.heartbeat import DialledHeartbeats, Heartbeats
+from peer.network.streams.heartbeat import DialledHeartbeats, FailureDetector, Heartbeats
 from peer.network.streams.link import OutgoingLink
 from peer.network.streams.stream import CountedPipe, NetworkCallbacks, NetworkState, Traffic
 from peer.network.transport import Pipe, Service, StreamHandler, Transport
 from peer.network.transport.memory import DEPTH
 from peer.network.wire.messages import Beat, Reply, Resources, Welcome
-from peer.telemetry.events import Report
+from peer.telemetry.events import Event, Halted, Report
 from peer.views.signing import UNSIGNED, CertifiedKeyring, Keyring
 from peer.views.statements import Announcement
 from peer.views.view import STALENESS_BOUND
@@ -414,3 +415,16 @@ async def test_a_member_that_changes_its_certificate_and_back_is_believed() -> N
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_peer_whose_event_loop_stood_still_says_so_itself() -> None:
+    told: asyncio.Queue[Event] = asyncio.Queue()
+    one, _ = heart(Silent(), told.put_nowait, replace(TIMEOUTS, suspect_after=0.3, poll=0.01))
+    running = asyncio.create_task(FailureDetector(one).run())
+    await asyncio.sleep(0)  # it looks for the first time
+    time.sleep(0.5)  # noqa: ASYNC251  what blocks the loop
+    async with asyncio.timeout(30):
+        while not isinstance(event := await told.get(), Halted):
+            pass
+    assert event.seconds >= 0.4
+    running.cancel()

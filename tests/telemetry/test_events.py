@@ -29,6 +29,7 @@ from peer.telemetry.events import (
     Event,
     Failed,
     FineTuned,
+    Halted,
     Leaving,
     LinkChanged,
     Misbehaving,
@@ -123,6 +124,12 @@ EVENTS: list[tuple[Event, str]] = [
     ),
     (Unrepeatable(data="scans"), UNREPEATABLE.format(data="scans")),
     (ReleaseSeen(neighbour="peer1", release="2+a", own="1+b"), "peer1 runs dfl 2+a, and this peer 1+b"),
+    (
+        Halted(seconds=3.14159),
+        "this peer stood still for 3.1 s, which its neighbours take for silence: its process was paused, the machine "
+        "has too much to do, or code of your own blocks the event loop (long work in a protocol belongs in "
+        "`peer.once`)",
+    ),
     (PeerRegressed(neighbour="peer1", sentence="peer1 has lost round 3"), "peer1 has lost round 3"),
     (
         CheckpointDamaged(round=2, reason="torn"),

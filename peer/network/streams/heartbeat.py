@@ -31,7 +31,7 @@ from peer.network.transport import REFUSED, TIMED_OUT, BreachError, Disconnected
 from peer.network.wire.frames import BadFrameError
 from peer.network.wire.messages import Beat, Reply, Welcome
 from peer.tasks import News, background, within
-from peer.telemetry.events import CallerRefused, LinkChanged, ReleaseSeen, Report
+from peer.telemetry.events import CallerRefused, Halted, LinkChanged, ReleaseSeen, Report
 from peer.versions import release
 
 
@@ -93,6 +93,7 @@ class FailureDetector:
         self._heartbeats, self._transport = heartbeats, heartbeats.state.transport
         self._edges, self._timeouts = heartbeats.state.edges, heartbeats.state.timeouts
         self._clock = asyncio.get_running_loop().time
+        self._pace = RateLimiter(heartbeats.state.limits.news, self._timeouts.report_interval)
         self._tried: set[str] = set()
         """The neighbours that are being probed."""
 
@@ -107,6 +108,8 @@ class FailureDetector:
             while True:
                 await asyncio.sleep(self._timeouts.poll)
                 late, looked = self._clock() - looked - self._timeouts.poll, self._clock()
+                if late >= self._timeouts.suspect_after and self._pace.try_acquire():
+                    self._heartbeats.callbacks.report(Halted(seconds=late))
                 for neighbour in [*self._edges.neighbours.values()]:
                     heartbeats = self._heartbeats.of(neighbour.id)
                     heartbeats.reporter.catch_up(neighbour)
