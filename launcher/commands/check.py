@@ -9,6 +9,7 @@ In reading order: the command; the traffic, and what a dry run finds wrong; the 
 
 import argparse
 import asyncio
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -39,6 +40,7 @@ from peer.runtime.dry_run import (
     FLOAT64_BYTES,
     KNOWN_RECORDS,
     DryRun,
+    Token,
     disk_needed,
     dry_run_figures,
 )
@@ -87,7 +89,7 @@ async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
     """Bytes of tensors and numbers that each of `ids` sends: in the set-up, then in each round counted."""
     spec, rounds = made.spec, made.rounds(len(ids))
     figures = [FLOAT64_BYTES * (len(spec.ids) - 1) * spec.may_end_after(number) for number in rounds]
-    found, calls = {}, dict[str, Calls]()
+    found, calls, tokens = {}, dict[str, Calls](), dict[str, Sequence[Token]]()
     for id in ids:
         dry_run = DryRun(id, made.dry_run_input(id))
         try:
@@ -104,10 +106,12 @@ async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
                 f"`{spec.protocol.name}` fails in a dry run, in round {dry_run.round}: {describe_error(error)}"
             ) from error
         _check_awaited(spec.protocol.name, dry_run)
-        calls[id] = dry_run.calls
+        calls[id], tokens[id] = dry_run.calls, dry_run.tokens
         if ":" in spec.protocol.name and len(rounds) == spec.rounds:
             _check_kept(spec.protocol, dry_run)
     _check_alike(spec.protocol.name, calls)
+    if len(ids) == len(spec.ids):
+        _check_tokens(spec.protocol.name, tokens)
     if ":" in spec.protocol.name:
         await _check_repeatable(made, ids[0], rounds)
     return found
@@ -187,6 +191,27 @@ def _check_alike(protocol: str, calls: Mapping[str, Calls]) -> None:
                 raise InputError(f"`{protocol}`: {said}; every peer must make the same calls in the same order")
             if ours and ours[1] == "gather" and ours[2] not in KNOWN_RECORDS:
                 break
+
+
+def _check_tokens(protocol: str, tokens: Mapping[str, Sequence[Token]]) -> None:
+    """InputError where peers wait for a token that nobody passes them, as when all receive before they pass.
+
+    tokens: every peer's. All other calls are taken to end.
+    """
+    for round in sorted({token.round for made in tokens.values() for token in made}):
+        left = {id: deque(token for token in made if token.round == round) for id, made in tokens.items()}
+        on_the_way, moved = Counter[tuple[str, str]](), True
+        while moved:
+            moved = False
+            for id, calls in left.items():
+                while calls and (calls[0].passed or on_the_way[calls[0].left, calls[0].vector]):
+                    token, moved = calls.popleft(), True
+                    on_the_way[id if token.passed else token.left, token.vector] += 1 if token.passed else -1
+        if waiting := [id for id, calls in left.items() if calls]:
+            raise InputError(
+                f"`{protocol}`: in round {round} {' and '.join(waiting)} would wait for ever for a token that nobody "
+                "passes; one peer must call `pass_token` before it calls `receive_token`"
+            )
 
 
 def _call(call: tuple[int | str, ...] | None) -> str:

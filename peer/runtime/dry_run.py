@@ -57,12 +57,21 @@ class DryRunInput:
     validation: Samples | None = None
 
 
+class Token(NamedTuple):
+    """A call of `pass_token`, or else of `receive_token`, of a vector, with the left neighbour at that time."""
+
+    round: int
+    passed: bool
+    vector: str
+    left: str
+
+
 class DryRun(CheckedPeer):
     """A peer that only counts.
 
     `sent` is what it has sent so far, in bytes of tensors and numbers; `journalled` what it has drawn by `once`, in
     bytes. `calls` lists the calls in which all peers take part, as (round, collective, vector or record, names of
-    numbers); they are the same at every peer.
+    numbers); they are the same at every peer. `tokens` lists the calls that pass or receive one.
     """
 
     rehearsal = True
@@ -80,6 +89,7 @@ class DryRun(CheckedPeer):
         self.state = State()
         self.sent = self.journalled = 0
         self.calls: list[tuple[int | str, ...]] = []
+        self.tokens: list[Token] = []
         self._made: list[tuple[str, Coroutine[Any, Any, Any]]] = []
         self._spec, self._rehearsal = spec, rehearsal
         self._journal, self._recalled = journal, iter([*(journal or ())])
@@ -197,7 +207,9 @@ class DryRun(CheckedPeer):
                 self.sent += 2 * others * once // len(self.members)
             case other:
                 assert_never(other)
-        if call.collective != "token":
+        if call.collective == "token":
+            self.tokens.append(Token(self.round, bool(call.vectors), call.share.vector, self.left))
+        else:
             self.calls.append((self.round, call.collective, call.share.vector, *call.numbers))
         first = next(iter(call.vectors.values()), None)
         own = self._stand_in(call.share) if first is None else first.clone()

@@ -65,6 +65,14 @@ class Uneven(Base):
     async def round(self, peer):
         await peer.exchange("extractor")
         if peer.id != "peer1": await peer.exchange("extractor")
+class Waiting(Base):
+    async def round(self, peer):
+        peer.extractor.copy_(await peer.receive_token("extractor"))
+        await peer.pass_token("extractor")
+class Chain(Base):
+    async def round(self, peer):
+        if peer.position: peer.extractor.copy_(await peer.receive_token("extractor"))
+        if peer.right != peer.ring[0]: await peer.pass_token("extractor")
 class Forgetful(Base):
     async def round(self, peer): peer.exchange("extractor")
 class Hasty(Base):
@@ -288,6 +296,7 @@ def test_a_wrong_one_is_told_by_check_and_ends_a_run_in_a_sentence(
         ),
         ("Elsewhere", "comes to other values of peer.state['count'] when it plays a round again"),
         ("Leaving", "fails in a dry run, in round 1: SystemExit: 3 ("),
+        ("Waiting", "in round 1 peer0 and peer1 and peer2 would wait for ever for a token that nobody passes; one"),
         ("Unkept", "declares 'weihgts' as unchanging and keeps nothing under that name; write"),
     ],
 )
@@ -301,12 +310,11 @@ def test_what_a_run_would_not_tell_is_found_by_check(
     assert sentence in capsys.readouterr().err
 
 
-def test_what_is_drawn_as_it_should_be_is_the_same_when_it_is_played_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "seeded_ones.py").write_text(WRONG)
+@pytest.mark.parametrize("name", ["Seeded", "Chain"])
+def test_a_right_one_is_not_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "right_ones.py").write_text(WRONG)
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "fed.yaml").write_text("protocol: seeded_ones:Seeded\nrounds: 2\n")
+    (tmp_path / "fed.yaml").write_text(f"protocol: right_ones:{name}\nrounds: 2\n")
     assert main(["check", str(tmp_path / "fed.yaml"), "--peers", "3"]) == 0
 
 
