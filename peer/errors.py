@@ -43,7 +43,8 @@ class OwnLossError(FailedError):
 def suggest(word: str, known: Sequence[str], elsewhere: Sequence[str] = ()) -> str:
     """A hint for a misspelt word, or for one that has its meaning elsewhere."""
     by_lower_case = {one.lower(): one for one in known}
-    close = difflib.get_close_matches(word.lower(), by_lower_case, n=1, cutoff=0.5)
+    # Where it has its meaning elsewhere, only a slip of the pen says that it belongs here.
+    close = difflib.get_close_matches(word.lower(), by_lower_case, n=1, cutoff=0.8 if elsewhere else 0.5)
     meant = [f"`{by_lower_case[one]}`" for one in close] + [*elsewhere]
     return f"did you mean {' or '.join(meant)}?" if meant else f"known: {', '.join(sorted(known))}"
 

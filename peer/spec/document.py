@@ -137,6 +137,13 @@ def plain(node: Any) -> Any:
     return str(node)
 
 
+YAML_HINTS = {
+    "mapping values are not allowed": "; indent the line as those beside it, and write `key: value` in the one above",
+    "cannot start any token": "; indent with spaces, and put a value that begins so in quotes",
+}
+"""What to do, by what the parser says of the two most common slips."""
+
+
 @lru_cache(2)  # a peer's two files, for its forks: one that lists a hundred peers takes 20 ms
 def _tree(text: str, path: Path) -> Mapping[str, Any]:
     """The parser's own containers, which nobody changes. Raises InputError as `read` does."""
@@ -148,7 +155,8 @@ def _tree(text: str, path: Path) -> Mapping[str, Any]:
     except MarkedYAMLError as error:
         mark = error.problem_mark
         line = f":{mark.line + 1}" if mark else ""
-        raise InputError(f"{path}{line}: not valid YAML: {error.problem}") from None
+        hint = next((hint for said, hint in YAML_HINTS.items() if said in str(error.problem)), "")
+        raise InputError(f"{path}{line}: not valid YAML: {error.problem}{hint}") from None
     except YAMLError as error:
         raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
@@ -270,6 +278,8 @@ def _sentence(
         return f"{where}: `{name}` is empty; write its settings there, or leave it out"
     if wish := _wish(location, kind, document, components):
         return wish
+    if error["type"] == "string_pattern_mismatch" and (few := re.fullmatch(r"\^\[(.+)\]\+\$", error["ctx"]["pattern"])):
+        return f"{where}: `{name}` has characters other than {few[1]} (given: {json.dumps(error['input'])[:60]})"
     message = error["msg"].removeprefix("Value error, ")
     shown = json.dumps(error["input"], default=str)
     given = f" (given: {shown})" if len(shown) < 60 and error["type"] != "value_error" else ""
@@ -306,13 +316,18 @@ def elsewhere(location: Location, kind: type[Settings], components: Mapping[Loca
     components: the class of each block whose class its `name` chooses, by its place.
     """
     *at, key = location
+    key = str(key).replace("optimiz", "optimis")
     if any(isinstance(step, int) for step in at):
         return []  # what one of several is like, another block does not tell
     blocks: dict[Location, type[Settings]] = {place: one for place, one in components.items() if len(place) == 1}
-    known = [(*place, *below) for place, one in [*blocks.items(), ((), kind)] for below in _blocks_with(str(key), one)]
+    known = [(*place, *below) for place, one in [*blocks.items(), ((), kind)] for below in _blocks_with(key, one)]
     # Not in the block itself, where another of its kinds knows the key.
     others = [place for place in dict.fromkeys(known) if not place or tuple(at[: len(place)]) != place]
     named = [f"`{'.'.join(map(str, place))}.{key}`" if place else f"`{key}` outside of all blocks" for place in others]
+    if ("protocol",) not in others:
+        # `epochs` of a protocol that has `extractor_epochs` and `head_epochs`.
+        longer = keys(blocks["protocol",], ()) if ("protocol",) in blocks else []
+        named = [f"`protocol.{one}`" for one in longer if one.endswith(f"_{key}")] + named
     return named if len(named) <= MAX_BLOCKS_NAMED else []
 
 

@@ -66,6 +66,10 @@ def load_spec(
         raise InputError(f"--port {port} goes with --peers N where the file has no `ring`; leave it out")
     if peers is not None:
         content["ring"] = _ring(content.get("ring"), peers, FIRST_PORT if port is None else port)
+    if "peers" in content:
+        raise InputError(
+            f"{document.where(('peers',))}: unknown key `peers`; list the peers under `ring`, or give --peers N"
+        )
     if "ring" not in content:
         raise InputError(f"{path}: `ring` is missing; list the peers there or give --peers N")
     if isinstance(content.setdefault("code", "."), str):

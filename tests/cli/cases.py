@@ -52,7 +52,8 @@ TEXTS: dict[str, tuple[str, str]] = {
         "protocol: fibfl\ntraining:\nring: []\n",
         "fed.yaml:2: `training` is empty; write its settings there, or leave it out",
     ),
-    "a tab": ("rounds: 2\n\tprotocol: fibfl\n", "not valid YAML"),
+    "a tab": ("rounds: 2\n\tprotocol: fibfl\n", "indent with spaces"),
+    "other indentation": ("rounds: 2\n protocol: fibfl\n", "indent the line as those beside it"),
     "unclosed": ("rounds: [2\n", "not valid YAML"),
     "two documents": ("rounds: 2\n---\nrounds: 3\n", "not valid YAML"),
     "not text": ("\x00\x01", "not valid YAML"),
@@ -69,6 +70,10 @@ TEXTS: dict[str, tuple[str, str]] = {
 }
 CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
     "unknown key": (content(roundz=3), "unknown key `roundz`; did you mean `rounds`?"),
+    "peers": (content(peers=3), "unknown key `peers`; list the peers under `ring`, or give --peers N"),
+    "another spelling": (content(optimizer="Adam"), "unknown key `optimizer`; did you mean `training.optimiser`?"),
+    "part of a key": (protocol(epochs=2), "did you mean `protocol.extractor_epochs` or `protocol.head_epochs` or"),
+    "other characters": (content(name="a b"), "`name` has characters other than A-Za-z0-9._- (given: \"a b\")"),
     "unknown optimiser": (content(training={"optimiser": "AdamV"}), "unknown optimiser `AdamV`; did you mean"),
     "wrong argument": (
         content(training={"optimiser": {"name": "SGD", "momentun": 1}}),
@@ -441,6 +446,7 @@ ARGUMENTS: dict[str, tuple[list[str], str]] = {
     ),
     "set in no block": (["--set", "head_epochs=1"], "unknown key `head_epochs`; did you mean `protocol.head_epochs`?"),
     "set in the wrong block": (["--set", "protocol.rounds=1"], "did you mean `rounds` outside of all blocks?"),
+    "set like others": (["--set", "batch_size=1"], "did you mean `protocol.batch_size` or `finetune.batch_size`?"),
     "set two blocks too high": (["--set", "alpha=1"], "did you mean `data.partition.alpha`?"),
     "set of several blocks": (["--set", "lr=1"], "did you mean `protocol.lr` or `finetune.lr`?"),
     "set not a number": (["--set", "protocol.gamma=.nan"], "finite number"),
