@@ -141,8 +141,13 @@ def test_a_member_of_two_views_in_a_row_that_remembers_no_promise_has_forgotten_
     request = AskPromise(assembly.keyrings["a"].sign(Prepare(2, ONE)))
     assert isinstance(acceptors["c"].handle(request, AT_FIVE), Refused), "which a promise would hide"
     assert acceptors["c"].has_forgotten
-    assembly.begin_with(View(2, ("a", "b"), 6), View(3, ("a", "b", "c"), 8, planned=True, entrants=(("c", -1),)))
+    later = View(2, ("a", "b"), 6), View(3, ("a", "b", "c"), 8, planned=True, entrants=(("c", -1),))
+    assembly.begin_with(*later)
     assert not acceptors["c"].has_forgotten, "it was left out, and taken in anew"
+    other = Assembly().begin_with(WITHOUT_D)
+    for view in later:
+        other.acceptors["a"].handle(Decided((other.decision(view),)))
+    assert other.acceptors["a"].has_forgotten, "it has promised for the first view alone"
 
 
 def test_no_promise_is_needed_for_what_the_operators_have_set() -> None:
