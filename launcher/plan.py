@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from peer.errors import InputError
 from peer.learning.data.dataset import Dataset
@@ -26,6 +27,7 @@ from peer.learning.data.shard import (
 from peer.learning.model.model import Model
 from peer.learning.model.shape_check import Example
 from peer.learning.model.zoo import build
+from peer.learning.named_tensors import named_sha256
 from peer.learning.training.checks import check_length, try_training
 from peer.learning.training.trainer import check_batches
 from peer.runtime.dry_run import DRY_RUN_SAMPLES, DryRunInput
@@ -133,6 +135,27 @@ def plan(spec: Spec, ids: Sequence[str] = ()) -> Plan:
         check_mix(spec, site.mix, id)
     rehearsed = dataset.train(deal.shards(last, dataset)[0][:DRY_RUN_SAMPLES])
     return Plan(spec, model, sites, rehearsed, deal.public)
+
+
+def check_data_repeat(made: Plan) -> None:
+    """InputError where a function of the user's returns other samples when it is called again, as each peer does at
+    every start. Data that are known to be unrepeatable are told, and not refused."""
+    *_, id = made.sites
+    source = peer_data(id, made.spec) or made.spec.data
+    if ":" not in source.name or made.unrepeatable:
+        return
+    again = plan(made.spec, [id])
+    if made.sites[id].sizes != again.sites[id].sizes or _digest(made.few) != _digest(again.few):
+        raise InputError(
+            f"`{source.name}` returns other samples each time it is called; every peer calls it at every start, so let "
+            "it draw by a generator with a seed of its own, such as numpy.random.default_rng(0)"
+        )
+
+
+def _digest(samples: Samples) -> str:
+    """The SHA-256 of the first of them, bit by bit: a missing value equals itself."""
+    leaves = tree_leaves(tuple(next(samples.in_order(DRY_RUN_SAMPLES))))
+    return named_sha256({str(number): one for number, one in enumerate(leaves) if isinstance(one, Tensor)})
 
 
 class Deal:

@@ -22,20 +22,17 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from launcher.command_spec import resolved
 from launcher.engines.preflight import check_resources
 from launcher.output import Output
-from launcher.plan import Plan, plan
+from launcher.plan import Plan, check_data_repeat, plan
 from launcher.table import fitting, named, quantity
 from peer.errors import InputError
 from peer.learning.training.phase import PROTOCOL_DEFAULTS
 from peer.plugins import describe_error
 from peer.protocols.base import Protocol
-from peer.runtime.checkpoints import tensor_digest
 from peer.runtime.dry_run import (
-    DRY_RUN_SAMPLES,
     FLOAT32_BYTES,
     FLOAT64_BYTES,
     KNOWN_RECORDS,
@@ -58,7 +55,7 @@ def check_command(arguments: argparse.Namespace, output: Output) -> int:
     """Show shapes, and each peer's samples, bytes and disk. InputError if the federation cannot run."""
     spec = resolved(arguments)
     made = plan(spec)
-    _check_data_repeat(made)
+    check_data_repeat(made)
     needs = ResourceEstimate(made, asyncio.run(traffic(made, spec.ids[:MAX_PEERS_SHOWN])), lacking(spec))
     if output.as_json:
         output.document(needs.plain())
@@ -156,25 +153,6 @@ async def _check_repeatable(made: Plan, id: str, rounds: Sequence[int]) -> None:
         raise InputError(
             f"`{made.spec.protocol.name}` comes to other values of {name} when it plays a round again, as after "
             "a crash; draw by peer.shared_generator(...) or peer.once(...), and keep what it remembers in peer.state"
-        )
-
-
-def _check_data_repeat(made: Plan) -> None:
-    """InputError where a function of the user's returns other samples when it is called again, as each peer does at
-    every start. Data that are known to be unrepeatable are told, and not refused."""
-    *_, id = made.sites
-    source = peer_data(id, made.spec) or made.spec.data
-    if ":" not in source.name or made.unrepeatable:
-        return
-    again = plan(made.spec, [id])
-    first, second = (
-        [tensor_digest(one) for one in tree_leaves(tuple(batch)) if isinstance(one, Tensor)]
-        for batch in (next(one.few.in_order(DRY_RUN_SAMPLES)) for one in (made, again))
-    )
-    if first != second or made.sites[id].sizes != again.sites[id].sizes:
-        raise InputError(
-            f"`{source.name}` returns other samples each time it is called; every peer calls it at every start, so let "
-            "it draw by a generator with a seed of its own, such as numpy.random.default_rng(0)"
         )
 
 
