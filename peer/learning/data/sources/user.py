@@ -25,7 +25,7 @@ class UserSource(Source):
     data sets, those in the middle. With groups, each of which [stays together](data.md#tables): (x, y, groups), or
     `groups` of the training data set, a value a sample.
 
-    It runs in every peer and must return the same each time.
+    It runs in every peer and must return the same each time: `dfl-launch check` calls it twice.
     """
 
     name: str = Field(pattern=NAME)
