@@ -241,7 +241,11 @@ class Agent:
         try:
             self._process.stdin.write(json.dumps({"order": number, "do": do, "given": order}).encode() + b"\n")
             said = await answer
-            return ANSWERS[do].validate_python(said) if do in ANSWERS else said
+            if do in ANSWERS:
+                said = ANSWERS[do].validate_python(said)
+            if do in ("survey", "place") and not {*said["running"], *said["codes"]} <= {*order.get("ids", ())}:
+                raise CommandRejectedError("it answers for peers of other hosts; see what its `python` runs")
+            return said
         except OSError:
             raise ConnectionLostError() from None
         except ValidationError:

@@ -223,6 +223,17 @@ async def test_a_host_that_answers_an_order_in_another_form_is_named(honest: dic
                 await link.ask_within("place")
 
 
+@pytest.mark.parametrize("lie", [{"running": ["peer1"]}, {"codes": {"peer0": 0, "peer1": 0}}])
+async def test_a_host_that_answers_for_peers_of_others_is_named(honest: dict[str, Any], lie: dict[str, Any]) -> None:
+    async with asked({**honest, "running": ["peer0"]}) as one:
+        await one.ask("place", ids=["peer0"])
+    async with asked({**honest, **lie}) as one:
+        link = HostConnection(HOST, "dfl/mine", print)
+        link._agent.set_result(one)
+        with pytest.raises(FailedError, match=r"^lab0: it answers for peers of other hosts"):
+            await link.ask_within("place", ids=["peer0"])
+
+
 @pytest.mark.parametrize("lie", [None, {}, ["cuda"]])
 async def test_before_the_start_too(lie: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "federation.yaml").write_text("{protocol: fedavg, data: digits}")
