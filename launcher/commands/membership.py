@@ -107,12 +107,14 @@ def last_left(id: str, views: Sequence[View]) -> View:
 
 
 async def _decided(spec: Spec, id: str, certificates: Certificates) -> str | None:
-    """What the others say once it has ended."""
+    """What more of the others say than may lie, once it has ended."""
     others = [other for other in spec.ids if other != id]
     for _ in range(LAST_LOOKS):
-        for one in await _statuses(spec, others, certificates):
-            if id in one.outside:
-                return f"view {one.view} from round {one.first} on: without {id}"
+        answers = await _statuses(spec, others, certificates)
+        views = Counter((one.view, one.first) for one in answers if id in one.outside)
+        for (view, first), count in views.items():
+            if count > spec.tolerated(certificates is not None):
+                return f"view {view} from round {first} on: without {id}"
         await asyncio.sleep(1)
     return None
 

@@ -1,4 +1,4 @@
-"""What an operator is told of an expulsion, where a member that is asked for its consent lies."""
+"""What an operator is told of an expulsion or a departure, where a member that is asked lies."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -9,6 +9,7 @@ import pytest
 
 from launcher.commands import membership
 from peer.errors import FailedError
+from peer.network.operator_client import PeerStatus
 from peer.spec.federation import Spec
 from peer.spec.loading import load_spec
 from peer.views.statements import Ballot, Decided, Decision, Denied, Heard, Reply
@@ -83,3 +84,18 @@ async def test_one_that_alone_is_asked_is_believed(spec: Spec, answering: Callab
     """The operator has named it."""
     answering(peer0=[TRUE])
     assert (await membership._expel(spec, "peer3", asked("peer0"))).startswith("view 1 ")
+
+
+@pytest.mark.parametrize(("others", "told"), [((), None), (("peer1",), "view 1 from round 3 on: without peer3")])
+async def test_one_that_has_ended_is_out_when_more_members_say_so_than_may_lie(
+    spec: Spec, monkeypatch: pytest.MonkeyPatch, others: tuple[str, ...], told: str | None
+) -> None:
+    def said(id: str, view: int) -> PeerStatus:
+        return PeerStatus(id, "training", 3, 5, None, 0, 0, (), {}, view=view, first=3, outside=("peer3",) * view)
+
+    async def statuses(*_: object) -> list[PeerStatus]:
+        return [said("peer0", 1), *(said(id, 1) for id in others), said("peer2", 0)]
+
+    monkeypatch.setattr(membership, "_statuses", statuses)
+    monkeypatch.setattr(membership, "LAST_LOOKS", 1)
+    assert await membership._decided(spec, "peer3", None) == told
