@@ -184,8 +184,9 @@ def attach(path: Path, output: Output, at: str | None = None) -> RunOutcome:
     at: HOST:PORT where it is shown as a page, if anywhere.
     """
     directory, record = begun(path)
-    engine = record.engine
-    if not engine.outlives_launcher:
+    engine, has_ended = record.engine, directory.files.summary.exists()
+    finished = directory.finished(record.run(directory.files).spec) if has_ended else None
+    if not (engine.outlives_launcher or finished):
         raise InputError(
             f"peers started by `--on {record.on}` end with their launcher; `dfl-launch run` with --out {path} resumes "
             "the run"
@@ -193,6 +194,10 @@ def attach(path: Path, output: Output, at: str | None = None) -> RunOutcome:
     run = record.run(directory.files)
     with closing(directory), opened(at) as dashboard:
         directory.claim()
+        if finished:
+            summary = conclude(run, finished, output, is_written=True)
+            output.say(f"This run has finished; `dfl-launch report {path}` writes the page that shows it.")
+            return RunOutcome(0, summary)
         output.say(*Federation.from_spec(run.spec, run.files.path).last_refusals())
         return asyncio.run(launch(engine, run, directory, output, dashboard))
 

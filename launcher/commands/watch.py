@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -23,6 +24,7 @@ from launcher.history import SOON_S, expiry_words
 from launcher.monitor.live_table import Display, display, render
 from launcher.monitor.polled_federation import PolledFederation, in_trouble
 from launcher.output import Output
+from launcher.run_files import RunFiles
 from launcher.supervision.supervisor import Stop
 from launcher.table import HEAD, named, quantity
 from peer.network.operator_client import CLOSED_AT_ONCE, PeerStatus, StatusAnswer, StatusClient
@@ -45,7 +47,8 @@ def status_command(arguments: argparse.Namespace, output: Output) -> int:
         output.console.print(status_table(spec, answers))
         said = {id: answer for id, answer in answers.items() if isinstance(answer, PeerStatus)}
         hint = "" if chain else encrypted(answers)
-        output.say(*filter(None, (on_disk(said), releases(said), next_expiry(said), hint)))
+        over = "" if said else has_finished(arguments.federation)
+        output.say(*filter(None, (on_disk(said), releases(said), next_expiry(said), hint, over)))
     return int(any(isinstance(answers[member.id], str) for member in spec.ring if member.address))
 
 
@@ -59,6 +62,13 @@ def encrypted(answers: Mapping[str, StatusAnswer]) -> str:
     if any(answer in (CLOSED_AT_ONCE, "connection closed", "connection reset") for answer in answers.values()):
         return "Peers that have certificates answer only to certificates: give theirs with --certs or --tls."
     return ""
+
+
+def has_finished(place: Path) -> str:
+    """Say that the run in that directory is over, and what shows it; empty if it is not known to be."""
+    if not RunFiles(place).summary.is_file():
+        return ""
+    return f"This run has finished: `dfl-launch summary {place}` and `dfl-launch report {place}` show what it came to."
 
 
 def status_document(spec: Spec, answers: Mapping[str, StatusAnswer]) -> dict[str, Any]:
@@ -144,6 +154,8 @@ def watch_command(arguments: argparse.Namespace, output: Output, at: str | None 
     """
     spec, chain = resolved(arguments), Credentials(arguments.certs, arguments.tls).any()
     federation = PolledFederation.from_spec(spec)
+    if over := has_finished(arguments.federation):
+        output.say(over)
     with opened(at) as dashboard:
         code = asyncio.run(_watch(federation, spec, chain, output, dashboard))
     if code is not None:

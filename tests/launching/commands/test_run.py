@@ -43,6 +43,23 @@ def test_run_to_the_end_and_again(run: Run, tmp_path: Path) -> None:
     assert summary(tmp_path)["seed"] == 7
 
 
+def test_a_finished_run_is_told_to_who_attaches_or_asks(
+    run: Run, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run()
+    out = tmp_path / "out"
+    assert cli.main(["attach", str(out)]) == 0
+    assert f"This run has finished; `dfl-launch report {out}`" in capsys.readouterr().out
+    assert starts(tmp_path, "peer0") == 1
+    finished = f"This run has finished: `dfl-launch summary {out}` and `dfl-launch report {out}`"
+    assert cli.main(["status", str(out)]) == 1
+    assert finished in capsys.readouterr().out
+    small.rename(out / "federation.yaml")
+    (out / "summary.json").unlink()
+    assert cli.main(["status", str(out), "--peers", "3"]) == 1
+    assert finished not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("settings", ["rounds: 5", "rounds: 3\nrewinds: [2]"])
 def test_a_finished_run_that_goes_on_is_unfinished_until_its_new_end(
     run: Run, small: Path, tmp_path: Path, settings: str
