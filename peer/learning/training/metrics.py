@@ -29,13 +29,13 @@ def worst(accuracies: Sequence[float]) -> float:
 
 
 def gini(accuracies: Sequence[float]) -> float:
-    """Gini coefficient 2 Σ i·x_(i) / (N Σx) − (N+1)/N, x ascending, i from 1; 0 if Σx = 0."""
+    """Gini coefficient 2 Σ i·x_(i) / (N Σx) − (N+1)/N, x ascending, i from 1; 0 if all are equal."""
     x = np.sort(_some(accuracies))
     total = x.sum()
-    if total == 0:
+    if x[0] == x[-1]:  # which rounding may hide
         return 0.0
     n = len(x)
-    # Rounding can take equal accuracies just below zero.
+    # Rounding can take accuracies that are all but equal just below zero.
     return max(0.0, float(2 * (np.arange(1, n + 1) * x).sum() / (n * total) - (n + 1) / n))
 
 

@@ -36,6 +36,10 @@ def test_gini_known_values(accuracies: list[float], expected: float) -> None:
     assert metrics.gini(accuracies) >= 0
 
 
+def test_gini_of_equal_accuracies_is_zero_to_the_last_bit() -> None:
+    assert {metrics.gini([n / 97] * peers) for peers in range(1, 12) for n in range(98)} == {0.0}
+
+
 def test_r50_is_the_first_round_at_one_half() -> None:
     assert metrics.r50([0.1, 0.5, 0.4, 0.9]) == 2
     assert metrics.r50([0.6]) == 1
