@@ -211,6 +211,11 @@ def caveats(summary: Summary) -> list[str]:
             f"accuracies mislead, as these classes are rare: {rare}; choose another headline: "
             "`task: {name: classification, judged_by: [balanced-accuracy, auroc]}`"
         )
+    said += [
+        f"{name} is NaN or infinite at every peer; see how `{summary.task}` computes it, and of which samples"
+        for name, one in summary.figures.items()
+        if one["mean"] is None and any(name in peer.figures for peer in summary.per_peer)
+    ]
     said += [f"not included in any figure: {id} ({why})" for id, why in summary.missing.items()]
     return said + [f"the certificate of {id} {expiry_words(at, time())}" for id, at in summary.certificates.items()]
 

@@ -79,6 +79,16 @@ def test_the_summary_has_the_tasks_figures(tmp_path: Path, spec: Spec) -> None:
     assert "Gini" not in said
 
 
+def test_a_figure_that_is_nowhere_a_number_is_named(tmp_path: Path, spec: Spec) -> None:
+    write_results(tmp_path)
+    for result in tmp_path.glob("*/result.json"):
+        result.write_text(re.sub('"mae": [0-9.]+', '"mae": null', result.read_text()))
+    summary = summarise(spec, tmp_path, TimeSpent(1.0, 0))
+    said = " ".join(summary_text.summary_lines(summary, spec))
+    assert "mae is NaN or infinite at every peer; see how `regression` computes it" in said
+    assert said.count("NaN") == 1
+
+
 def test_of_many_peers_the_worst_are_listed(tmp_path: Path, spec: Spec) -> None:
     write_results(tmp_path)
     summary = summarise(spec, tmp_path, TimeSpent(1.0, 0))
