@@ -22,6 +22,7 @@ from launcher.output import Output, make_legible
 from peer.errors import FailedError, InputError, NotNowError
 from peer.process import (
     NOT_NOW,
+    PIPE_CLOSED,
     UNWRITABLE,
     WRONG_INPUT,
     Parser,
@@ -418,8 +419,10 @@ def outcome(arguments: argparse.Namespace) -> int:
     except OSError as error:
         if error.filename or not (isinstance(error, BrokenPipeError) or error.errno in UNWRITABLE):
             return output.failure(1, f"{error.filename}: {error.strerror}" if error.filename else str(error))
-        hint = "; the same command resumes the run" if arguments.resumes else ""
-        return output.failure(1, f"stopped: {unwritable_output(error)}{hint}")
+        why, hint = unwritable_output(error), "; the same command resumes the run" if arguments.resumes else ""
+        if isinstance(error, BrokenPipeError) and not arguments.resumes:
+            return PIPE_CLOSED
+        return output.failure(1, f"stopped: {why}{hint}")
     except KeyboardInterrupt:
         return 130
     return code

@@ -28,6 +28,8 @@ REFUSED = (WRONG_INPUT, NOT_NOW)
 """Exit codes of a peer that has not begun: a launcher, which checks beforehand, does not start it again."""
 STOPS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 """The exit code after each signal that ends a launcher."""
+PIPE_CLOSED = 141
+"""Exit code of a command whose output nobody reads any more, as if SIGPIPE had ended it: nothing is said."""
 STOPPED = (143, 130, -15, -2)
 """Exit codes of a peer after SIGTERM or SIGINT: with a checkpoint, or before it could handle signals at all."""
 
@@ -93,7 +95,8 @@ class Parser(argparse.ArgumentParser):
             print(message, end="", file=file or sys.stderr, flush=True)
         except OSError as error:
             if file is sys.stdout:  # stderr can still say so
-                self.exit(FAILED, f"{self.prog}: {unwritable_output(error)}\n")
+                why = f"{self.prog}: {unwritable_output(error)}\n"
+                self.exit(*((PIPE_CLOSED,) if isinstance(error, BrokenPipeError) else (FAILED, why)))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

@@ -418,8 +418,8 @@ def test_stopped_launcher_stops_its_peers(tmp_path: Path, launched: Command, num
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("command", ["run", "check", "protocols", "json", "certs"])
-def test_output_that_nobody_reads_ends_a_command_in_a_sentence(
+@pytest.mark.parametrize("command", ["run", "check", "protocols", "json", "certs", "help"])
+def test_output_that_nobody_reads_ends_a_run_in_a_sentence_and_other_commands_without(
     tmp_path: Path, small: Path, commands: Commands, command: str, unbuffered: str
 ) -> None:
     """The output is closed early, as with `| head`."""
@@ -433,14 +433,18 @@ def test_output_that_nobody_reads_ends_a_command_in_a_sentence(
         "check": [*launcher, "check", str(small), "--peers", "3"],
         "protocols": [*launcher, "protocols"],
         "json": [*launcher, "protocols", "--json"],
+        "help": [*launcher, "--help"],
         "certs": [*launcher, "certs", str(small), "--peers", "3", "--out", str(tmp_path / "certs")],
     }
     ended = commands.run(arguments[command], stdout=writes, stderr=PIPE, env=environment)
     os.close(writes)
+    if command != "run":
+        assert (ended.returncode, ended.stderr) == (141, "")
+        return
     assert ended.returncode == 1
     assert ended.stderr.startswith("dfl-launch: stopped: output pipe closed")
+    assert ended.stderr.endswith("resumes the run\n")
     assert len(ended.stderr.splitlines()) == 1
-    assert ("resumes" in ended.stderr) == (command == "run")
 
 
 def test_killed_launcher_leaves_a_run_to_resume(tmp_path: Path, launched: Command, run: Run) -> None:
