@@ -66,6 +66,8 @@ def report_command(arguments: argparse.Namespace, output: Output) -> int:
     write_atomically(out, page(document, vega_script()).encode(), permissions=PRIVATE)
     output.files(out, *_beside(document, out, also))
     output.say(*(f"left out: {why}" for why in left_out))
+    absent = {label: [id for id in one.views.finishers if id not in one.histories] for label, one in found.items()}
+    output.say(*(f"no directory is there of {', '.join(ids)} of {label}" for label, ids in absent.items() if ids))
     return 0
 
 

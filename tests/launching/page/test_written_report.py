@@ -204,7 +204,9 @@ def test_a_run_that_was_stopped_is_shown_as_far_as_it_came(run: Path) -> None:
     assert (one["state"], one["told"]) == ("failed", "Failed after 2 of 3 rounds. peer1: peer0 never came")
 
 
-def test_peers_from_other_hosts_make_the_same_page(run: Path, tmp_path: Path) -> None:
+def test_peers_from_other_hosts_make_the_same_page(
+    run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     whole = reported(run)
     for name, id in (("north", "peer1"), ("south", "peer0"), ("east", "peer3"), ("west", "peer2")):
         shutil.copytree(run / id, tmp_path / "sites" / name)
@@ -212,7 +214,9 @@ def test_peers_from_other_hosts_make_the_same_page(run: Path, tmp_path: Path) ->
     for name in ("rounds", "peer_rounds", "edges", "ring"):
         assert made["tables"][name] == [row | {"run": "sites"} for row in whole["tables"][name]]
     shutil.rmtree(tmp_path / "sites" / "east")
+    assert "no directory" not in capfd.readouterr().out
     (one,) = reported(tmp_path / "sites", "--out", tmp_path / "sites.html")["runs"]
+    assert "no directory is there of peer3 of sites" in capfd.readouterr().out
     assert one["state"] == "unfinished"
     assert "No data for peer3: their directories were not given" in one["notes"]
 
