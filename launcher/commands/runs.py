@@ -98,7 +98,10 @@ def logs_command(arguments: argparse.Namespace, output: Output) -> int:
     files = RunFiles(arguments.run.absolute())
     known = [one.parent.name for one in sorted(files.path.glob("*/log.txt"))]
     if not known:
-        raise InputError(f"{arguments.run} holds no peer's log, or none that you may read; give a run on this machine")
+        raise InputError(
+            f"{arguments.run} holds no peer's log, or none that you may read; give the directory of a run that was "
+            "launched on this machine, as a peer that was started by hand logs to its standard error"
+        )
     if unknown := [id for id in arguments.peers if id not in known]:
         raise InputError(f"{arguments.run} holds no log of {', '.join(unknown)}; it has {', '.join(known)}")
     ids = arguments.peers or known

@@ -101,7 +101,9 @@ def test_logs_of_all_in_the_order_of_time(logged: Path, capsys: Printed) -> None
     assert "the older half" in capsys.readouterr().out.splitlines()[0]
 
 
-@pytest.mark.parametrize(("wrong", "told"), [(["b"], "no log of b; it has a, peer1"), ([], "holds no peer's log")])
+@pytest.mark.parametrize(
+    ("wrong", "told"), [(["b"], "no log of b; it has a, peer1"), ([], "a peer that was started by hand logs to")]
+)
 def test_logs_that_are_not_there(wrong: list[str], told: str, logged: Path, capsys: Printed) -> None:
     place = logged if wrong else logged / "a"
     assert main(["logs", str(place), *wrong]) == 2
