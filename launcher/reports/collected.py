@@ -172,8 +172,8 @@ def _check_code(names: Sequence[str], file: Path, code: Path | None) -> None:
     own = [name for name in names if ":" in name and not name.startswith("extras.")]  # which come with dfl
     if own and code is None:
         raise InputError(
-            f"{file}: the run is of code of somebody's own, `{'`, `'.join(own)}`, which is imported only from where "
-            "you say: give its directory with --code"
+            f"{file}: the run uses code from outside dfl, `{'`, `'.join(own)}`, which is imported only "
+            "from where you say: give its directory with --code"
         )
     if code and own:
         import_from(code)

@@ -257,7 +257,7 @@ def privacy_lines(privacy: Privacy) -> list[str]:
     violations = privacy["violations"]
     met = [name for name, holds in privacy["definitions"].items() if holds]
     head = privacy["head_bytes_sent"]
-    declared = " as declared" if privacy["on_trust"] else ""
+    declared = " (as declared)" if privacy["on_trust"] else ""
     said = f"privacy: {quantity(head)} of heads sent{declared}, {len(privacy['edges_used'])} directed edges used, "
     said += "no violation" if not violations else plural(len(violations), "VIOLATION").upper()
     undecided = ", ".join(name for name, holds in privacy["definitions"].items() if holds is None)

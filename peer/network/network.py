@@ -31,6 +31,7 @@ from peer.network.wire.manifest import Manifest, NotDeclaredError
 from peer.network.wire.messages import Welcome
 from peer.tasks import background, within
 from peer.telemetry.events import PeerRegressed
+from peer.text import plural
 from peer.topology import unreachable_pair_problem
 
 
@@ -47,7 +48,7 @@ class MessageShape(NamedTuple):
 
     def __str__(self) -> str:
         start = f" from byte {self.offset} on" if self.offset else ""
-        return f"{self.length} bytes{start} with {self.scalars} numbers"
+        return f"{self.length} bytes{start} with {plural(self.scalars, 'number')}"
 
 
 class Network:

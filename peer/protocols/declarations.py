@@ -10,6 +10,7 @@ from torch import Tensor
 from peer.errors import InputError
 from peer.learning.model.layout import PARTS, ModelPart
 from peer.learning.model.model import Model
+from peer.text import plural
 
 MAX_NUMBERS = 4096
 """The most numbers in a record, or with a vector: as many as fit into a frame (`MAX_DOUBLES` of
@@ -167,7 +168,7 @@ class Declarations:
         """InputError when more numbers go beside a vector than are declared."""
         if len(scalars) > share.scalars:
             raise InputError(
-                f"`{self.protocol}` sends `{share.vector}` in round {round} with {len(scalars)} scalars "
+                f"`{self.protocol}` sends `{share.vector}` in round {round} with {plural(len(scalars), 'scalar')} "
                 f"({', '.join(scalars)}), and declares {share.scalars}; say so in `shares` "
                 f"(Share({share.vector!r}, scalars={len(scalars)}))"
             )
@@ -176,6 +177,6 @@ class Declarations:
         """InputError unless a record has as many numbers as declared."""
         if values.numel() != length:
             raise InputError(
-                f"`{self.protocol}` gathers `{name}` in round {round} with {values.numel()} numbers, and declares "
-                f"{length}; say so in `records` (Record({name!r}, {values.numel()}))"
+                f"`{self.protocol}` gathers `{name}` in round {round} with {plural(values.numel(), 'number')}, and "
+                f"declares {length}; say so in `records` (Record({name!r}, {values.numel()}))"
             )

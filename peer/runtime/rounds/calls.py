@@ -247,7 +247,7 @@ class CheckedPeer(Peer):
             return dict.fromkeys(chosen, self._vector(share)) if chosen else {}
         if not share.own:
             hint = "; that goes with a vector of the protocol's own: declare one under another name"
-            raise self._refused(f"gives each neighbour a `{share.vector}` of its own", hint)
+            raise self._refused(f"gives each neighbour its own `{share.vector}`", hint)
         for vector in to.values():
             self._check_vector(share, vector)
         return {neighbour: to[neighbour] for neighbour in neighbours if neighbour in to}
