@@ -136,8 +136,8 @@ def test_everything_is_looked_at_whatever_is_wrong(site: Site) -> None:
         "device": "device `cuda:99`: this machine shows",
         "data": "there is no file",
         "directory": "is a file, so nothing can be written below it; give another `out`",
-        "certificates": "ca.pem: cannot be read (No such file or directory); correct the path under `tls`, or make "
-        "certificates anew with `dfl-launch certs`, for all peers and `peer0` among them",
+        "certificates": "ca.pem: cannot be read (No such file or directory); correct the path that `tls`, --tls or "
+        "--certs names, or make certificates anew with `dfl-launch certs`, for all peers and `peer0` among them",
         "port": "address already in use; stop what uses it or give this peer another `listen`",
         "health": "give this peer another `health`",
         "neighbour peer3": "the name no-such-host.invalid is not known here",

@@ -355,7 +355,8 @@ def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); correct the path under `tls`") from None
+        why = f"cannot be read ({error.strerror}); correct the path that `tls`, --tls or --certs names"
+        raise InputError(f"{path}: {why}") from None
 
 
 def _certificate(path: Path, pem: bytes) -> x509.Certificate:
