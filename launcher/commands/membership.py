@@ -90,7 +90,7 @@ async def _leave(spec: Spec, id: str, certificates: Certificates) -> str:
             except UnansweredError as error:
                 if has_answered and (said := await _decided(spec, id, certificates)):
                     return said
-                still = ", and is still a member" * has_answered
+                still = ", and too few others say that it has left" * has_answered
                 raise FailedError(no_answer(spec, id, f"{error}") + still) from None
             has_answered = True
             if isinstance(reply, Denied):
