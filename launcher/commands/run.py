@@ -184,20 +184,21 @@ def attach(path: Path, output: Output, at: str | None = None) -> RunOutcome:
     at: HOST:PORT where it is shown as a page, if anywhere.
     """
     directory, record = begun(path)
-    engine, has_ended = record.engine, directory.files.summary.exists()
-    finished = directory.finished(record.run(directory.files).spec) if has_ended else None
+    engine, finished = record.engine, None
+    if not engine.outlives_launcher and directory.files.summary.exists():
+        finished = directory.finished(record.run(directory.files).spec)
     if not (engine.outlives_launcher or finished):
         raise InputError(
             f"peers started by `--on {record.on}` end with their launcher; `dfl-launch run` with --out {path} resumes "
             "the run"
         )
     run = record.run(directory.files)
+    if finished:
+        summary_text.show(finished, run.spec, run.files.path, output.console)
+        output.say(f"This run has finished; `dfl-launch report {path}` writes the page that shows it.")
+        return RunOutcome(0, finished)
     with closing(directory), opened(at) as dashboard:
         directory.claim()
-        if finished:
-            summary = conclude(run, finished, output, is_written=True)
-            output.say(f"This run has finished; `dfl-launch report {path}` writes the page that shows it.")
-            return RunOutcome(0, summary)
         output.say(*Federation.from_spec(run.spec, run.files.path).last_refusals())
         return asyncio.run(launch(engine, run, directory, output, dashboard))
 
