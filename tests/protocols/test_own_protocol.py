@@ -73,6 +73,14 @@ class Chain(Base):
     async def round(self, peer):
         if peer.position: peer.extractor.copy_(await peer.receive_token("extractor"))
         if peer.right != peer.ring[0]: await peer.pass_token("extractor")
+class Elected(Base):
+    records = (Record("votes", 1),)
+    async def round(self, peer):
+        votes = await peer.gather("votes", torch.tensor([float(peer.position)]))
+        leads = all(votes[peer.id] > votes[other] for other in peer.members if other != peer.id)
+        if not leads: await peer.receive_token("extractor")
+        await peer.pass_token("extractor")
+        if leads: await peer.receive_token("extractor")
 class Forgetful(Base):
     async def round(self, peer): peer.exchange("extractor")
 class Hasty(Base):
@@ -310,7 +318,7 @@ def test_what_a_run_would_not_tell_is_found_by_check(
     assert sentence in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["Seeded", "Chain"])
+@pytest.mark.parametrize("name", ["Seeded", "Chain", "Elected"])
 def test_a_right_one_is_not_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "right_ones.py").write_text(WRONG)
     monkeypatch.syspath_prepend(tmp_path)

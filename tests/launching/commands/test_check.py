@@ -318,3 +318,16 @@ def test_a_function_that_returns_other_samples_each_time_is_found(
     (tmp_path / "fed.yaml").write_text(f"rounds: 2\nprotocol: fibfl\ndata: {{name: 'drawn{seed}:blobs'}}\n")
     assert main(["check", str(tmp_path / "fed.yaml"), "--peers", "3"]) == status
     assert ("returns other samples each time it is called" in capsys.readouterr().err) == (status == 2)
+
+
+def test_samples_that_are_changed_at_random_as_they_are_read_are_the_same_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "augmented.py").write_text(
+        "import random\nimport torch\n\n\nclass Blobs(torch.utils.data.Dataset):\n"
+        "    def __len__(self):\n        return 200\n\n"
+        "    def __getitem__(self, i):\n        return torch.full((4,), i % 3 + random.random()) + torch.rand(4), i % 3\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "fed.yaml").write_text("rounds: 2\nprotocol: fibfl\ndata: {name: 'augmented:Blobs'}\n")
+    assert main(["check", str(tmp_path / "fed.yaml"), "--peers", "3"]) == 0
