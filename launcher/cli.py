@@ -419,10 +419,10 @@ def outcome(arguments: argparse.Namespace) -> int:
     except OSError as error:
         if error.filename or not (isinstance(error, BrokenPipeError) or error.errno in UNWRITABLE):
             return output.failure(1, f"{error.filename}: {error.strerror}" if error.filename else str(error))
-        why, hint = unwritable_output(error), "; the same command resumes the run" if arguments.resumes else ""
+        why = unwritable_output(error)
         if isinstance(error, BrokenPipeError) and not arguments.resumes:
             return PIPE_CLOSED
-        return output.failure(1, f"stopped: {why}{hint}")
+        return output.failure(1, f"stopped: {why}{'; the same command resumes the run' * arguments.resumes}")
     except KeyboardInterrupt:
         return 130
     return code

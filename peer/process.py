@@ -96,7 +96,9 @@ class Parser(argparse.ArgumentParser):
         except OSError as error:
             if file is sys.stdout:  # stderr can still say so
                 why = f"{self.prog}: {unwritable_output(error)}\n"
-                self.exit(*((PIPE_CLOSED,) if isinstance(error, BrokenPipeError) else (FAILED, why)))
+                if isinstance(error, BrokenPipeError):
+                    self.exit(PIPE_CLOSED)
+                self.exit(FAILED, why)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
