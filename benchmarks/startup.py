@@ -4,11 +4,11 @@ model: how long until all have shaken hands, and how much memory they have toget
 Run: python -m benchmarks.startup [--turns 5] [--peers 100]. The run is four peers of fibfl on digits, its report
 included. What comes before the training is mostly the import of torch, so each turn also times such an import.
 
-The clock of the hundred runs from the start of the fork server, whose imports are part of it, to the last peer's
-`ready`. Memory is the sum of the proportional set sizes (PSS: a page that n processes share counts 1/n in each) of the
-peers, of the fork server and of what holds its other end. Nobody trains before all are ready: in FedISP a token goes
-round the ring, and the peer that has it first starts last. The sum is taken once more when the token has been round
-some times.
+The hundred start twice. Their clock runs from the start of the fork server, whose imports are part of it, to the last
+peer's `ready`. Memory is the sum of the proportional set sizes (PSS: a page that n processes share counts 1/n in each)
+of the peers, of the fork server and of what holds its other end. Nobody trains before all are ready: in FedISP a token
+goes round the ring, and the peer that has it first starts last. The sum is taken once more when the token has been
+round some times.
 """
 
 import argparse

@@ -67,7 +67,8 @@ def report_command(arguments: argparse.Namespace, output: Output) -> int:
     output.files(out, *_beside(document, out, also))
     output.say(*(f"left out: {why}" for why in left_out))
     absent = {label: [id for id in one.views.finishers if id not in one.histories] for label, one in found.items()}
-    output.say(*(f"no directory is there of {', '.join(ids)} of {label}" for label, ids in absent.items() if ids))
+    lacking = [f"{', '.join(ids)} of {label}" for label, ids in absent.items() if ids]
+    output.say(*(f"not shown: {peers}, whose directories are missing" for peers in lacking))
     return 0
 
 

@@ -278,9 +278,9 @@ def _sentence(
         return f"{where}: `{name}` is empty; write its settings there, or leave it out"
     if wish := _wish(location, kind, document, components):
         return wish
-    if error["type"] == "string_pattern_mismatch" and (few := re.fullmatch(r"\^\[(.+)\]\+\$", error["ctx"]["pattern"])):
-        return f"{where}: `{name}` has characters other than {few[1]} (given: {json.dumps(error['input'])[:60]})"
     message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "string_pattern_mismatch" and (few := re.fullmatch(r"\^\[(.+)\]\+\$", error["ctx"]["pattern"])):
+        message = f"write one or more of the characters {few[1]}, and no others"
     shown = json.dumps(error["input"], default=str)
     given = f" (given: {shown})" if len(shown) < 60 and error["type"] != "value_error" else ""
     return f"{where}: {f'`{name}`: ' if name else ''}{message[0].lower() + message[1:]}{given}"

@@ -524,14 +524,14 @@ class Halted(Event):
 
     name = "halted"
     level = logging.WARNING
-    seconds: float
+    seconds: Annotated[float, Field(ge=0, le=1e12)]
     """How long."""
 
     def __str__(self) -> str:
         return (
             f"this peer stood still for {self.seconds:.1f} s, which its neighbours take for silence: its process was "
-            "paused, the machine has too much to do, or code of your own blocks the event loop (long work in a "
-            "protocol belongs in `peer.once`)"
+            "paused, the machine has too much to do, or code of your own blocks the event loop (in a protocol, "
+            "give long work to `peer.compute`)"
         )
 
 

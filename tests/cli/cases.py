@@ -73,7 +73,8 @@ CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
     "peers": (content(peers=3), "unknown key `peers`; list the peers under `ring`, or give --peers N"),
     "another spelling": (content(optimizer="Adam"), "unknown key `optimizer`; did you mean `training.optimiser`?"),
     "part of a key": (protocol(epochs=2), "did you mean `protocol.extractor_epochs` or `protocol.head_epochs` or"),
-    "other characters": (content(name="a b"), "`name` has characters other than A-Za-z0-9._- (given: \"a b\")"),
+    "other characters": (content(name="a b"), "write one or more of the characters A-Za-z0-9._-, and no others"),
+    "no character": (content(name=""), "`name`: write one or more of the characters"),
     "unknown optimiser": (content(training={"optimiser": "AdamV"}), "unknown optimiser `AdamV`; did you mean"),
     "wrong argument": (
         content(training={"optimiser": {"name": "SGD", "momentun": 1}}),

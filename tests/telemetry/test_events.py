@@ -127,8 +127,8 @@ EVENTS: list[tuple[Event, str]] = [
     (
         Halted(seconds=3.14159),
         "this peer stood still for 3.1 s, which its neighbours take for silence: its process was paused, the machine "
-        "has too much to do, or code of your own blocks the event loop (long work in a protocol belongs in "
-        "`peer.once`)",
+        "has too much to do, or code of your own blocks the event loop (in a protocol, give long work to "
+        "`peer.compute`)",
     ),
     (PeerRegressed(neighbour="peer1", sentence="peer1 has lost round 3"), "peer1 has lost round 3"),
     (

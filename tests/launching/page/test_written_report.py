@@ -214,9 +214,9 @@ def test_peers_from_other_hosts_make_the_same_page(
     for name in ("rounds", "peer_rounds", "edges", "ring"):
         assert made["tables"][name] == [row | {"run": "sites"} for row in whole["tables"][name]]
     shutil.rmtree(tmp_path / "sites" / "east")
-    assert "no directory" not in capfd.readouterr().out
+    assert "not shown" not in capfd.readouterr().out
     (one,) = reported(tmp_path / "sites", "--out", tmp_path / "sites.html")["runs"]
-    assert "no directory is there of peer3 of sites" in capfd.readouterr().out
+    assert "not shown: peer3 of sites, whose directories are missing" in capfd.readouterr().out
     assert one["state"] == "unfinished"
     assert "No data for peer3: their directories were not given" in one["notes"]
 
