@@ -326,7 +326,8 @@ def test_samples_that_are_changed_at_random_as_they_are_read_are_the_same_data(
     (tmp_path / "augmented.py").write_text(
         "import random\nimport torch\n\n\nclass Blobs(torch.utils.data.Dataset):\n"
         "    def __len__(self):\n        return 200\n\n"
-        "    def __getitem__(self, i):\n        return torch.full((4,), i % 3 + random.random()) + torch.rand(4), i % 3\n"
+        "    def __getitem__(self, i):\n"
+        "        return torch.full((4,), i % 3 + random.random()) + torch.rand(4), i % 3\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "fed.yaml").write_text("rounds: 2\nprotocol: fibfl\ndata: {name: 'augmented:Blobs'}\n")
