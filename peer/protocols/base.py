@@ -433,8 +433,7 @@ class Protocol(Settings):
         keeps for itself into `peer.state`. It sends nothing."""
 
     async def begin_view(self, peer: Peer) -> None:
-        """Called before the first round of a later view, unless that is round 1, when admitted members have what they
-        are given."""
+        """Called before the first round of a later view, when admitted members have what they are given."""
 
     @abstractmethod
     async def round(self, peer: Peer) -> None:

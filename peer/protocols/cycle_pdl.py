@@ -11,6 +11,8 @@ from peer.protocols.blocks.distillation import Predictions
 from peer.protocols.blocks.predictions import SharedPredictions, others
 from peer.protocols.blocks.training import Fraction
 
+UNMEASURED = "unmeasured"
+
 
 class CyclePDL(SharedPredictions, Protocol):
     """Loss CE + λ0 Σ_k r_nk DL_nk, the teachers as they were at the end of the round before.
@@ -37,6 +39,11 @@ class CyclePDL(SharedPredictions, Protocol):
             raise ValueError(f"`tau_opt` ({self.tau_opt}) must be below `tau_max` ({self.tau_max}); lower it")
         return self
 
+    def begin_late(self, peer: Peer) -> None:
+        """Until it has measured, a peer that is admitted during the run learns from nobody and answers nobody."""
+        peer.state["reputation"] = torch.zeros(len(peer.members), dtype=torch.float64)
+        peer.state[UNMEASURED] = torch.tensor(True)
+
     async def round(self, peer: Peer) -> None:
         await self.warm_up_once(peer)
         measuring = (peer.round - 1) % self.reputation_every == 0
@@ -58,7 +65,8 @@ class CyclePDL(SharedPredictions, Protocol):
         misalignment = await peer.compute(self.misalignment, peer, predictions)
         found = [self.trust(misalignment[k]) if k in misalignment else 0.0 for k in peer.members]
         measured = torch.tensor(found, dtype=torch.float64)
-        before = measured if peer.round == 1 else peer.state["reputation"].cpu()
+        first = peer.round == 1 or peer.state.pop(UNMEASURED, None) is not None
+        before = measured if first else peer.state["reputation"].cpu()
         peer.state["reputation"] = self.alpha * before + (1 - self.alpha) * measured
 
     def trust(self, misalignment: float) -> float:

@@ -38,7 +38,7 @@ class FedISP(Participation, Protocol):
     graph: ClassVar[Graph] = "directed ring"
 
     def shares(self, rounds: int) -> tuple[Share, ...]:
-        return (Share("model", scalars=1),)
+        return (Share("model"),)
 
     def step_size(self, k: int, rounds: int) -> float:
         """α_k."""

@@ -12,7 +12,7 @@ from peer.protocols.blocks.training import WholeModelSGD, corrected, proximal
 class FedProx(WholeModelSGD, GlobalModel):
     """Each drawn peer trains on f_k(w) + (μ/2)‖w − w_t‖²; then w_t ← Σ n_k·w_k / Σ n_k over those drawn.
 
-    With μ = 0 it is FedAvg, bit for bit.
+    With μ = 0 it is FedAvg with the same settings, bit for bit.
     """
 
     name: Literal["fedprox"] = "fedprox"

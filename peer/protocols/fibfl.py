@@ -10,7 +10,7 @@ from peer.protocols.declarations import Share
 
 PHI = (1 + sqrt(5)) / 2
 ALPHA, BETA = 1 / PHI, 1 / PHI**2
-"""Weights of the left and of the right neighbour (Eq. 4); they sum to one."""
+"""Weights of the left and of the right neighbour (Eq. 3); they sum to one."""
 
 
 class FibFL(TwoPhase, Protocol):
@@ -36,5 +36,5 @@ class FibFL(TwoPhase, Protocol):
 
 
 def ring_blend(peer: Peer, gamma: float, a_left: float, left: Received, a_right: float, right: Received) -> None:
-    """θ ← γθ + (1−γ)(a_L·θ_L + a_R·θ_R), Eq. 5."""
+    """θ ← γθ + (1−γ)(a_L·θ_L + a_R·θ_R), Eqs. 4, 5."""
     blend(peer.extractor, gamma, [((1 - gamma) * a_left, left.vector), ((1 - gamma) * a_right, right.vector)])

@@ -10,9 +10,12 @@ from peer.protocols.fibfl import ALPHA, BETA, ring_blend
 
 
 def gated_weights(left: float, right: float, tau: float) -> tuple[float, float] | None:
-    """a_L and a_R from the neighbours' training accuracies (Eqs. 6, 7); None when both fail the gate."""
-    g_left = left if left >= tau else 0.0
-    g_right = right if right >= tau else 0.0
+    """a_L and a_R from the neighbours' training accuracies (Eqs. 6, 7); None when both fail the gate.
+
+    What is no accuracy counts as the nearest that is one: a lie must not outweigh the other neighbour, nor shrink both.
+    """
+    g_left = min(left, 1.0) if left >= tau else 0.0
+    g_right = min(right, 1.0) if right >= tau else 0.0
     total = g_left + g_right
     if total < 1e-8:
         return None

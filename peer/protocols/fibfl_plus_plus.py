@@ -70,6 +70,10 @@ class FibFLPlusPlus(TwoPhase, Protocol):
     async def start(self, peer: Peer, init: Init) -> None:
         await self.order_ring(peer)
 
+    async def begin_view(self, peer: Peer) -> None:
+        """A ring of other members is ordered anew."""
+        await self.order_ring(peer)
+
     async def order_ring(self, peer: Peer) -> None:
         """Fix A: every peer runs the same 2-opt on all peers' mixes of classes, or of other targets."""
         gathered = await peer.gather("proportions", peer.proportions)

@@ -49,7 +49,7 @@ LOSS_BATCH = 1024
 
 
 class RIFedAvg(WholeModelSGD, GlobalModel):
-    """Each drawn peer trains on f_k(w) + λ·I_k·‖w − w_t‖²; then w_t ← Σ n_k·w_k / Σ n_k over those drawn.
+    """Each drawn peer trains on f_k(w) + λ·min(I_k, clip)·‖w − w_t‖²; then w_t ← Σ n_k·w_k / Σ n_k over those drawn.
 
     I_k, the Roughness Index of f_k at w_t, is taken once a round on all local samples, in float64 and along the
     same directions at all peers.

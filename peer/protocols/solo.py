@@ -89,14 +89,15 @@ class Solo(Protocol):
         return ()
 
     def local(self) -> tuple[Phase, ...]:
-        return _kept(self._compared.local())
+        return self._kept(self._compared.local())
 
     def training(self, round: int) -> tuple[Phase, ...]:
-        return _kept(self._compared.training(round))
+        return self._kept(self._compared.training(round))
 
     async def round(self, peer: Peer) -> None:
         await peer.train(*self.training(peer.round))
 
-
-def _kept(phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
-    return tuple(replace(phase, keep=phase.keep or phase.part) for phase in phases)
+    def _kept(self, phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
+        if self.settings.get("keep_momentum") is False:
+            return phases
+        return tuple(replace(phase, keep=phase.keep or phase.part) for phase in phases)

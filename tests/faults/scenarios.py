@@ -61,6 +61,8 @@ LIARS = {
     "peer2": {"kind": "sign-flip"},
     "peer3": {"kind": "label-flip", "rate": 0.5},
 }
+UNEVEN = {"name": "tiny:clouds", "partition": {"kind": "dirichlet", "alpha": 1.0}}
+"""What there is to order a ring by."""
 DRIFT = [
     {"round": 2, "partition": {"kind": "dirichlet", "alpha": 1.0}},
     {"round": 4, "labels": [1, 2, 0]},
@@ -170,6 +172,7 @@ HEALING = {
     scenario.name: scenario
     for scenario in (
         Scenario("healing fibfl", {"name": "fibfl", **ONCE}, peers=5, rounds=12, keys=BYPASS),
+        Scenario("healing fibfl++", {"name": "fibfl++", **ONCE}, 5, 12, BYPASS | {"data": UNEVEN}),
         Scenario("healing fedavg", {"name": "fedavg", "epochs": 1, "participation": 0.6}, 5, 12, BYPASS),
         Scenario("healing alike", {"name": "tiny:Alike", "epochs": 1}, 4, 12, BYPASS),
         Scenario("healing scaffold", {"name": "scaffold", "epochs": 1}, 4, 12, BYPASS),

@@ -8,6 +8,7 @@ import os
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 from faults.omissions import (
@@ -28,10 +29,15 @@ from faults.views import check, wrong_with
 from faults.wires import Stall, Weather
 from peer.learning.data.samples import Standardisation
 from peer.network.collectives import Arrived
+from peer.protocols.base import Peer
+from peer.protocols.blocks.distillation import Predictions
+from peer.protocols.cycle_pdl import CyclePDL
+from peer.protocols.fibfl_plus_plus import FibFLPlusPlus
 from peer.runtime.membership.view_store import ViewStore
 from peer.runtime.rounds.admission import ENTRY
 from peer.runtime.rounds.calls import Communicator
 from peer.runtime.rounds.learner import Learner
+from peer.topology import similarity, two_opt
 
 LONG = 12.0
 """Seconds, longer than `absence`."""
@@ -42,6 +48,7 @@ LONG_WITH_IT = {
     "healing restless",
     "healing gossip",
     "healing standardised",
+    "healing fibfl++",  # likewise
     "healing feddyn",  # of the fedavg family, as are these two
     "healing quorum",
     "signed six",
@@ -144,6 +151,44 @@ def suffered(*kills: Kill, name: str = "healing three", **weather: Any) -> Outco
     return outcome
 
 
+def test_a_ring_of_other_members_is_ordered_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    rings, mixes = dict[tuple[str, ...], set[tuple[str, ...]]](), dict[str, Any]()
+
+    async def noted(self: FibFLPlusPlus, peer: Peer) -> None:
+        rings.setdefault(peer.members, set()).add(peer.ring)
+        mixes[peer.id] = peer.proportions.numpy()
+        await round(self, peer)
+
+    round = FibFLPlusPlus.round
+    monkeypatch.setattr(FibFLPlusPlus, "round", noted)
+    suffered(Kill("peer4", "send", 60, away=(LONG,)), name="healing fibfl++")
+    assert {len(members) for members in rings} == {4, 5}
+    for members, seen in rings.items():
+        order = two_opt(similarity(np.stack([mixes[id] for id in members]), "cosine"))
+        assert seen == {tuple(members[i] for i in order)}
+        assert seen != {members}, "or this shows nothing"
+
+
+def test_who_is_admitted_begins_with_the_opinions_that_it_measures_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CYCle, Algorithm 1: r is h(s) at first. Until then it has none, of anybody."""
+    opinions = list[tuple[float, list[float]]]()
+
+    async def noted(self: CyclePDL, peer: Peer, predictions: Predictions) -> None:
+        before = peer.state["reputation"].tolist()
+        await measure(self, peer, predictions)
+        if peer.round > 1 and peer.id == "peer2":
+            found = await peer.compute(self.misalignment, peer, predictions)
+            opinions.append((sum(before), [self.trust(found[k]) if k in found else 0.0 for k in peer.members]))
+            opinions.append((0.0, peer.state["reputation"].tolist()))
+
+    measure = CyclePDL.measure
+    monkeypatch.setattr(CyclePDL, "measure", noted)
+    outcome = simulate("healing cycle-pdl", 1, [Kill("peer2", "send", 20, away=(LONG,), wipe=True)])
+    assert "('peer2', -1)" in outcome.views[-1]
+    (before, measured), (_, first) = opinions[:2]
+    assert (before, first) == (0.0, measured)
+
+
 def test_who_returns_waits_for_no_machine_that_is_lost_to_all() -> None:
     """Two of three members are too few for the protocol, and needed the one that waited for the third to answer."""
     frozen = [
@@ -235,9 +280,9 @@ def test_two_return_one_right_after_the_other(name: str, seed: int, at_once: boo
 
 
 def test_two_return_and_who_is_on_its_way_counts_as_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not wrong_with("healing fibfl", two_return("healing fibfl", 34, 0.0, closing=1.0))
+    assert not wrong_with("healing fibfl", two_return("healing fibfl", 8, 0.0, closing=1.0))
     who_is_on_its_way_counts_as_silent(monkeypatch)
-    assert wrong_with("healing fibfl", two_return("healing fibfl", 34, 0.0, closing=1.0))
+    assert wrong_with("healing fibfl", two_return("healing fibfl", 8, 0.0, closing=1.0))
 
 
 def test_one_that_is_taken_in_dies_before_its_view_begins() -> None:
@@ -246,6 +291,7 @@ def test_one_that_is_taken_in_dies_before_its_view_begins() -> None:
         suffered(GONE, Kill("peer2", "views", step, away=(LONG,)))
 
 
+@pytest.mark.long
 def test_one_is_lost_when_all_have_the_last_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has finished waits until all have: found if it does not."""
     last = undisturbed("healing fedavg").steps["peer2"]["send"]

@@ -62,6 +62,12 @@ def test_the_gate_is_open_at_tau_itself() -> None:
     assert gated_weights(0.1, 0.35, 0.35) == pytest.approx((ALPHA / 2, BETA / 2 + 0.5))
 
 
+@pytest.mark.parametrize("claim", [1.5, 1e6, 1e308, float("inf")])
+def test_an_accuracy_above_one_counts_as_one(claim: float) -> None:
+    assert gated_weights(claim, 0.9, 0.35) == gated_weights(1.0, 0.9, 0.35)
+    assert gated_weights(claim, claim, 0.35) == gated_weights(1.0, 1.0, 0.35)
+
+
 def test_without_a_gate_two_peers_that_are_always_wrong_change_nothing() -> None:
     assert gated_weights(0.0, 0.0, 0.0) is None
 

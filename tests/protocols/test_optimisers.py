@@ -58,6 +58,12 @@ def test_solo_trains_as_the_compared_protocol_and_keeps_its_optimisers(like: str
     assert all(phase.keep for phase in phases)
 
 
+def test_solo_renews_its_optimisers_where_that_is_set() -> None:
+    settings = {"keep_momentum": False}
+    phases = protocol_class("solo")(name="solo", like="fedavg", settings=settings).local()  # type: ignore[call-arg]
+    assert [phase.keep for phase in phases] == [None]
+
+
 @pytest.mark.parametrize(
     ("protocol", "expected"),
     [

@@ -53,7 +53,7 @@ class Rounds:
         participant.begin(number, trace)
         with user_code_errors(self._protocol.name), device_errors():
             if number == self._setup.view.first:
-                await self._begin_view(number)
+                await self._begin_view()
             await self._protocol.round(peer)
             participant.round.check_awaited(self._protocol.name)
             self._protocol.state_contract.check(peer)
@@ -74,12 +74,11 @@ class Rounds:
                 append_audit(self._audit, self._line(line))
         self._audit.close()
 
-    async def _begin_view(self, number: int) -> None:
+    async def _begin_view(self) -> None:
         entrants = dict(self._setup.view.entrants)
         await admit_columns(self._participant, entrants)
         await sync_admitted(self._participant, entrants)
-        if number > 1:
-            await self._protocol.begin_view(self._participant.face)
+        await self._protocol.begin_view(self._participant.face)
 
     def _traced(self, number: int) -> str:
         """The part of the model that a trace records: what the protocol shares in this round."""
