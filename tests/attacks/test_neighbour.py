@@ -95,7 +95,7 @@ def test_a_servers_last_words_are_not_written_down(federation: Build) -> None:
     made = federation(QUICK, patience=60)
     with saying_goodbye(made.address("peer2"), ESCAPES + "goodbye" * 100) as times:
         made.start("peer1")
-        until(lambda: times() > 10, 30, "it tries again")
+        until(lambda: times() > 5, 30, "it tries again")
         assert made.peers["peer1"].running
     assert b"goodbye" not in written(made, "peer1")
     assert made.log("peer1").replace("\n", "").isprintable()

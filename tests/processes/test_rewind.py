@@ -107,7 +107,7 @@ def test_a_federation_that_waits_for_one_that_is_lost_for_good_goes_on_without_i
     assert "the members of this run have changed" in made.log("peer0")
 
 
-@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("back", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_all_go_back_past_a_change_of_members(federation: Build, back: bool) -> None:
     """To a round that three of four have played, with the same bits; the fourth, lost since before, may return."""
     keys = {"on_loss": "bypass", "absence": 3, "patience": 20, "keep": KEEP}

@@ -25,7 +25,8 @@ FIRST: dict[str, int] = {
     "any half is a quorum": 30,
     "planned from the earliest round": 50,
     "rounds ahead are not believed": 50,
-    "less is told after a restart": 120,
+    "an expulsion is forgotten in a rewind": 100,
+    "less is told after a restart": 280,
     "guilt of two ballots": 300,
     "back behind the entry": 330,
 }
