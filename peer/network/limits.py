@@ -59,17 +59,8 @@ class Timeouts:
 
     def stretched(self, factor: float) -> "Timeouts":
         """Timeouts with `factor` times fewer heartbeats and scans, and without reports of resources."""
-        signs = (
-            "read",
-            "heartbeat_interval",
-            "poll",
-            "suspect_after",
-            "delivery_timeout",
-            "probe",
-            "reconnect_after",
-            "farewell_timeout",
-        )
-        return replace(self, resources=inf, **{name: factor * getattr(self, name) for name in signs})
+        signs = "read heartbeat_interval poll suspect_after delivery_timeout probe reconnect_after farewell_timeout"
+        return replace(self, resources=inf, **{name: factor * getattr(self, name) for name in signs.split()})
 
 
 @dataclass(frozen=True)

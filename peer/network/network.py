@@ -262,7 +262,7 @@ class Network:
 
     def rounds_still_needed(self) -> set[int]:
         """The rounds whose messages neighbours may still ask for."""
-        return {round for link in self.links.values() for round in link.outbox.rounds}
+        return {round for link in self.links.values() for round, _ in link.outbox.messages}
 
     def key(self, call: Call) -> Key:
         return Key(self.identity.view, call.round, call.step)

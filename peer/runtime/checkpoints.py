@@ -52,7 +52,7 @@ from peer.runtime.lifecycle import CheckpointLostError
 from peer.spec.blocks import Keep
 from peer.tasks import shielded
 from peer.telemetry.events import CheckpointDamaged, Resumed, RoundDurable
-from peer.telemetry.results import sync_lines
+from peer.telemetry.results import RESULT, sync_lines
 from peer.telemetry.trace import copy
 from peer.views.view import STALENESS_BOUND
 
@@ -477,6 +477,13 @@ class Checkpoints:
 
     def _path(self, kind: str, round: int, suffix: str) -> Path:
         return self.directory / _name(kind, round, suffix)
+
+
+def drop_after(out: Path, round: int) -> None:
+    """Remove what is void in a peer's directory: all after that round, and a result, whose model may be of it."""
+    Checkpoints(out / "checkpoint").drop_after(round)
+    Journal(out / "journal").drop_after(round)
+    (out / RESULT).unlink(missing_ok=True)
 
 
 def _name(kind: str, round: int, suffix: str) -> str:

@@ -150,11 +150,10 @@ class Runtime:
             while done < network.last_round and await self._may_start(done + 1):
                 done += 1
                 await (rounds.play(done) if done else rounds.set_up())
+        await checkpointer.verify_last()
         if done < self._spec.rounds and not self._evaluator.progress.stopped_early:
-            await checkpointer.verify_last()
             await self._gate.wait_to_end(network, finished=False)
             return False
-        await checkpointer.verify_last()
         await Finish(self.participant, self._evaluator).run()
         await self._serve()
         return True

@@ -730,12 +730,11 @@ class Acceptor:
 # A proposer's part.
 
 State = Literal["asking", "proposing", "confirming", "decided", "released", "preempted", "superseded", "no_quorum"]
-OVER: tuple[State, ...] = ("decided", "released", "preempted", "superseded", "no_quorum")
 
 
 class Attempt:
     """A member's attempt, in one ballot, to have the next view decided. It takes the members' replies and returns the
-    requests to send; its driver tells it which members do not answer.
+    requests to send; its driver tells it which members do not answer, and sends the views to those that are behind.
 
     asking -> proposing -> confirming -> decided | released, and from each of the first three to preempted (another
     ballot came first: try again later, with a higher counter), superseded (the number was decided without this
@@ -777,7 +776,7 @@ class Attempt:
 
     @property
     def over(self) -> bool:
-        return self.state in OVER
+        return self.state not in ("asking", "proposing", "confirming")
 
     def hold_against(self, announced: Iterable[Signed[Announcement]]) -> None:
         """Compare the promises with these announcements (V4)."""
@@ -826,9 +825,6 @@ class Attempt:
             case Decided(decisions) if decisions and decisions[0].view.number == self.number:
                 self._verifier.check_decision(self._present, decisions[0])
                 self._become("superseded")
-                return
-            case Behind(number) if number < self._present.number:
-                pass  # the driver sends that member the views
         self.on_no_reply(member)
 
     def _take_promise(self, promised: Promised, member: str) -> None:

@@ -13,9 +13,8 @@ from peer.network.streams.handshake import Identity
 from peer.network.streams.stream import NetworkState
 from peer.network.wire.messages import Refusal
 from peer.protocols.fedisp import FedISP
-from peer.runtime import connection
+from peer.runtime import checkpoints, connection
 from peer.runtime.checkpoints import Checkpoints, Journal
-from peer.runtime.membership import view_runner
 from peer.runtime.membership.gate import DynamicMembershipGate
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.proposer import Proposer
@@ -69,14 +68,14 @@ def void_rounds_stay(patch: pytest.MonkeyPatch) -> None:
     class Keeping(Checkpoints):
         def drop_after(self, round: int) -> None: ...
 
-    patch.setattr(view_runner, "Checkpoints", Keeping)
+    patch.setattr(checkpoints, "Checkpoints", Keeping)
 
 
 def void_values_stay(patch: pytest.MonkeyPatch) -> None:
     class Keeping(Journal):
         def drop_after(self, round: int) -> None: ...
 
-    patch.setattr(view_runner, "Journal", Keeping)
+    patch.setattr(checkpoints, "Journal", Keeping)
 
 
 def messages_of_another_view_count(patch: pytest.MonkeyPatch) -> None:

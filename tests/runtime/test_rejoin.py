@@ -77,7 +77,7 @@ async def test_who_need_not_answer(
 
     monkeypatch.setattr(loop, "time", lambda: now[0])
     monkeypatch.setattr(asyncio, "sleep", second)
-    rejoin = Rejoin(membership, lambda _status: cast("Transport", Idle()), ReportIntervals())
+    rejoin = Rejoin(membership, lambda: cast("Transport", Idle()), ReportIntervals())
     returning = asyncio.create_task(rejoin.next_view(newest))
     await questions.entering.wait()
     assert earliest <= now[0] - 1000.0 <= earliest + 3

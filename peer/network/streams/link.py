@@ -154,11 +154,6 @@ class Outbox:
         """The rounds and steps of the frames that are held."""
         return {(frame.key.round, frame.key.step) for frame in self._frames}
 
-    @property
-    def rounds(self) -> set[int]:
-        """The rounds of the frames that are held."""
-        return {frame.key.round for frame in self._frames}
-
     def of_round(self, round: int) -> Iterator[KeptFrame]:
         """The frames of one round, for the checkpoint (R2)."""
         return (frame for frame in self._frames if frame.key.round == round)

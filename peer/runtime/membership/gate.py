@@ -148,9 +148,7 @@ class DynamicMembershipGate(MembershipGate):
         if following and self._id in dict(following.entrants):
             before = following.first - 1
             return MemberProgress(chain.valid(before, following.number), before)
-        welcome = (
-            self.has_begun or self._partial_start or any("send" in one.reach.handshaken for one in self._neighbours)
-        )
+        welcome = self.may_exclude or any("send" in one.reach.handshaken for one in self._neighbours)
         if self.network is None and self._known:  # it still loads what it has on disk
             return MemberProgress(chain.valid(self._known.durable, self.view.number), self.started)
         if self.network is None or not welcome:

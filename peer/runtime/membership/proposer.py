@@ -14,8 +14,7 @@ from random import Random
 
 from peer.errors import FailedError
 from peer.network.limits import RateLimiter
-from peer.network.transport import no_status
-from peer.runtime.connection import MakeTransport
+from peer.network.transport import Transport
 from peer.runtime.lifecycle import ReportIntervals
 from peer.runtime.membership.gate import DynamicMembershipGate
 from peer.runtime.membership.membership import Membership
@@ -453,7 +452,7 @@ class Rejoin:
     """Asks the members to admit this peer, on connections of its own; it accepts none until it is a member again, but
     where all go back: a member may know of the last views from it alone."""
 
-    def __init__(self, membership: Membership, transport: MakeTransport, reminders: ReportIntervals) -> None:
+    def __init__(self, membership: Membership, transport: Callable[[], Transport], reminders: ReportIntervals) -> None:
         self._membership, self._transport, self._reminders = membership, transport, reminders
         self._random = Random(membership.id)
 
@@ -469,7 +468,7 @@ class Rejoin:
         self._check_expelled()
         if following := membership.chain.after(membership.memory.entered, membership.id):
             return following
-        async with membership.connected(self._transport(no_status), listens=bool(rules.rewinds)):
+        async with membership.connected(self._transport(), listens=bool(rules.rewinds)):
             async for silent in self._poll():
                 if following := membership.chain.after(membership.memory.entered, membership.id):
                     break
@@ -489,7 +488,7 @@ class Rejoin:
 
     async def wait_for_exclusion(self) -> None:
         """Wait until the others have gone on without this peer, which has lost what a member needs."""
-        async with self._membership.connected(self._transport(no_status)):
+        async with self._membership.connected(self._transport()):
             async for _ in self._poll():
                 if not self._membership.is_member:
                     return

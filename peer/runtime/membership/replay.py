@@ -14,7 +14,7 @@ from peer.errors import InputError
 from peer.files import make_private
 from peer.network.durability import Durability
 from peer.network.network import Network
-from peer.runtime.checkpoints import Checkpoints, Journal
+from peer.runtime.checkpoints import Checkpoints, drop_after
 from peer.runtime.lifecycle import MembershipGate, drain
 from peer.runtime.membership.view_store import ViewStore
 from peer.runtime.setup import Setup, prepare
@@ -28,8 +28,6 @@ from peer.views.view import View, view_rounds
 class ReplayedView:
     """A peer's part in one view."""
 
-    number: int
-    """How many views of the replay come before this one."""
     view: View
     """The recorded view, but planned, as void rounds are not played."""
     last: int
@@ -59,7 +57,6 @@ def replay_plan(id: str, views: Sequence[View], rounds: int) -> list[ReplayedVie
         brought = [dict(view.entrants)[id] for view in later if id in dict(view.entrants)]
         plan.append(
             ReplayedView(
-                number,
                 replace(span.view, planned=number > 0),
                 span.last,
                 dict(span.view.entrants).get(id),
@@ -91,7 +88,7 @@ class ReplayedMembershipGate(MembershipGate):
 
     def join_timeout(self, done: int) -> float:
         """No limit after the run's first view, as others may have many rounds to play before this one."""
-        return inf if self._part.number else self._patience
+        return inf if self._part.view.planned else self._patience
 
     async def wait_to_end(self, network: Network, finished: bool) -> None:
         """Wait as usual, but at most `patience` seconds for a neighbour in no later view: it may end without a word."""
@@ -117,7 +114,7 @@ class Replay:
         self._setup, self._play, self._report = setup, play, report
         self._views = (View(0, setup.spec.ids, first=0), *(one.view for one in recorded))
         self._id, self._patience = setup.config.id, setup.spec.patience
-        self._checkpoints, self._journal = Checkpoints(setup.out / "checkpoint"), Journal(setup.out / "journal")
+        self._checkpoints = Checkpoints(setup.out / "checkpoint")
         make_private(setup.out)
         self._store = ViewStore.open(setup.out, self._id)
         memory = self._store.memory
@@ -143,8 +140,7 @@ class Replay:
         await self._store.save()
         if part.brings is None or max(self._checkpoints.rounds(), default=-1) >= part.view.first:
             return
-        await in_thread(self._checkpoints.drop_after, part.brings)
-        await in_thread(self._journal.drop_after, part.brings)
+        await in_thread(drop_after, self._setup.out, part.brings)
         if part.brings < 0:
             self._setup = await asyncio.to_thread(prepare, self._setup.config, self._setup.spec)
 

@@ -12,8 +12,9 @@ from functools import partial
 
 from peer.errors import FailedError, InputError, NotNowError
 from peer.files import write_failure
+from peer.network.transport import Transport
 from peer.runtime.backup import rewind
-from peer.runtime.checkpoints import Checkpoints, Journal
+from peer.runtime.checkpoints import Checkpoints, drop_after
 from peer.runtime.connection import MakeTransport
 from peer.runtime.lifecycle import CheckpointLostError, RuntimeLimits
 from peer.runtime.membership.membership import Membership
@@ -23,7 +24,6 @@ from peer.runtime.runtime import Runtime
 from peer.runtime.setup import Setup, prepare
 from peer.tasks import background, in_thread
 from peer.telemetry.events import Departed, Failed, Returning
-from peer.telemetry.results import RESULT
 from peer.telemetry.telemetry import Telemetry
 from peer.views.view import View
 
@@ -41,7 +41,7 @@ class ViewRunner:
     ) -> None:
         self._setup, self._transport, self._executor = setup, transport, executor
         self._telemetry, self._bounds = telemetry, bounds
-        self._checkpoints, self._journal = Checkpoints(setup.out / "checkpoint"), Journal(setup.out / "journal")
+        self._checkpoints = Checkpoints(setup.out / "checkpoint")
         self.runtime: Runtime | None = None
         """The runtime of the present view, or of the last one."""
         self._played = False
@@ -82,7 +82,7 @@ class ViewRunner:
                     "certificates with `dfl-launch certs` where others do"
                 )
             self._membership = membership = Membership.open(setup, self._bounds, emit)
-            rejoin = Rejoin(membership, self._transport, self._bounds.reminders)
+            rejoin = Rejoin(membership, self._between_views, self._bounds.reminders)
             await membership.follow_rewinds()
             async with background() as group:
                 group.create_task(Proposer(membership, self._bounds.reminders).run())
@@ -159,7 +159,7 @@ class ViewRunner:
             # All others have the last round, and only end there.
             raise ExcludedError("the others have finished without this peer, which came back in their last round")
         # It answers meanwhile: an evaluation that must end before, or a large model, may take longer than `absence`.
-        async with membership.connected(self._transport(self._status), listens=True):
+        async with membership.connected(self._between_views(), listens=True):
             # Views decided meanwhile may have made more rounds void.
             brought = entrants.get(membership.id, following.first - 1)
             await self._drop_after(membership.chain.valid(brought, membership.memory.entered))
@@ -171,6 +171,9 @@ class ViewRunner:
             if await asyncio.to_thread(self._checkpoints.newest_intact) < 0:
                 self._setup = await in_worker(prepare, setup.config, setup.spec, setup.common)
 
+    def _between_views(self) -> Transport:
+        return self._transport(self._status)
+
     async def _status(self, request: bytes) -> bytes:
         """The status in the last view; LookupError if this process has played none."""
         if self.runtime is None:
@@ -180,6 +183,4 @@ class ViewRunner:
     async def _drop_after(self, round: int | None) -> None:
         """Remove all that is void, which is all after that round; None: nothing is."""
         if round is not None:
-            await in_thread(self._checkpoints.drop_after, round)
-            await in_thread(self._journal.drop_after, round)
-            (self._setup.out / RESULT).unlink(missing_ok=True)  # its fine-tuned model may be that of a void round
+            await in_thread(drop_after, self._setup.out, round)
