@@ -19,7 +19,7 @@ from typing import Any
 
 from launcher.engines import ENGINES
 from launcher.output import Output, make_legible
-from peer.errors import FailedError, InputError, NotNowError
+from peer.errors import FailedError, InputError, NotNowError, optional
 from peer.process import (
     NOT_NOW,
     PIPE_CLOSED,
@@ -382,13 +382,7 @@ def settings(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str
 
 def argcomplete() -> Any:
     """The imported library; InputError when it is not installed."""
-    try:
-        import argcomplete
-    except ImportError:
-        raise InputError(
-            "completion needs argcomplete; install it with: pip install -c constraints.txt 'dfl[completion]'"
-        ) from None
-    return argcomplete
+    return optional("argcomplete", "completion", "argcomplete", "completion")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -23,7 +23,7 @@ def quantity(size: float | None) -> str:
     return f"{size:.1f} TB"
 
 
-def named(ids: Sequence[str], most: int) -> str:
+def named(ids: Sequence[str], most: int = 8) -> str:
     """The first of these ids, and how many more there are."""
     more = len(ids) - most
     return ", ".join(ids[:most]) + (f" and {more} more" if more > 0 else "")

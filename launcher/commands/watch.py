@@ -30,7 +30,6 @@ from launcher.table import HEAD, named, quantity
 from peer.network.operator_client import CLOSED_AT_ONCE, PeerStatus, StatusAnswer, StatusClient
 from peer.spec.federation import Spec
 from peer.tasks import background, within
-from peer.telemetry.events import MAX_NAMED
 from peer.text import duration, number, printable
 
 LONG_ID = 32
@@ -121,7 +120,7 @@ def releases(said: Mapping[str, PeerStatus]) -> str:
             found.setdefault(printable(one.release), []).append(id)
     if len(found) < 2:
         return "".join(f"All run dfl {name}." for name in found)
-    each = (f"{named(ids, MAX_NAMED)} dfl {name}" for name, ids in found.items())
+    each = (f"{named(ids)} dfl {name}" for name, ids in found.items())
     return f"Different releases: {'; '.join(each)}."
 
 
@@ -139,7 +138,7 @@ def too_few(answer: PeerStatus) -> str:
     if not (short := answer.shortage):
         return ""
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - short.seconds))
-    who = named([one.id for one in answer.awaited], MAX_NAMED)
+    who = named([one.id for one in answer.awaited])
     return f"{short}; waiting for {who} since {since} ({duration(short.seconds)})"
 
 

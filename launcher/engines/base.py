@@ -248,7 +248,7 @@ _IMAGE_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _IMAGE_HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:.]+\])(?::[0-9]+)?"
 IMAGE_NAME = (
     rf"^(?:{_IMAGE_HOST}/)?{_IMAGE_PART}(?:/{_IMAGE_PART})*"
-    r"(?::\w[\w.-]{0,127})?(?:@[A-Za-z0-9_+.-]+:[0-9a-fA-F]{32,})?$"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@[A-Za-z0-9_+.-]+:[0-9a-fA-F]{32,})?$"
 )
 """The grammar of container engines (distribution/reference): [HOST[:PORT]/]PATH[:TAG][@DIGEST]."""
 
@@ -257,7 +257,7 @@ IMAGE_WANTED = "the name of an image, such as dfl or registry.example.org/dfl:1"
 
 
 def is_image(name: str) -> bool:
-    return len(name) <= 512 and re.fullmatch(IMAGE_NAME, name, re.ASCII) is not None
+    return len(name) <= 512 and re.fullmatch(IMAGE_NAME, name) is not None
 
 
 def engine(name: str, given: Mapping[str, Any]) -> Engine[Any]:

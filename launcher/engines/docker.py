@@ -332,7 +332,6 @@ class DockerDeployment(Deployment):
             handle = await asyncio.to_thread(self._handle, id)
         container = Container(handle, self._run.files.out(id), self._settings.restarts)
         self._containers[id] = container
-        container.follow()
         return container
 
     def prepare(self) -> None:

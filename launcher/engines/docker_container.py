@@ -315,8 +315,6 @@ class Container(Process):
         self._verdict: int | None = None
         self._ending = False
         self._sending = set[asyncio.Future[None]]()
-
-    def follow(self) -> None:
         self._log.follow()
 
     def on_event(self, event: ContainerEvent) -> None:

@@ -289,7 +289,7 @@ class Cluster:
 
     async def log(self, index: int | None) -> dict[str, list[str]]:
         """Return what the pods of one peer, or of all, have printed, by their names."""
-        peer = "" if index is None else f",batch.kubernetes.io/job-completion-index={index}"
+        peer = "" if index is None else f",{POD_INDEX}={index}"
         how = ("--prefix", "--tail=-1", "--max-log-requests=100000", "--ignore-errors")
         said = await self.kubectl.ask("logs", f"{self._peers}{peer}", *how)
         found: dict[str, list[str]] = {}

@@ -140,6 +140,8 @@ def _inside(path: str) -> str:
 
 POD_INDEX = "batch.kubernetes.io/job-completion-index"
 """Annotation and, since Kubernetes 1.28, label of a pod: the number of its peer."""
+RUN_LABEL = "app.kubernetes.io/instance"
+"""The label of everything that belongs to a run."""
 USER = 70001
 """The image's."""
 RESTARTS = 5
@@ -149,7 +151,7 @@ Object = dict[str, Any]
 
 
 def labels(name: str) -> dict[str, str]:
-    return {"app.kubernetes.io/name": "dfl", "app.kubernetes.io/instance": name}
+    return {"app.kubernetes.io/name": "dfl", RUN_LABEL: name}
 
 
 def _object(kind: str, api: str, name: str, run: str = "", **content: Any) -> Object:
@@ -358,8 +360,6 @@ def collector(name: str, settings: KubernetesSettings, **metadata: Any) -> Objec
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"{name}-collect", **metadata}, "spec": spec}
 
 
-RUN_LABEL = "app.kubernetes.io/instance"
-"""The label of everything that belongs to a run."""
 DIGEST_ANNOTATION = "dfl/order"
 """The annotation of a Job that tells what was asked for, and so whether it is what would be made now."""
 

@@ -31,6 +31,7 @@ from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
 
 from launcher.engines.base import FollowedProcess, bytes_here, write_at
+from launcher.engines.programs.ssh_host import FOLLOWED
 from launcher.engines.ssh_hosts import Host, ssh_options, user_and_host
 from peer.errors import FailedError
 from peer.files import write_failure
@@ -349,9 +350,6 @@ async def _probe(host: Host, met: "asyncio.Future[Agent | str]") -> None:
     except UnreachableError as error:
         if not met.done():
             met.set_result(str(error))
-
-
-FOLLOWED = ("events.jsonl", "log.txt")
 
 
 class RemotePeer(FollowedProcess):

@@ -190,7 +190,6 @@ def _run_part(data: RunData, label: str, tables: Mapping[str, list[Row]], notes:
     state, said = _state(data)
     return RunPart(
         label=label,
-        name=spec.name,
         protocol=spec.protocol.name,
         seed=spec.seed,
         peers=len(spec.ids),

@@ -19,7 +19,6 @@ from typing import Any, Literal
 from peer.errors import FailedError
 from peer.text import one_line
 
-VERSION = 1
 MAX_POINTS, MAX_ROUNDS = 10_000, 2000
 """Rows of `peer_rounds`, and of `rounds`, in a page."""
 DRAWN = ("run", "peer", "round", "stretch", "value")
@@ -69,7 +68,6 @@ class RunPart:
     """One run. label: its name in tables and legends. figure: the name of the figure that judges models, in words."""
 
     label: str
-    name: str
     protocol: str
     seed: int
     peers: int
@@ -103,7 +101,6 @@ class ReportDocument:
     title: str
     runs: Sequence[RunPart]
     tables: dict[str, list[Row]] = field(default_factory=lambda: {name: [] for name in TABLES})
-    version: int = VERSION
     differing: str = ""
     alike: bool = True
 

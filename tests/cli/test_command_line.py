@@ -39,7 +39,7 @@ NO_ROOM, NO_OUTPUT = "the output cannot be written (No space left on device)", "
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("line", "to", "code", "message"),
     [

@@ -69,12 +69,14 @@ ONCE_HARMFUL = [
     ("healing feddyn", 3010),  # somebody was taken in before the first round, when there was nothing to be given yet
     # a member restarted in the last round waited for neighbours in the next view
     pytest.param("signed seven", 200_010, marks=pytest.mark.long),
-    ("signed seven", 200_012),  # a member passed on a promise of the view before, and was reported
+    # a member passed on a promise of the view before, and was reported
+    pytest.param("signed seven", 200_012, marks=pytest.mark.long),
     # too few would have been left without the lost, and those that asked to enter waited
     pytest.param("healing gossip", 400_003, marks=pytest.mark.long),
     ("healing standardised", 300_010),  # a neighbour called while the data were read, and was reported as a stranger
     ("signed four", 75_112_700_004),  # one waited to enter for one that had lost its disk, whom too few could leave out
-    ("signed seven", 81_112_700_020),  # one that had brought a state and then lost its disk went on with a new one
+    # one that had brought a state and then lost its disk went on with a new one
+    pytest.param("signed seven", 81_112_700_020, marks=pytest.mark.long),
     ("healing secrets", 81_112_700_025),  # one that had lost its disk played a view that the others had left behind
     ("healing scaffold", 1011),  # a member asked to enter that had been taken in, and was taken in again when dead
 ]

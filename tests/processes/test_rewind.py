@@ -56,6 +56,7 @@ def test_all_continue_from_backups_of_different_rounds_with_the_same_bits(federa
         assert [event["round"] for event in made.events(id, "rewound")] == [max(common)]
 
 
+@pytest.mark.long
 def test_one_disk_is_lost_and_who_does_not_go_back_with_the_others_is_told(federation: Build) -> None:
     made = begun(federation)
     undisturbed = made.undisturbed()

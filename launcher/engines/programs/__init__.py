@@ -1,4 +1,5 @@
-"""Programs that engines start as processes of their own; the launcher imports none of them but `fork_server`.
+"""Programs that engines start as processes of their own; the launcher imports `fork_server` and, of `ssh_host`, what
+both ends share.
 
 `fork_server` runs on this machine, as a fork of the launcher where that can be, and forks a peer in milliseconds.
 `ssh_host` and `ssh_keeper` are sent to a host as text and run by the Python there, which may be an old one and need not

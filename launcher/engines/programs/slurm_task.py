@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 LAST_PORT = 65_535
@@ -86,15 +87,8 @@ def listener(host: str, first: int) -> socket.socket:
     """
     family = socket.getaddrinfo(host, first, type=socket.SOCK_STREAM)[0][0]
     for port in range(first, LAST_PORT + 1):
-        held = socket.socket(family)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # past connections that are still closing
-        try:
-            held.bind(("", port))
-            held.listen()  # or another could bind as well
-        except OSError:
-            held.close()
-        else:
-            return held
+        with suppress(OSError):  # it listens at once, or another could bind as well
+            return socket.create_server(("", port), family=family, dualstack_ipv6=family == socket.AF_INET6)
     sys.exit(f"no port from {first} on is free")
 
 

@@ -305,7 +305,7 @@ class RemotePeerFiles:
         """Claim the files for this run: those of an earlier run of the same directory of a launcher are discarded."""
         if why := self.obstacle(run):
             raise CommandRejected(why)
-        if (self.earlier() or run)["token"] != run["token"]:
+        if self.is_of_earlier(run):
             self.discard()
         write(self.run, json.dumps(run))
 

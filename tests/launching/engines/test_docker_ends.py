@@ -98,7 +98,6 @@ async def test_a_log_that_cannot_be_written_here_ends_the_wait_once(tmp_path: Pa
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "O_NOFOLLOW", 0)
         container = Container(handle, tmp_path, restarts=0)
-        container.follow()
         with pytest.raises(FailedError, match=r"cannot write .*log.txt: No space left on device; make room"):
             await container.wait()
     handle.attrs = {"State": {"Status": "exited", "ExitCode": 143}, "RestartCount": 0}  # type: ignore[misc]

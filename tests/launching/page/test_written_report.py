@@ -441,7 +441,7 @@ def test_lines_have_a_name_at_their_end_where_there_is_room(better: Literal["up"
         for round in (1, 2, 3)
     ]
     rows.append({"peer": "peer3", "round": 1, "stretch": 0, "value": 0.9})  # lost, so that no line of it ends there
-    part = RunPart("a", "a", "fibfl", 0, 3, 2, 2, "finished", "", "a figure", better, [], None)
+    part = RunPart("a", "fibfl", 0, 3, 2, 2, "finished", "", "a figure", better, [], None)
     made = ReportDocument("a", [part], {name: [] for name in TABLES} | {"peer_rounds": rows})
     drawn = charts.picture(accuracy_figure(made).filled(made), look("light"), "svg").decode()
     assert {*re.findall(r">(peer\d)<", drawn)} == named
