@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import io
 import os
 import zipfile
 from collections.abc import Callable
@@ -157,3 +158,13 @@ def test_the_pins_are_those_of_this_dfl() -> None:
     root = Path(__file__).parents[3]
     assert read_pins() == {Path(pin).name: (root / pin).read_text() for pin in PINS}
     assert build_wheel()[0].startswith("dfl-")
+
+
+def test_the_wheel_names_its_version_also_in_a_checkout_that_setuptools_has_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dfl.egg-info").mkdir()
+    (tmp_path / "dfl.egg-info" / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: dfl\nVersion: 0.1.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with zipfile.ZipFile(io.BytesIO(build_wheel()[1])) as wheel:
+        assert b"Version: 0.1.0" in wheel.read("dfl-0.1.0.dist-info/METADATA")
