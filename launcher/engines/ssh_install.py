@@ -98,5 +98,7 @@ def _content(info: str) -> Iterator[tuple[str, bytes]]:
             if path.is_file() and "__pycache__" not in path.parts:
                 yield path.relative_to(root.parent).as_posix(), path.read_bytes()
     yield f"{info}/WHEEL", WHEEL_METADATA.encode()
-    for name in ("METADATA", "entry_points.txt"):
-        yield f"{info}/{name}", (distribution("dfl").read_text(name) or "").encode()
+    found = distribution("dfl")
+    # In a checkout that setuptools has built, the first that Python finds is dfl.egg-info, with the name of old.
+    yield f"{info}/METADATA", (found.read_text("METADATA") or found.read_text("PKG-INFO") or "").encode()
+    yield f"{info}/entry_points.txt", (found.read_text("entry_points.txt") or "").encode()
