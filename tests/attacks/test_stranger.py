@@ -22,7 +22,7 @@ from raw_http2 import INITIAL_WINDOW, RST_STREAM, SETTINGS, RawConnection, conne
 from real_peers import Build, SmallFederation, until
 
 from launcher.run_files import certificate_files
-from peer.network.limits import UnknownCallerLimits
+from peer.network.limits import Timeouts, UnknownCallerLimits
 from peer.network.streams.handshake import REASON_WITHHELD
 from peer.network.transport import SERVICES, ListenConfig
 from peer.network.transport.grpc import GrpcTransport
@@ -294,7 +294,8 @@ def test_a_message_longer_than_any_is_refused_before_it_comes(running: SmallFede
     with RawConnection(connect(running.address("peer0"))) as connection:
         stream = connection.call(f"/{SERVICE}/Tensors")
         connection.data(stream, prefix(512 << 20) + bytes(1000))
-        until(lambda: connection.hear(0.1) and stream in connection.ended, 10, "the stream is over")
+        until(lambda: connection.hear(0.1) and stream in connection.ended, 5, "the stream is over")
+    assert Timeouts().hello > 5, "which would end it, too"
 
 
 def said(address: str, origin: str, path: str, message: bytes = b"", encoding: str = "") -> tuple[bytes, bytes]:

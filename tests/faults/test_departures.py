@@ -57,10 +57,11 @@ def test_who_leaves_without_its_last_rounds_is_found(monkeypatch: pytest.MonkeyP
     assert len(simulate("healing scaffold", 1, [], Weather(0.2), orders=(LEAVES,)).views) > 2
 
 
-@pytest.mark.parametrize("step", [7, pytest.param(19, marks=pytest.mark.long), 31])
+@pytest.mark.parametrize("step", [7, *(pytest.param(step, marks=pytest.mark.long) for step in (19, 31, 49)), 43])
 def test_one_is_killed_while_it_leaves(step: int) -> None:
-    """It asks to be taken in, or had left."""
-    suffered("healing scaffold", LEAVES, kills=(Kill("peer2", "views", step, away=(0.3,)),))
+    """Its wish is forgotten with it, or it had left and asks to be taken in."""
+    outcome = suffered("healing scaffold", LEAVES, kills=(Kill("peer2", "views", step, away=(0.3,)),))
+    assert ("peer2 taken in" in outcome.views[-1]) == (step > 31)
 
 
 @pytest.mark.parametrize("step", [16])
