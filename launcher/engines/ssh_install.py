@@ -99,6 +99,6 @@ def _content(info: str) -> Iterator[tuple[str, bytes]]:
                 yield path.relative_to(root.parent).as_posix(), path.read_bytes()
     yield f"{info}/WHEEL", WHEEL_METADATA.encode()
     found = distribution("dfl")
-    # In a checkout that setuptools has built, the first that Python finds is dfl.egg-info, with the name of old.
+    # In a checkout that setuptools has built, Python finds dfl.egg-info first, whose metadata is in PKG-INFO.
     yield f"{info}/METADATA", (found.read_text("METADATA") or found.read_text("PKG-INFO") or "").encode()
     yield f"{info}/entry_points.txt", (found.read_text("entry_points.txt") or "").encode()

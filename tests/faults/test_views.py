@@ -169,7 +169,9 @@ def suffered(*kills: Kill, name: str = "healing three", **weather: Any) -> Outco
     return outcome
 
 
-def test_a_ring_of_other_members_is_ordered_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("step", "first"), [(40, 1), (60, 2)])
+def test_a_ring_of_other_members_is_ordered_anew(step: int, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a view that begins with round 1, before which the ring of all was ordered."""
     rings, mixes = dict[tuple[str, ...], set[tuple[str, ...]]](), dict[str, Any]()
 
     async def noted(self: FibFLPlusPlus, peer: Peer) -> None:
@@ -179,7 +181,8 @@ def test_a_ring_of_other_members_is_ordered_anew(monkeypatch: pytest.MonkeyPatch
 
     round = FibFLPlusPlus.round
     monkeypatch.setattr(FibFLPlusPlus, "round", noted)
-    suffered(Kill("peer4", "send", 60, away=(LONG,)), name="healing fibfl++")
+    outcome = suffered(Kill("peer4", "send", step, away=(LONG,)), name="healing fibfl++")
+    assert f"first={first}," in outcome.views[1]
     assert {len(members) for members in rings} == {4, 5}
     for members, seen in rings.items():
         order = two_opt(similarity(np.stack([mixes[id] for id in members]), "cosine"))

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from launcher.cli import main
 from launcher.engines.base import engine, parsed_options
@@ -136,6 +137,7 @@ def test_hosts_are_for_ssh(given: list[str], tmp_path: Path, capsys: pytest.Capt
         (["compose", "--option", "subnet=10.99.0.0/24"], "--option subnet: Compose makes a network for the file's own"),
         (["compose", "--option", "memory=much"], "--option: `memory` wants bytes, or a number with k, m or g, such as"),
         (["manifests", "--image", "bad image"], "--image wants the name of an image, such as dfl or registry.example"),
+        (["manifests", "--image", "dfl:é"], "--image wants the name of an image, such as dfl or registry.example"),
         (["manifests", "--image", ""], "--image wants the name of an image, such as dfl or registry.example.org/dfl:1"),
     ],
 )
@@ -154,6 +156,11 @@ def test_what_has_no_meaning_in_a_file_is_refused(
 )
 def test_images_are_named_as_engines_name_them(image: str) -> None:
     assert DockerSettings(image=image).image == image
+
+
+def test_a_tag_beyond_ascii_is_none_for_an_engine_either() -> None:
+    with pytest.raises(ValidationError, match="image"):
+        DockerSettings(image="dfl:é")
 
 
 def test_an_engine_whose_library_is_missing_names_it(
