@@ -156,14 +156,14 @@ def parser() -> argparse.ArgumentParser:
     add("--out", type=Path, metavar="NEW", help="the run's directory (default: DIR-cross-evaluation)")
     add("--json", action="store_true", help="as JSON")
 
-    add = command("export", "commands.export", "write a peer's model as other programs take it")
+    add = command("export", "commands.models", "write a peer's model as other programs take it")
     add("peer", type=Path, metavar="DIR", help="a peer's directory, such as runs/demo/peer0")
     add("--to", type=Path, required=True, metavar="TARGET", help="a new file or directory")
     formats = "state-dict (default), torchscript, onnx, or what packages bring, such as pretrained"
     add("--format", default="state-dict", metavar="NAME", help=formats)
     add("--code", type=Path, metavar="DIR", help="import a custom model or task from there")
 
-    add = command("predict", "commands.predict", "write what a peer's model says of new samples")
+    add = command("predict", "commands.models", "write what a peer's model says of new samples")
     add("peer", type=Path, metavar="DIR", help="a peer's directory, such as runs/demo/peer0")
     add("samples", type=Path, metavar="SAMPLES", help="a table, arrays, images, or a folder of images or of .npy files")
     add("--to", type=Path, required=True, metavar="FILE", help="answers.csv, or answers.npz for large answers")

@@ -52,7 +52,7 @@ def test_a_package_brings_a_format(peer: Path, tmp_path: Path, monkeypatch: pyte
     def with_card(kind: str) -> Mapping[str, EntryPoint]:
         return {"card": EntryPoint("card", "brought:card", "dfl.exports")} if kind == "exports" else installed(kind)
 
-    monkeypatch.setattr("launcher.commands.export.installed", with_card)
+    monkeypatch.setattr("launcher.commands.models.installed", with_card)
     assert main(["export", str(peer), "--to", str(tmp_path / "card"), "--format", "card"]) == 0
     assert (tmp_path / "card").read_text() == "peer0"
 
