@@ -145,10 +145,12 @@ def test_files_that_are_no_checkpoints(stopped: Checkpoints, tmp_path: Path) -> 
 def test_an_older_file_at_any_moment(kind: str, every: int) -> None:
     """Whichever of its older files is damaged when peer1 starts again: never other bits, never a wait for ever."""
 
+    broken = list[Path]()
+
     def damage(directory: Path, random: Random) -> int | None:
-        older = sorted(directory.glob(f"{kind}-*.safetensors"))[:-1]
-        if older:
-            break_in_the_middle(random.choice(older))
+        if older := sorted(directory.glob(f"{kind}-*.safetensors"))[:-1]:
+            broken.append(random.choice(older))
+            break_in_the_middle(broken[-1])
         return None
 
     ends = set()
@@ -162,4 +164,5 @@ def test_an_older_file_at_any_moment(kind: str, every: int) -> None:
             else:
                 assert not outcome.faults, (count, outcome)
                 assert outcome.digests == undisturbed("fibfl").digests, (count, outcome)
+    assert broken
     assert False in ends

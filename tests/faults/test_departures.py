@@ -35,6 +35,7 @@ def suffered(name: str, *orders: Order, kills: tuple[Kill, ...] = (), slowest: f
     """Nothing is wrong afterwards."""
     outcome = simulate(name, 1, [*kills], Weather(slowest), orders=orders)
     assert not wrong_with(name, outcome), (orders, kills, outcome)
+    assert len(outcome.kills) >= len(kills), ("not all died", kills, outcome.kills)
     return outcome
 
 

@@ -133,7 +133,9 @@ def steps_of_peer1(name: str) -> Counter[str]:
 
 
 def steps(name: str, kind: str, every: int = 1) -> range:
-    return range(1, steps_of_peer1(name)[kind] - 3, every)
+    found = range(1, steps_of_peer1(name)[kind] - 3, every)
+    assert found, f"peer1 of {name} has no step of kind {kind}"
+    return found
 
 
 def one_in(seldom: int, often: int) -> pytest.MarkDecorator:

@@ -6,6 +6,7 @@ A failure names its federation and seed; `python -m tests.faults.views FEDERATIO
 import errno
 import os
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,15 +30,20 @@ from faults.views import check, wrong_with
 from faults.wires import Stall, Weather
 from peer.learning.data.samples import Standardisation
 from peer.network.collectives import Arrived
+from peer.network.network import Network
+from peer.network.streams.link import MessageWriter
+from peer.network.wire.frames import Call
 from peer.protocols.base import Peer
 from peer.protocols.blocks.distillation import Predictions
 from peer.protocols.cycle_pdl import CyclePDL
 from peer.protocols.fibfl_plus_plus import FibFLPlusPlus
+from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.view_store import ViewStore
 from peer.runtime.rounds.admission import ENTRY
 from peer.runtime.rounds.calls import Communicator
 from peer.runtime.rounds.learner import Learner
 from peer.topology import similarity, two_opt
+from peer.views.statements import AskPromise, Reply, Request
 
 LONG = 12.0
 """Seconds, longer than `absence`."""
@@ -166,6 +172,7 @@ def suffered(*kills: Kill, name: str = "healing three", **weather: Any) -> Outco
     """Nothing is wrong afterwards."""
     outcome = simulate(name, 1, [*kills], Weather(**weather))
     assert not wrong_with(name, outcome), (kills, outcome)
+    assert len(outcome.kills) >= len(kills), ("not all died", kills, outcome.kills)
     return outcome
 
 
@@ -188,6 +195,25 @@ def test_a_ring_of_other_members_is_ordered_anew(step: int, first: int, monkeypa
         order = two_opt(similarity(np.stack([mixes[id] for id in members]), "cosine"))
         assert seen == {tuple(members[i] for i in order)}
         assert seen != {members}, "or this shows nothing"
+
+
+def test_who_relays_other_mixes_ends_the_others_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they order their ring anew: who finds another order than others do ends by name, and they go on without it."""
+    open_message = Network.open_message
+
+    def lie(
+        self: Network, to: Sequence[str], call: Call, length: int, scalars: Sequence[float] = (), offset: int = 0
+    ) -> MessageWriter:
+        if self.identity.id == "peer1" and self.identity.view and call.name == "proportions":
+            scalars = scalars[::-1]
+        return open_message(self, to, call, length, scalars, offset)
+
+    monkeypatch.setattr(Network, "open_message", lie)
+    outcome = simulate("healing fibfl++", 1, [Kill("peer4", "send", 60, away=(LONG,))])
+    ended = {id for id, digest in outcome.digests.items() if not digest}
+    said = {fault.split()[0] for fault in outcome.faults if "failed: FailedError" in fault and "about `order`" in fault}
+    assert ended == said == {"peer0"}
+    assert [fault for fault in outcome.faults if "failed:" not in fault and "had always been there" not in fault] == []
 
 
 def test_who_is_admitted_begins_with_the_opinions_that_it_measures_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,9 +266,18 @@ def test_the_proposer_is_gone_for_long_in_the_middle_of_a_change() -> None:
         assert "peer1, peer2 silent for 5 s" in views[1]
 
 
-def test_two_propose_at_once_when_two_are_lost() -> None:
-    lost = Kill("peer1", "send", 60, also=("peer3",), away=(LONG, LONG))
-    assert len(suffered(lost, name="healing gossip").views) > 1
+def test_two_propose_at_once_when_two_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    proposers, handle = set[str](), Membership.handle
+
+    async def noted(self: Membership, request: Request) -> Reply:
+        if isinstance(request, AskPromise) and request.prepare.statement.number == 1:
+            proposers.add(request.prepare.statement.ballot.proposer)
+        return await handle(self, request)
+
+    monkeypatch.setattr(Membership, "handle", noted)
+    lost = Kill("peer1", "send", 70, also=("peer3",), away=(LONG, LONG))
+    assert len(suffered(lost, name="healing gossip", slowest=0.2).views) > 1
+    assert len(proposers) == 2
 
 
 def test_two_of_four_go_on_with_the_first_and_without_it_nobody_does() -> None:
