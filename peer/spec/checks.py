@@ -220,7 +220,7 @@ def _against_bypass(spec: "Spec") -> Iterator[tuple[str, str]]:
     if spec.wire.kind == "top-k":
         yield "`wire: top-k` counts on all that was sent before", "choose another `wire`"
     if spec.start_with is not None and not most < 2 * spec.start_with <= 2 * most:
-        yield f"`start_with: {spec.start_with}` is not more than half of {most} peers", "choose a number that is"
+        yield f"`start_with: {spec.start_with}` does not fit {most} peers", f"give it {most // 2 + 1} to {most}"
 
 
 def _against_replay(spec: "Spec") -> Iterator[tuple[str, str]]:

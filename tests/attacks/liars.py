@@ -19,6 +19,8 @@ from peer.network.wire.messages import SERVICE, Beat, Reply, StatusReply, Status
 from peer.runtime.manifest import build_manifest
 
 OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+AT_ONCE_AGAIN = [(f"grpc.{kind}_reconnect_backoff_ms", 100) for kind in ("initial", "min", "max")]
+"""Connects as soon as a peer listens."""
 WELCOME = Reply(welcome=Welcome(durable=-1)).SerializeToString()
 Answer = Callable[[str, Iterator[bytes]], Iterator[bytes]]
 """From the service and what the caller says, its hello first, to what it is answered."""
@@ -157,19 +159,24 @@ def saying_goodbye(address: str, words: str) -> Iterator[Callable[[], int]]:
 
 @contextmanager
 def impostor(federation: SmallFederation, *messages: bytes, service: str) -> Iterator[Callable[[], int]]:
-    """Opens streams to every peer in the names of its neighbours until the block ends; how many there were.
+    """Opens streams to every peer in the names of its neighbours until the block ends; how many on a connection.
 
     43 a second for each, four of which it holds open; on each it says hello and then these messages.
     """
     done, opened = threading.Event(), list[str]()
 
     def fool(id: str, to: str) -> None:
-        said, held = [hello(federation, id, to), *messages], list[Any]()
-        with grpc.insecure_channel(federation.address(to), OPTIONS) as channel:
+        said, held, connected = [hello(federation, id, to), *messages], list[Any](), threading.Event()
+
+        def heed(state: grpc.ChannelConnectivity) -> None:
+            (connected.set if state is grpc.ChannelConnectivity.READY else connected.clear)()
+
+        with grpc.insecure_channel(federation.address(to), [*OPTIONS, *AT_ONCE_AGAIN]) as channel:
+            channel.subscribe(heed, try_to_connect=True)
             open = channel.stream_stream(f"/{SERVICE}/{service}")
             while not done.wait(1 / 43):
                 held.append(open(_and_then_wait(said, done), timeout=20))
-                opened.append(to)
+                opened.extend([to] * connected.is_set())
                 if len(held) > 4:
                     held.pop(0).cancel()
 

@@ -36,6 +36,11 @@ def protocol(name: str = "fibfl", **parameters: Any) -> dict[str, Any]:
     return content(protocol={"name": name, **parameters})
 
 
+def bypass(name: str = "fedavg", **changes: Any) -> dict[str, Any]:
+    """With members that may be lost and return."""
+    return content(protocol={"name": name}, on_loss="bypass", **changes)
+
+
 TEXTS: dict[str, tuple[str, str]] = {
     # what is wrong: the file's text, part of the message
     "duplicate key": ("rounds: 2\nrounds: 3\n", 'fed.yaml:2: not valid YAML: found duplicate key "rounds"'),
@@ -260,6 +265,23 @@ CONTENTS: dict[str, tuple[dict[str, Any], str]] = {
         "peer0 has a batch_size of 1 and model late:norm has BatchNorm",
     ),
     "data that does not fit the channels": (content(model="resnet18"), "does not take inputs of shape (1, 8, 8)"),
+    "bypass of two": (bypass(ring=ring()[:2]), "`on_loss: bypass` cannot be: of 2 peers no majority is left"),
+    "bypass without edges": (bypass("solo"), "`on_loss: bypass` cannot be: the peers of `solo` are not connected"),
+    "bypass of noise drawn once": (bypass("dp-fedavg"), "`dp-fedavg` needs all its members: rounds that are played"),
+    "bypass of a state that cannot be sent": (
+        bypass("constructed:Keeping"),
+        "no way to give `seen` to who is taken in; declare Share('seen', size=..., rounds=range(0)) in `shares`",
+    ),
+    "bypass of one that dials out": (
+        bypass(ring=ring(address=None, dials_out=True)),
+        "`peer0` dials out, and members must reach each other; give it an `address`",
+    ),
+    "bypass until the best": (
+        bypass(stop_early={"patience": 2}, hold_back=0.2),
+        "`on_loss: bypass` cannot be: `stop_early`",
+    ),
+    "bypass with differences": (bypass(wire="top-k"), "`on_loss: bypass` cannot be: `wire: top-k`"),
+    "a beginning with more than all": (bypass(start_with=4), "`start_with: 4` does not fit 3 peers; give it 2 to 3"),
 }  # fmt: skip
 MODULES = {
     "mistaken": "\nclass Name(:\n",
@@ -342,6 +364,11 @@ class Own(FibFL):
 
 class Heir(Own):
     pass
+
+
+class Keeping(FibFL):
+    name: str
+    replicated = ("seen",)
 """,
     "counting": """from pydantic import model_validator
 

@@ -15,6 +15,7 @@ from real_peers import Build, SmallFederation, digests
 
 from peer.protocols.registry import PROTOCOLS
 from peer.runtime.in_process import run_in_process
+from peer.telemetry.results import AUDIT
 
 pytestmark = pytest.mark.long
 
@@ -84,6 +85,14 @@ async def test_every_protocol(name: str, federation: Build, tmp_path: Path) -> N
     assert {id: one.setup.model.sha256() for id, one in runtimes.items()} == digests(results)
     if sent is not None:
         assert {id: result["tensor_bytes_sent"] for id, result in results.items()} == dict.fromkeys(first.ids, sent)
+    shares, records = first.spec.protocol.shares(ROUNDS), first.spec.protocol.records
+    assert told(first) >= {one.vector for one in shares if one.scalars} | {one.name for one in records}
+
+
+def told(federation: SmallFederation) -> set[str]:
+    """The vectors with which numbers have left, and the records."""
+    lines = [line for id in federation.ids for line in (federation.directory / id / AUDIT).read_text().splitlines()]
+    return {name for line in lines for name in json.loads(line)["told"]}
 
 
 async def test_deaths_where_the_noise_is_secret(federation: Build) -> None:

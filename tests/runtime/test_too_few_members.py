@@ -194,6 +194,32 @@ async def test_one_that_comes_and_goes_makes_nobody_talk_without_end(
     assert len(told) <= 2 * len(beginnings)
 
 
+@pytest.mark.parametrize(
+    ("least", "done", "seconds", "why"),
+    [
+        (5, 3, 0, "there are 5 members, and the protocol needs 5"),
+        (1, -1, 0, "the run has not begun, so there is nothing to leave; stop it"),
+        (1, 9, 0, "it is in its last round, and ends by itself"),
+        (1, 3, 61, "the others have not agreed within 60 s"),
+        (1, 3, 59, ""),
+    ],
+)
+async def test_one_that_cannot_leave_says_why_and_does_what_it_was_told_to_do_then(
+    least: int, done: int, seconds: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiter, stopped = Waiter(tmp_path, monkeypatch, min_members=least), list[str]()
+    waiter.gate.network, waiter.gate.started = object(), done  # type: ignore[assignment]
+    waiter.gate.lost_neighbours = lambda *_: []  # type: ignore[method-assign,assignment]
+    waiter.membership.leave_request.submit(lambda: stopped.append("peer1"))
+    waiter.now += seconds
+    deciding = asyncio.create_task(Proposer(waiter.membership, ReportIntervals())._decide())
+    await waiter._sleep(0)
+    await waiter._sleep(0)
+    assert waiter.membership.leave_request.refusal == why
+    assert stopped == ["peer1"] * bool(why)
+    deciding.cancel()
+
+
 async def test_too_few_for_a_moment_end_nobody_for_whom_it_was_so_an_hour_ago(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,7 +102,7 @@ async def test_what_the_peer_itself_has_decided_is_final(tmp_path: Path) -> None
     (tmp_path / "events.jsonl").write_text(json.dumps(failed) + "\n")
     peer = PeerPods(1, tmp_path, lambda _number: None)
     peer.update(state(job(), pod(1, **ended(1))), stopping=False)
-    assert await asyncio.wait_for(peer.wait(), 1) == 1
+    assert await asyncio.wait_for(peer.wait(), 10) == 1
 
 
 class Emptied(Cluster):

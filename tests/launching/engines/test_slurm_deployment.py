@@ -188,7 +188,7 @@ async def test_slurm_may_take_its_time_to_accept_a_job(slurm: Slurm, stopped: bo
     def accept() -> None:
         began.read_text()
         loop.call_soon_threadsafe(meanwhile.set)
-        in_time.append(heard.wait(2))
+        in_time.append(heard.wait(10))
         goes_on.write_text("\n")
 
     threading.Thread(target=accept).start()

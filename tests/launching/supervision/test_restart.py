@@ -12,7 +12,7 @@ def crash(policy: Restarts, now: float, round: int = 0) -> float | None:
 
 
 def test_delays_double_until_the_limit() -> None:
-    policy = Restarts(RestartPolicy(limit=5))
+    policy = Restarts()
     assert [crash(policy, now) for now in range(6)] == [0.5, 1.0, 2.0, 4.0, 8.0, None]
     assert policy.total == 5
 

@@ -83,6 +83,22 @@ def test_members_that_are_no_neighbours_leave_room_for_those_that_are() -> None:
         assert not shut(neighbour)
 
 
+def test_a_connection_on_which_too_many_calls_come_is_closed() -> None:
+    """Unless it is a neighbour's; and calls between two scans count, not those of all times."""
+    with Door(UnknownCallerLimits(calls=3)) as door:
+        (busy, caller), (steady, even), (neighbour, near) = (door.connect(id) for id in ("peer1", "peer2", "peer3"))
+        with door.keeper.exempt(near):
+            for calls in (3, 3, 4):
+                for host, port in [even] * 3 + [caller] * calls + [near] * 4:
+                    door.keeper.on_stream(f"ipv4:{host}:{port}")
+                assert not shut(busy)
+                door.keeper.scan()
+        assert [shut(far) for far in (busy, steady, neighbour)] == [True, False, False]
+    [refused] = door.told
+    assert isinstance(refused, CallerRefused)
+    assert (refused.caller, refused.reason) == ("peer1", "too many calls on one connection")
+
+
 def shut(far: socket.socket) -> bool:
     far.setblocking(False)
     try:
