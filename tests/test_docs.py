@@ -42,7 +42,6 @@ NOT_CHECKED = {
 }
 """Kinds of blocks that no test here looks into, and why."""
 NOT_RUN = {
-    "pip": "changes what is installed; that the extra exists is checked",
     "docker": "needs Docker; tests/engines does the same",
     "dask": "servers; tests/engines/test_dask.py starts them",
     "for": "a loop over what Docker says",
