@@ -16,6 +16,7 @@ from peer.learning.training.phase import Budget, OwnFunction, Training
 from peer.learning.training.scheduler import Scheduler
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.spec import blocks
+from peer.spec.agreement import NOT_COMPARED
 from peer.spec.blocks import Behaviour, Machine, Member, Wire
 from peer.spec.federation import Spec
 from peer.spec.peer import TLS, PeerConfig
@@ -29,6 +30,9 @@ TRAINING: Mapping[str, type[BaseModel]] = {
     "step and loop": OwnFunction,
 }
 """The blocks inside `training`."""
+NOT_COMPARED_EITHER = (
+    "`data.download`, `data.workers`, of `ring` all but ids and their order, and where data and weights lie"
+)
 INTRODUCTION = """\
 # Configuration
 
@@ -54,7 +58,8 @@ def configuration() -> str:
 
 def _spec() -> Iterator[str]:
     yield "## federation.yaml\n"
-    yield f"{prose(Spec)}\n"
+    apart = ", ".join(f"`{key}`" for key in NOT_COMPARED)
+    yield f"{prose(Spec)} Handshakes compare it, except {apart}, {NOT_COMPARED_EITHER}.\n"
     yield table(Spec)
     yield "### ring\n"
     yield "One entry per peer, in ring order.\n"

@@ -63,8 +63,7 @@ def _test_of(task: Task) -> Test | None:
 
 
 class Spec(Settings):
-    """What all peers agree on. Handshakes compare it, except addresses, `code`, `recording`, `metrics`, `tensorboard`,
-    `tracker`, `keep`, `final_evaluation`, and where data and weights lie."""
+    """What all peers agree on."""
 
     format: Annotated[int, Field(ge=1), AfterValidator(_readable)] = SPEC.writes
     """Number of this file's [format](upgrading.md#formats)."""
