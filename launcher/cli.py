@@ -88,29 +88,29 @@ def parser() -> argparse.ArgumentParser:
     add("--fresh", action="store_true", help="discard the run that is in the directory")
     add("--device", metavar="DEVICE", help="auto (default), cpu, mps, cuda or cuda:N, for all peers")
     add("--certs", type=Path, metavar="DIR", help="use the certificates that `certs` made there")
-    add("--on", choices=[*ENGINES], default="local", help="what runs the peers (default: local)")
-    option_argument(add, "a setting of what runs the peers, such as memory=4g")
-    add("--hosts", metavar="FILE", help="on which machines, for `--on ssh`; short for --option hosts=FILE")
-    add("--install", action="store_true", help="install dfl there; short for --option install=true")
-    add("--beside", choices=["solo"], help="first train each peer alone, to say if taking part is worth it")
+    add("--on", choices=[*ENGINES], default="local", help="the engine, which runs the peers (default: local)")
+    option_argument(add, "a setting of the engine, such as memory=4g")
+    add("--hosts", metavar="FILE", help="a list of machines, for `--on ssh`; short for --option hosts=FILE")
+    add("--install", action="store_true", help="install dfl on these machines; short for --option install=true")
+    add("--beside", choices=["solo"], help="first train each peer alone, to judge if taking part is worth it")
     showing_arguments(add)
 
     asking = spec_arguments, certificate_arguments
     add = command("status", "commands.watch", "show the status of all peers", *asking)
     add("--json", action="store_true", help="as JSON")
-    add = command("watch", "commands.watch", "watch peers that run already, to their end", *asking)
+    add = command("watch", "commands.watch", "watch running peers to their end", *asking)
     quiet_argument(add)
-    add = command("dashboard", "commands.watch", "watch peers that run already on a page", *asking)
+    add = command("dashboard", "commands.watch", "watch running peers on a page", *asking)
     at_argument(add)
     add = command("leave", "commands.membership", "make a peer leave the federation", *asking)
-    peers_argument(add, "peer", metavar="PEER", help="the id of the one that is to leave")
+    peers_argument(add, "peer", metavar="PEER", help="the id of the peer that leaves")
     add = command("expel", "commands.membership", "vote to expel a peer", *asking)
-    peers_argument(add, "peer", metavar="PEER", help="the id of the one that is to be expelled")
-    whose = "whose votes (default: all others whose certificates are there)"
+    peers_argument(add, "peer", metavar="PEER", help="the id of the peer to expel")
+    whose = "the peers that vote (default: all others whose certificates are there)"
     peers_argument(add, "--by", nargs="+", default=[], metavar="ID", help=whose)
 
-    add = command("rewind", "commands.rewind", "have all peers go back to an earlier round", spec_arguments)
-    add("--to", type=int, metavar="N", help="which (default: the newest that all peers hold)")
+    add = command("rewind", "commands.rewind", "make all peers go back to an earlier round", spec_arguments)
+    add("--to", type=int, metavar="N", help="the round (default: the newest that all peers hold)")
     add("--out", type=Path, metavar="DIR", help="the run's directory (default: runs/<name>)")
 
     add = command("attach", attach_command, "reattach to a running federation", resumes=True)
@@ -134,15 +134,15 @@ def parser() -> argparse.ArgumentParser:
 
     add = command("certs", "commands.deployment_files", "make a CA and a certificate for every peer", spec_arguments)
     add("--out", type=Path, default=Path("certs"), metavar="DIR", help="output directory (default: certs)")
-    add("--days", type=int, default=365, metavar="N", help="valid for so many days (default: 365)")
+    add("--days", type=int, default=365, metavar="N", help="days for which they are valid (default: 365)")
 
     add = command("manifests", "commands.deployment_files", "write a federation for Kubernetes", spec_arguments)
-    add("--out", type=Path, required=True, metavar="DIR", help="output directory; replaces earlier ones")
-    add("--image", default="dfl", metavar="NAME", help="of deploy/Dockerfile (default: dfl)")
+    add("--out", type=Path, required=True, metavar="DIR", help="output directory; earlier manifests there are replaced")
+    add("--image", default="dfl", metavar="NAME", help="the image, built by deploy/Dockerfile (default: dfl)")
     add("--certs", type=Path, metavar="DIR", help="copy the certificates that `certs` made there")
     add("--egress", choices=["peers", "any"], help="where peers may connect to (default: any if they download data)")
 
-    has = "show what each site has, before anything is trained"
+    has = "show what data each site has, before any training"
     add = command("statistics", partial(asking_command, "commands.statistics"), has)
     add("federation", type=Path, metavar="PATH", help="federation.yaml, or the directory of a run of `statistics`")
     add("--peers", type=int, metavar="N", help="peer0 ... peerN-1 on loopback")
@@ -150,33 +150,33 @@ def parser() -> argparse.ArgumentParser:
     add("--out", type=Path, metavar="DIR", help="the run's directory (default: runs/<name>-statistics)")
     add("--json", action="store_true", help="as JSON")
 
-    is_worth = "show what each peer's model is worth at each other peer"
+    is_worth = "show how good each peer's model is at every other peer"
     add = command("cross-evaluation", partial(asking_command, "commands.cross_evaluation"), is_worth)
     add("run", type=Path, metavar="DIR", help="a finished run, or a run of `cross-evaluation`")
     add("--out", type=Path, metavar="NEW", help="the run's directory (default: DIR-cross-evaluation)")
     add("--json", action="store_true", help="as JSON")
 
-    add = command("export", "commands.models", "write a peer's model as other programs take it")
+    add = command("export", "commands.models", "write a peer's model in a format that other programs read")
     add("peer", type=Path, metavar="DIR", help="a peer's directory, such as runs/demo/peer0")
     add("--to", type=Path, required=True, metavar="TARGET", help="a new file or directory")
-    formats = "state-dict (default), torchscript, onnx, or what packages bring, such as pretrained"
+    formats = "state-dict (default), torchscript, onnx, or one that a package adds, such as pretrained"
     add("--format", default="state-dict", metavar="NAME", help=formats)
     add("--code", type=Path, metavar="DIR", help="import a custom model or task from there")
 
-    add = command("predict", "commands.models", "write what a peer's model says of new samples")
+    add = command("predict", "commands.models", "write the answers of a peer's model for new samples")
     add("peer", type=Path, metavar="DIR", help="a peer's directory, such as runs/demo/peer0")
     add("samples", type=Path, metavar="SAMPLES", help="a table, arrays, images, or a folder of images or of .npy files")
     add("--to", type=Path, required=True, metavar="FILE", help="answers.csv, or answers.npz for large answers")
-    option_argument(add, "how they are written, such as decimal=',' of a CSV file")
+    option_argument(add, "how to read the samples, such as decimal=',' for a CSV file")
     add("--code", type=Path, metavar="DIR", help="import a custom model or task from there")
 
     add = command("list", "commands.runs", "list the runs in a directory")
-    add("directory", type=Path, nargs="?", default=Path("runs"), metavar="DIR", help="which (default: runs)")
+    add("directory", type=Path, nargs="?", default=Path("runs"), metavar="DIR", help="the directory (default: runs)")
     add("--json", action="store_true", help="as JSON")
 
     add = command("logs", "commands.runs", "print what the peers of a run have logged")
     add("run", type=Path, metavar="DIR", help="the run's directory")
-    add("peers", nargs="*", metavar="PEER", help="of which peers (default: all, in the order of time)")
+    add("peers", nargs="*", metavar="PEER", help="only these peers (default: all, in order of time)")
     add("-f", "--follow", action="store_true", help="print what they add, until Ctrl-C")
 
     add = command("compare", "commands.compare", "compare a run with local-only training")
@@ -193,33 +193,34 @@ def parser() -> argparse.ArgumentParser:
     add = command("report", "commands.report", "write a page that shows or compares runs")
     add("directories", type=Path, nargs="+", metavar="DIR", help="a run's, or one that holds runs, or peers'")
     add("--out", type=Path, metavar="FILE", help="the page (default: DIR/report.html)")
-    for name, what in (("csv", "the tables, for other programs"), ("png", "the figures"), ("svg", "the figures")):
-        add(f"--{name}", action="store_true", help=f"{what}, as {name.upper()} beside it, in a folder")
-    add("--perfetto", action="store_true", help="what each peer did when, as trace.json there, for ui.perfetto.dev")
+    for name, what in (("csv", "the tables"), ("png", "the figures"), ("svg", "the figures")):
+        add(f"--{name}", action="store_true", help=f"also write {what} as {name.upper()}, in a folder beside the page")
+    timeline = "also write what each peer did when, as trace.json in that folder, for ui.perfetto.dev"
+    add("--perfetto", action="store_true", help=timeline)
     add("--code", type=Path, metavar="DIR", help="import a custom protocol from there")
 
     add = command("study", "study.command", "run a grid of federations, and write their tables", resumes=True)
     add("file", type=Path, metavar="study.yaml", help="the grid; see docs/studies.md")
     add("--out", type=Path, metavar="DIR", help="the study's directory (default: studies/<name>)")
-    add("--at-once", type=int, metavar="N", help="cells at once (default: as many as this machine carries)")
+    add("--at-once", type=int, metavar="N", help="cells that run at once (default: as many as fit here)")
     add("--port", type=int, metavar="P", help="the first port, with `network: grpc` (default: 7700)")
     add("--dask", metavar="ADDRESS", help="compute the cells on the workers of this Dask scheduler")
     quiet_argument(add)
 
     add = command("protocols", "commands.protocols", "list the protocols")
     add("--json", action="store_true", help="as JSON, with every parameter")
-    add = command("tasks", "commands.protocols", "list the tasks, and what installed packages bring")
+    add = command("tasks", "commands.protocols", "list the tasks, and what installed packages add")
     add("--json", action="store_true", help="as JSON")
 
-    add = command("new", "commands.new", "write a federation for a table, or first code of your own with its test")
-    add("kind", choices=("protocol", "model", "data", "federation"), help="what it is to be")
-    add("name", metavar="NAME", help="of the module, such as my_ring; for a federation a table, such as patients.csv")
-    add("--label", metavar="COLUMN", help="of a table: what is to be predicted (default: a guess)")
-    add("--peers", type=int, default=3, metavar="N", help="of a federation (default: 3)")
+    add = command("new", "commands.new", "write a federation for a table, or code of your own to begin with")
+    add("kind", choices=("protocol", "model", "data", "federation"), help="what to write")
+    add("name", metavar="NAME", help="a module, such as my_ring; for a federation a table, such as patients.csv")
+    add("--label", metavar="COLUMN", help="the table's column to predict (default: a guess)")
+    add("--peers", type=int, default=3, metavar="N", help="the peers of a federation (default: 3)")
     add("--out", type=Path, default=Path("."), metavar="DIR", help="output directory (default: here)")
 
-    add = command("completion", completion_command, "let a shell complete this command line")
-    add("shell", choices=SHELLS, help="which; eval what is printed, in its start file")
+    add = command("completion", completion_command, "print what lets a shell complete commands")
+    add("shell", choices=SHELLS, help="the shell, whose start file evaluates the output")
     lists = ["\n".join([f"{what}:", *(f"  {name:<18}{helps[name]}" for name in GROUPS[what])]) for what in GROUPS]
     top.epilog = "\n\n".join(lists) + f"\n{EPILOGUE}"
     return top
@@ -242,7 +243,7 @@ def showing_arguments(add: Add) -> None:
 
 
 def at_argument(add: Add) -> None:
-    add("--at", metavar="HOST:PORT", help="where that page is (default: 127.0.0.1 and a free port)")
+    add("--at", metavar="HOST:PORT", help="the page's address (default: 127.0.0.1 and a free port)")
 
 
 def peers_argument(add: Add, name: str, **more: Any) -> None:

@@ -54,11 +54,11 @@ def _parser() -> argparse.ArgumentParser:
     copying = commands.add_parser("backup", help="copy a peer's checkpoints, also while it runs")
     copying.add_argument("directory", type=Path, metavar="DIR", help="the peer's directory")
     copying.add_argument("to", type=Path, metavar="TO", help="a new directory, or a new file.tar")
-    copying.add_argument("--round", type=int, metavar="N", help="only this round (default: all that it keeps)")
+    copying.add_argument("--round", type=int, metavar="N", help="only this round (default: all that the peer keeps)")
     task = parser.add_mutually_exclusive_group()
     task.add_argument("--config", type=Path, metavar="PEER.YAML", help="run the peer with these settings")
-    task.add_argument("--check", type=Path, metavar="PEER.YAML", help="say what would keep it from starting here now")
-    parser.add_argument("--quiet", action="store_true", help="say what happens, and no more: a launcher tells the rest")
+    task.add_argument("--check", type=Path, metavar="PEER.YAML", help="check what would keep the peer from starting")
+    parser.add_argument("--quiet", action="store_true", help="log only events, as a launcher reports the progress")
     parser.add_argument("--version", action=ShowRelease, nargs=0, help="show the version and exit")
     return parser
 
