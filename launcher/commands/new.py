@@ -108,6 +108,7 @@ MOST_CLASSES = 20
 """A column of numbers with more different ones has no classes."""
 MOST_NAMES = 100
 """More different texts are no classes."""
+OTHER = "name another column with --label"
 SITE = """federation: federation.yaml
 id: {id}
 # The site's own table; without it the site takes a part of the federation's:
@@ -155,16 +156,15 @@ def classes_of(column: "pandas.Series[Any]") -> list[str] | None:
     """The names of the classes, none if they are the numbers from 0 up; None for numbers that are no classes."""
     values = [*column.dropna().unique()]
     if len(values) < 2:
-        raise InputError(f"column {column.name!r} has not two different values; give another one as --label")
+        raise InputError(f"column {column.name!r} has fewer than two different values; {OTHER}")
     if any(isinstance(value, str) for value in values):
         if len(values) > MOST_NAMES:
-            raise InputError(f"column {column.name!r} has {len(values)} different texts; give another one as --label")
+            raise InputError(f"column {column.name!r} has {len(values)} different texts; {OTHER}")
         return sorted(map(str, values))
     try:
         whole = all(value == int(value) for value in values)
     except (TypeError, ValueError, OverflowError):
-        what = f"column {column.name!r} holds neither texts nor finite numbers"
-        raise InputError(f"{what}; give another one as --label") from None
+        raise InputError(f"column {column.name!r} holds neither texts nor finite numbers; {OTHER}") from None
     if not whole or len(values) > MOST_CLASSES:
         return None
     numbers = sorted(map(int, values))

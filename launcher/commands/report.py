@@ -208,9 +208,9 @@ def summary_command(arguments: argparse.Namespace, output: Output) -> int:
         summary_text.report(made, collected.spec, output.console)
     if made.missing:
         named = ", ".join(f"{id} ({why})" for id, why in made.missing.items())
-        raise FailedError(f"the run is not whole, and this is the summary of the others; missing: {named}")
+        raise FailedError(f"the summary covers only the peers with a result; missing: {named}")
     if unknown := made.privacy.get("unknown"):
         raise FailedError(
-            f"the verdict on privacy is not whole, as {AUDIT} of {', '.join(unknown)} is missing or begins late"
+            f"the privacy verdict is incomplete, as {AUDIT} of {', '.join(unknown)} is missing or begins late"
         )
     return 0

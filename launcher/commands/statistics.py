@@ -100,7 +100,10 @@ def statistics(run: Path) -> Iterator[dict[str, Any]]:
         )
     first, *others = told
     if differing := [place.name for place in others if told[place] != told[first]]:
-        raise InputError(f"{run}: {first.name} and {', '.join(differing)} tell of other statistics; one of them lies")
+        raise InputError(
+            f"{run}: {first.name} and {', '.join(differing)} report different statistics, so one of them lies; ask "
+            "their operators"
+        )
     for site, (counts, histograms) in told[first].items():
         yield from of_site(site, counts, histograms, first)
 

@@ -155,7 +155,7 @@ async def check_version(kubectl: Kubectl) -> None:
     found = tuple(int(re.sub(r"\D.*", "", server.get(part, "")) or 0) for part in ("major", "minor"))
     if found < OLDEST_VERSION:
         raise FailedError(
-            f"the cluster is Kubernetes {'.'.join(map(str, found))}, and 1.29 is the first that can restart a peer "
+            f"the cluster runs Kubernetes {'.'.join(map(str, found))}, and only 1.29 or newer can restart a peer "
             "without the others; choose another cluster with --option context=NAME"
         )
 

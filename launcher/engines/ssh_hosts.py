@@ -209,7 +209,7 @@ def assigned(hosts: Sequence[Host], ids: Sequence[str]) -> dict[str, Host]:
     left = [id for id in ids if id not in found]
     free = [host for host in hosts if host.peers is None]
     if left and not free:
-        raise InputError(f"--hosts: {', '.join(left)} on no host; add them to the `peers` of one, or a host without")
+        raise InputError(f"--hosts: no host for {', '.join(left)}; name them in the `peers` of one, or add one without")
     return found | dict(zip(left, cycle(free), strict=False))
 
 

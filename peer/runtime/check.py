@@ -41,7 +41,7 @@ def check(path: Path) -> Iterator[CheckResult]:
         config, spec = read_peer(path)
     except InputError as error:
         yield CheckResult("config", str(error), False)
-        yield CheckResult("all else", "cannot be looked at before the config is right", None)
+        yield CheckResult("all else", "not checked; correct the config first", None)
         return
     yield CheckResult("config", f"{config.id}, one of {len(spec.ids)} peers of {spec.name} ({spec.protocol.name})")
     found = PeerCheck(config, spec)
@@ -123,7 +123,7 @@ class PeerCheck:
 
     def _model(self) -> str:
         if self.shard is None:
-            raise SkippedCheckError("cannot be looked at before the data is right")
+            raise SkippedCheckError("not checked; this needs the data first")
         with device_errors():
             self.model = fitting_model(self.config, self.spec, self.shard, self.device)
         return ", ".join([self.spec.model.name, f"{self.model.sizes['model']:,} values", *self.model.remarks])
@@ -139,7 +139,7 @@ class PeerCheck:
 
     def _disk(self) -> str:
         if self.shard is None or self.model is None:
-            raise SkippedCheckError("cannot be looked at before data and model are right")
+            raise SkippedCheckError("not checked; this needs data and model first")
         needed, free = check_room(self.config, self.spec, self.shard, self.model)
         return f"up to {needed / 1e6:,.0f} MB are needed, {free / 1e6:,.0f} MB are free"
 

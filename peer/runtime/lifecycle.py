@@ -335,8 +335,8 @@ async def watch_own_regression(edges: Edges, lifecycle: Lifecycle, faulty: int =
         missing = all(neighbour.delivery.knows_lost_rounds for neighbour in receivers)
         if lifecycle.state == "joining" and len(receivers) > faulty and missing:
             raise CheckpointLostError(
-                "this peer has lost rounds that it had on its disk, as all neighbours say; when the others have gone "
-                "on without it, it is taken in anew"
+                "this peer has lost rounds that were on its disk, as all its neighbours say; once the others have gone "
+                "on without it, they admit it again"
             )
 
 

@@ -406,7 +406,7 @@ def check_mix(spec: "Spec", mix: NDArray[np.float64], id: str) -> None:
     if not len(mix) and _goes_by_mix(spec.protocol):
         instead = ", ".join(name for name, one in suited(spec.task, len(spec.ids)).items() if not _goes_by_mix(one))
         raise InputError(
-            f"`{spec.protocol.name}` goes by each peer's mix of targets, and that of {id} is not known: data of its "
-            "own take `task: {name: regression, edges: [...]}`, and of a torch data set no targets are read before; "
-            f"give these, or choose a protocol that does not go by it, such as {instead}"
+            f"`{spec.protocol.name}` needs each peer's mix of targets, and that of {id} is not known: data of its "
+            "own need `task: {name: regression, edges: [...]}`, and the targets of a torch data set are not read "
+            f"before; give the edges, or choose a protocol that does not need the mix, such as {instead}"
         )

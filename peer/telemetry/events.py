@@ -355,7 +355,7 @@ class DataDrifted(Event):
     """Its training samples."""
 
     def __str__(self) -> str:
-        return f"the data are others from round {self.round} on: {self.samples} training samples"
+        return f"this peer has new data from round {self.round} on: {self.samples} training samples"
 
 
 class Unrepeatable(Event):
@@ -371,8 +371,8 @@ class Unrepeatable(Event):
 
 
 UNREPEATABLE = (
-    "{data} gives other samples when it is read again from the same seed, so this run will not have the same bits "
-    "again, not even after a crash; draw from `random`, `numpy.random`, torch or a generator that the data set keeps"
+    "{data} gives different samples when it is read again with the same seed, so this run will not repeat its bits, "
+    "not even after a crash; draw from `random`, `numpy.random`, torch or a generator that the data set keeps"
 )
 
 
@@ -385,7 +385,7 @@ class Misbehaving(Event):
 
     def __str__(self) -> str:
         said = "; ".join(f"{id} ({how})" for id, how in self.peers.items())
-        return f"an experiment: by the settings these peers misbehave: {said}"
+        return f"an experiment: the settings make these peers misbehave: {said}"
 
 
 class RoundDone(Event):
@@ -602,7 +602,7 @@ class CheckpointDamaged(Event):
     """What is wrong with the checkpoint."""
 
     def __str__(self) -> str:
-        return f"the checkpoint of round {self.round} is damaged, and this peer does without it ({self.reason})"
+        return f"the checkpoint of round {self.round} is damaged ({self.reason}); this peer goes on without it"
 
 
 class ViewDecided(Event):

@@ -89,7 +89,7 @@ def test_what_is_predicted(header: str, last: str, words: list[str], learnt: tup
         ("y,pressure,diagnosis", "class", [], "which column is to be predicted?"),
         ("age,pressure,diagnosis", "class", ["--label", "ill"], "has no such column; it has age, pressure, diagnosis"),
         ("age,pressure,diagnosis", "texts", [], "column 'diagnosis' has 120 different texts"),
-        ("age,pressure,diagnosis", "one", [], "column 'diagnosis' has not two different values"),
+        ("age,pressure,diagnosis", "one", [], "column 'diagnosis' has fewer than two different values"),
         ("age,pressure,diagnosis", "infinite", [], "holds neither texts nor finite numbers"),
         ("age,pressure,diagnosis", "class", ["--peers", "0"], "--peers 0: a federation has 2 peers or more"),
     ],

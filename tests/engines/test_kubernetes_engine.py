@@ -246,7 +246,7 @@ PLAIN = ("--set", "plaintext=true")
         (lambda cluster: None, (*PLAIN, "--option=kubectl=nothing-here"), "install kubectl, or name it with --option"),
         (lambda cluster: None, (*PLAIN, "--option=namespace=lab"), "no namespace `lab`; make it with `kubectl create"),
         (lambda cluster: None, (*PLAIN, "--option=context=home"), "`kubectl config get-contexts` lists those there"),
-        (lambda cluster: setattr(cluster, "minor", "28"), PLAIN, "the cluster is Kubernetes 1.28, and 1.29 is the"),
+        (lambda cluster: setattr(cluster, "minor", "28"), PLAIN, "the cluster runs Kubernetes 1.28, and only 1.29 "),
         (forbid("jobs"), PLAIN, "the cluster does not allow it (jobs is forbidden"),
         (forbid("pods/exec"), PLAIN, "does not allow to create pods/exec"),
         (lambda cluster: cluster.close(), PLAIN, "the cluster cannot be reached"),

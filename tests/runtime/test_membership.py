@@ -329,7 +329,7 @@ async def test_a_damaged_register_says_what_to_do(tmp_path: Path, content: bytes
         opened(tmp_path, content)
     path = tmp_path / VIEWS
     assert str(error.value).startswith(f"{path}: is damaged (")
-    assert str(error.value).endswith(f"remove {tmp_path} and start this peer again: then the others take it in anew")
+    assert str(error.value).endswith(f"remove {tmp_path} and start this peer again: then the others admit it again")
 
 
 async def test_a_register_of_an_earlier_version_says_what_to_do(tmp_path: Path) -> None:
@@ -346,7 +346,7 @@ async def test_a_register_of_a_later_format_is_not_to_be_removed(tmp_path: Path,
 
 
 async def test_a_copy_of_anothers_register_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FailedError, match="is that of peer1, and not peer0's"):
+    with pytest.raises(FailedError, match="belongs to peer1, not to peer0"):
         opened(tmp_path, kept(id="peer1"))
 
 

@@ -83,9 +83,9 @@ EVENTS: list[tuple[Event, str]] = [
     ),
     (
         Misbehaving(peers={"b": "stale", "c": "noise, scale 0.5"}),
-        "an experiment: by the settings these peers misbehave: b (stale); c (noise, scale 0.5)",
+        "an experiment: the settings make these peers misbehave: b (stale); c (noise, scale 0.5)",
     ),
-    (DataDrifted(round=5, samples=80), "the data are others from round 5 on: 80 training samples"),
+    (DataDrifted(round=5, samples=80), "this peer has new data from round 5 on: 80 training samples"),
     (ROUND, "round 3 done: accuracy matched 0.9000, global 0.8000, loss 0.2500"),
     (
         ViewDecided(
@@ -133,7 +133,7 @@ EVENTS: list[tuple[Event, str]] = [
     (PeerRegressed(neighbour="peer1", sentence="peer1 has lost round 3"), "peer1 has lost round 3"),
     (
         CheckpointDamaged(round=2, reason="torn"),
-        "the checkpoint of round 2 is damaged, and this peer does without it (torn)",
+        "the checkpoint of round 2 is damaged (torn); this peer goes on without it",
     ),
     (EndedUnacknowledged(sentence="left without b"), "left without b"),
     (NeighbourLost(neighbour="b", sentence="still waiting for b"), "still waiting for b"),

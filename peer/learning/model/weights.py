@@ -117,7 +117,10 @@ def load_weights(model: Model, path: Path, *, partial: bool) -> str:
         for name, to in fitting.items():
             tensor = _checked(stored[name].read(), own[to], f"{path}: {name}")
             if to in taken and not torch.equal(taken[to], tensor):
-                raise InputError(f"{path}: {name} is another than {to}, and both are one tensor in model {model.name}")
+                raise InputError(
+                    f"{path}: {name} and {to} differ, and are one tensor in model {model.name}; give the weights of "
+                    "this model"
+                )
             taken[to] = tensor
         model.copy_from(taken)
     return f"{len(taken)} of {len(own)} tensors from {path}"
@@ -130,7 +133,7 @@ def _check_all(model: Model, path: Path, stored: Mapping[str, StoredTensor], wan
     if missing := sorted(own.keys() - {*wanted.values()} - model.rebuilt.keys()):
         raise InputError(f"{path} lacks {_some_names(missing)} of model {model.name}; {hint}")
     if unknown := sorted(stored.keys() - wanted.keys()):
-        raise InputError(f"{path} has {_some_names(unknown)}, which model {model.name} has not; {hint}")
+        raise InputError(f"{path} has {_some_names(unknown)}, which model {model.name} lacks; {hint}")
     for name, to in wanted.items():
         if stored[name].shape != tuple(own[to].shape):
             raise InputError(

@@ -161,7 +161,7 @@ async def check_tcp(address: str, seconds: float = TCP_CHECK_TIMEOUT_S) -> TcpCh
         async with asyncio.timeout(seconds):
             found = await resolve(host, port)
     except TimeoutError:
-        return TcpCheck(False, f"the name {host} is not resolved within {seconds:g} s; see to this machine's DNS")
+        return TcpCheck(False, f"the name {host} was not resolved within {seconds:g} s; check this machine's DNS")
     except UNRESOLVED as error:
         why = getattr(error, "strerror", None) or error
         return TcpCheck(
@@ -185,5 +185,5 @@ async def _check_endpoint(place: Endpoint, seconds: float) -> TcpCheck:
         )
     except OSError as error:
         why = (os.strerror(error.errno) if error.errno else str(error)).lower()
-        return TcpCheck(False, f"{why}: see to the address and to this machine's routes")
+        return TcpCheck(False, f"{why}; check the address and this machine's routes")
     return TcpCheck(True, "something accepts connections there", accepted=True)

@@ -97,8 +97,11 @@ class Updates(PlainSGD):
         received = await peer.all_gather("update", samples=peer.samples)
         del peer.state["update"]  # as long as the model, and of no use in a checkpoint
         numbers = {id: received[id].scalars["samples"] for id in peer.members}
-        if wrong := [f"{n:g} of {id}" for id, n in numbers.items() if not 0 <= n <= MAX_SAMPLES]:
-            raise FailedError(f"{', '.join(wrong)} came as a number of samples in round {peer.round}, and it is none")
+        if wrong := [f"{n:g} from {id}" for id, n in numbers.items() if not 0 <= n <= MAX_SAMPLES]:
+            raise FailedError(
+                f"impossible number of samples in round {peer.round}: {', '.join(wrong)}; compare the code there with "
+                "this peer's"
+            )
         samples = torch.tensor([*numbers.values()], dtype=torch.float64)
         vectors = [received[id].vector for id in peer.members]
         ruled = await peer.compute(lambda: tuple(trainable_by(rule, vector, peer.layout) for vector in vectors))

@@ -38,11 +38,11 @@ class ViewStore:
             raise FailedError(f"{path}: {error}") from None
         except InvalidError as error:
             raise FailedError(
-                f"{path}: is damaged ({error}), and what this peer has promised stood there; remove {directory} and "
-                "start this peer again: then the others take it in anew"
+                f"{path}: is damaged ({error}), and it held this peer's promises; remove {directory} and start this "
+                "peer again: then the others admit it again"
             ) from None
         if memory.id != id:
-            raise FailedError(f"{path}: is that of {memory.id}, and not {id}'s; put {id}'s own in its place")
+            raise FailedError(f"{path}: belongs to {memory.id}, not to {id}; put {id}'s own file in its place")
         return cls(path, memory)
 
     def acceptor(self, rules: Rules, keyring: Keyring) -> Acceptor:
@@ -54,8 +54,8 @@ class ViewStore:
         except InvalidError as error:
             raise FailedError(
                 f"{self.path}: holds a view without proof that it was decided ({error}): it was decided without "
-                f"certificates or with those of another CA, or is damaged; take the certificates with which the run "
-                f"began, or remove {self.path.parent} and start this peer again: then the others take it in anew"
+                f"certificates or with those of another CA, or is damaged; use the certificates with which the run "
+                f"began, or remove {self.path.parent} and start this peer again: then the others admit it again"
             ) from None
 
     async def save(self) -> None:

@@ -84,7 +84,7 @@ def test_check_tells_of_experiments(federation: Path, capsys: pytest.CaptureFixt
     settings = ["behaviour={peer3: {kind: noise}}", "data.drift=[{round: 3, rotate: 90}, {round: 5, labels: [1, 0]}]"]
     assert main(["check", str(federation), "--peers", "5", *(f"--set={setting}" for setting in settings)]) == 0
     text = capsys.readouterr().out
-    assert "by the settings these peers misbehave: peer3 (noise, scale 1)" in text
+    assert "the settings make these peers misbehave: peer3 (noise, scale 1)" in text
     assert "drift: from round 3 on turned by 90°; from round 5 on classes renamed to [1, 0]" in text
 
 

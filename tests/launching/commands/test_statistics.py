@@ -366,4 +366,4 @@ def test_peers_that_tell_of_other_statistics_are_named(
         (tmp_path / site).mkdir()
         (tmp_path / site / "result.json").write_text(json.dumps(told))
     assert main(["statistics", str(tmp_path)]) == 2
-    assert "east and south tell of other statistics" in capsys.readouterr().err
+    assert "east and south report different statistics, so one of them lies" in capsys.readouterr().err

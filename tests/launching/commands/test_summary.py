@@ -199,7 +199,7 @@ def test_a_lost_audit_proves_nothing_either_way(sites: Path, capfd: pytest.Captu
     printed = capfd.readouterr()
     text = " ".join(printed.out.split())
     assert "no violation; Definitions met: none yet; not known without the whole audits of peer1: 3.1, 3.2, 3.3" in text
-    assert "the verdict on privacy is not whole, as audit.jsonl of peer1 is missing or begins late" in printed.err
+    assert "the privacy verdict is incomplete, as audit.jsonl of peer1 is missing or begins late" in printed.err
     assert main(["summary", str(sites), "--json"]) == 1
     made = said(capfd)
     assert [one["id"] for one in made["per_peer"]] == ["peer0", "peer1", "peer2"]

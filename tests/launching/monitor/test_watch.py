@@ -378,7 +378,7 @@ def test_a_finished_peers_links_are_no_news(tmp_path: Path) -> None:
         ({"event": "certificates", "sentence": "new certificates"}, "a: new certificates"),
         (
             {"event": "damaged", "round": 3, "reason": "its checksum differs"},
-            "a: the checkpoint of round 3 is damaged, and this peer does without it (its checksum differs)",
+            "a: the checkpoint of round 3 is damaged (its checksum differs); this peer goes on without it",
         ),
         (
             {"event": "conflict", "sender": "b", "round": 2, "step": 1},
