@@ -67,7 +67,8 @@ def write_atomically(
             os.fsync(descriptor)
         beside.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):  # on a disk that can only be read now, not even what is not there can be removed
+            beside.unlink(missing_ok=True)
         raise FailedError(write_failure(path, error)) from None
 
 
@@ -297,7 +298,8 @@ def lines(file: BinaryIO, longest: int = MAX_LINE_BYTES) -> Iterator[bytes]:
 
 PEER_FILES = (
     *("audit.jsonl", "events.jsonl", "log.txt", "log.txt.1", "model.safetensors", "model.best.safetensors"),
-    *("predictions.csv", "result.json", "checkpoint", "complete", "journal", "pid", "run.json", "trace"),
+    *("predictions.csv", "result.json", "checkpoint", "complete", "journal", "pid", "run.json", "tensorboard", "trace"),
+    "views.json",
 )
 """Names of what a peer writes; anything else in its directory is left as it is."""
 

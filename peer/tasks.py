@@ -67,6 +67,8 @@ async def background() -> AsyncIterator[asyncio.TaskGroup]:
     except BaseExceptionGroup as errors:
         task = asyncio.current_task()
         if task and task.cancelling():
+            with suppress(asyncio.CancelledError):  # from 3.13 on a TaskGroup has it raised once more at the next await
+                await asyncio.sleep(0)
             raise asyncio.CancelledError from None
         error = first_cause(errors)
         if not isinstance(error, _OverError):

@@ -71,8 +71,8 @@ async def test_the_block_s_own_error_ends_the_tasks() -> None:
 
 
 async def test_a_cancellation_in_the_moment_of_an_error_is_not_forgotten() -> None:
-    """A link that tries again after every break would never end."""
-    tries, cut = 0, asyncio.Event()
+    """A link that tries again after every break would never end; and what is to be cleaned up is."""
+    tries, cut, cleaned = 0, asyncio.Event(), list[str]()
 
     async def breaks() -> None:
         await cut.wait()
@@ -88,6 +88,9 @@ async def test_a_cancellation_in_the_moment_of_an_error_is_not_forgotten() -> No
                     await for_ever()
             except ConnectionError:
                 cut.clear()
+            finally:
+                await asyncio.sleep(0)
+                cleaned.append("port")
 
     task = asyncio.create_task(link())
     await asyncio.sleep(0.01)
@@ -96,7 +99,7 @@ async def test_a_cancellation_in_the_moment_of_an_error_is_not_forgotten() -> No
     task.cancel()
     await asyncio.wait_for(asyncio.wait([task]), 10)
     assert task.cancelled()
-    assert tries == 1
+    assert (tries, cleaned) == (1, ["port"])
 
 
 async def cancel_again_and_again(running: Coroutine[Any, Any, int], let_go: Callable[[], None]) -> None:

@@ -67,7 +67,7 @@ def _newest_entry(spec: Spec, known: Memory, held: Mapping[str, Sequence[int]], 
     for round in sorted({*chain(*held.values())}, reverse=True) if wanted is None else [wanted]:
         entry = rewind_entry(spec, known, round)
         members = entry.members or spec.ids
-        if len(members) >= spec.protocol.min_peers and all(round in held[id] for id in members):
+        if len(members) >= spec.protocol.least_members(len(spec.ids)) and all(round in held[id] for id in members):
             return entry
     what = f"{'no round is' if wanted is None else f'round {wanted} is not'} held by all peers that played it"
     each = "; ".join(f"{id} holds {rounds_in_words(rounds)}" for id, rounds in held.items())

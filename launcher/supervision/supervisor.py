@@ -140,7 +140,9 @@ class LossTolerance:
 
     @classmethod
     def from_spec(cls, spec: Spec, certificates: bool) -> Self:
-        return cls(spec.protocol.min_peers, spec.tolerated(certificates)) if spec.on_loss == "bypass" else cls()
+        if spec.on_loss != "bypass":
+            return cls()
+        return cls(spec.protocol.least_members(len(spec.ids)), spec.tolerated(certificates))
 
     def allows(self, failed: Collection[str], view: View) -> bool:
         """Whether the view's other members can decide to go on without these, and are enough."""

@@ -408,6 +408,10 @@ class Protocol(Settings):
         """Why training samples must be the same each time, without random `transforms`; None if they need not."""
         return None
 
+    def least_members(self, peers: int) -> int:
+        """How many members of a ring of so many peers must be left, so that all can go on (`on_loss: bypass`)."""
+        return self.min_peers
+
     def why_members_are_fixed(self) -> str | None:
         """Why members cannot be excluded or admitted during a run (`on_loss: bypass`); None if they can."""
         return None

@@ -10,7 +10,7 @@ from peer.protocols.base import Peer, Protocol
 from peer.protocols.blocks.training import Epochs, PlainSGD
 from peer.protocols.blocks.vectors import Trim, blend, trimmed_mean
 from peer.protocols.declarations import Share
-from peer.topology import Graph
+from peer.topology import Graph, receivers
 
 
 class GossipSGD(PlainSGD, Protocol):
@@ -32,6 +32,12 @@ class GossipSGD(PlainSGD, Protocol):
 
     def shares(self, rounds: int) -> tuple[Share, ...]:
         return (Share("model"),)
+
+    def least_members(self, peers: int) -> int:
+        """So many that `trim` leaves something of the values, in every larger ring too (`exponential` has gaps)."""
+        ring = [*map(str, range(peers))]
+        trims_all = [n for n in range(1, peers) if 2 * self.trim > len(receivers(self.topology, ring[:n], "0"))]
+        return max([self.min_peers, *(n + 1 for n in trims_all[-1:])])
 
     async def round(self, peer: Peer) -> None:
         await peer.train(*self.local())

@@ -125,9 +125,9 @@ class Runtime:
                         watchers.create_task(network.transport.watch_expiry())
                     return await self._run_rounds(rounds, checkpointer)
                 finally:
-                    rounds.interrupted()
                     self.participant.learner.trainer.stop()
                     asyncio.get_running_loop().run_in_executor(self._executor, self.setup.shard.close)
+                    rounds.interrupted()  # the last, as it may fail: it writes
 
     async def _run_rounds(self, rounds: Rounds, checkpointer: Checkpointer) -> bool:
         network, learner = self.network, self.participant.learner

@@ -193,8 +193,8 @@ def _membership(spec: "Spec") -> Iterator[str]:
             yield "a rewind with a `view` goes with `on_loss: bypass`; write that, or the round alone"
         if strangers := [id for id in one.members if id not in spec.ids]:
             yield f"`rewinds` names `{strangers[0]}`, which is not in the ring; {suggest(strangers[0], spec.ids)}"
-        if len({*one.members}) < spec.protocol.min_peers:
-            yield f"`rewinds` has too few `members` for `{spec.protocol.name}`, which needs {spec.protocol.min_peers}"
+        if len({*one.members}) < (least := spec.protocol.least_members(len(spec.ring))):
+            yield f"`rewinds` has too few `members` for `{spec.protocol.name}`, which needs {least}"
     if spec.views == "replay":
         for reason, hint in _against_replay(spec):
             yield f"`views: replay` cannot be: {reason}; {hint}, or leave `views` out"
@@ -219,8 +219,9 @@ def _against_bypass(spec: "Spec") -> Iterator[tuple[str, str]]:
         yield "`stop_early` counts on everybody's figures of all rounds", "leave out `stop_early`"
     if spec.wire.kind == "top-k":
         yield "`wire: top-k` counts on all that was sent before", "choose another `wire`"
-    if spec.start_with is not None and not most < 2 * spec.start_with <= 2 * most:
-        yield f"`start_with: {spec.start_with}` does not fit {most} peers", f"give it {most // 2 + 1} to {most}"
+    least = max(most // 2 + 1, protocol.least_members(most))
+    if spec.start_with is not None and not least <= spec.start_with <= most:
+        yield f"`start_with: {spec.start_with}` does not fit {most} peers", f"give it {least} to {most}"
 
 
 def _against_replay(spec: "Spec") -> Iterator[tuple[str, str]]:

@@ -1,5 +1,6 @@
 """The log: lines on stderr; where that is a file, it is rotated, so that a long run does not fill the disk."""
 
+import errno
 import fcntl
 import logging
 import os
@@ -19,7 +20,7 @@ class RotatingLines(logging.StreamHandler):  # type: ignore[type-arg]
 
     def __init__(self, path: Path | None) -> None:
         super().__init__(sys.stderr)
-        self._path = path
+        self._path, self._limit = path, MAX_LOG_BYTES
 
     def emit(self, record: logging.LogRecord) -> None:
         if self._path:
@@ -32,13 +33,20 @@ class RotatingLines(logging.StreamHandler):  # type: ignore[type-arg]
         return "\n".join(map(printable, super().format(record).split("\n")))
 
     def _rotate(self, path: Path) -> None:
-        """A file that was moved, or beside which nothing may be written, goes on growing instead."""
+        """A file that was moved, or beside which nothing may be written, goes on growing instead.
+
+        What may pass, such as a full disk, is tried again when the file has grown by as much again.
+        """
+        size = 0
         try:
-            if os.fstat(sys.stderr.fileno()).st_size > MAX_LOG_BYTES:
+            if (size := os.fstat(sys.stderr.fileno()).st_size) > self._limit:
                 shutil.copyfile(path, path.with_name(f"{path.name}.1"))
                 os.truncate(path, 0)
-        except OSError:
-            self._path = None
+                self._limit = MAX_LOG_BYTES
+        except OSError as error:
+            self._limit = size + MAX_LOG_BYTES
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE):
+                self._path = None
 
 
 def start_logging() -> None:

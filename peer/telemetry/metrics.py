@@ -267,6 +267,11 @@ class Metrics(Subscriber):
             case events.ViewDecided(number=number, members=members):
                 self._view.set(number)
                 self._members.set(len(members))
+                self._link.clear()  # links are made anew in each view, and no wait of the last one is told as over
+                for cause in get_args(events.Cause):
+                    self._awaited.labels(cause).set(0)
+            case events.StoppedEarly(round=round):
+                self._last_round = round
 
     def _start(self, event: events.Started) -> None:
         about = {"peer": event.id, "federation": event.federation, "protocol": event.protocol, "version": event.version}

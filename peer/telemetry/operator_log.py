@@ -4,10 +4,11 @@ A launcher starts peers with `--quiet`, as it reports all this for all peers.
 """
 
 import asyncio
+import select
 import shlex
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ REMINDER_AFTER_S = 10.0
 """Seconds that the peer waits before it reminds the operator."""
 REMINDER_EVERY_S = 60.0
 """Seconds from one reminder to the next."""
+STDERR = 2
+"""The descriptor of the terminal."""
 LINK = "link"
 BUSY = ("training", "evaluating", "done", "failed")
 """States in which a peer does not wait for others."""
@@ -161,7 +164,8 @@ class OperatorLog:
             await asyncio.sleep(POLL_INTERVAL_S)
             if said := self.reminder(time.time()):
                 self._say(said)
-            if live:
+            # A terminal that is stopped (Ctrl-S) would make the whole peer wait.
+            if live and select.select([], [STDERR], [], 0)[1]:
                 live.refresh()
 
     def line(self, now: float) -> "RenderableType":
@@ -228,5 +232,10 @@ def _live(line: "Callable[[], RenderableType]") -> "Iterator[Live | None]":
     if not console.is_terminal or console.is_dumb_terminal:
         yield None
         return
-    with Live(console=console, get_renderable=line, auto_refresh=False, transient=True, redirect_stdout=False) as live:
+    live = Live(console=console, get_renderable=line, auto_refresh=False, transient=True, redirect_stdout=False)
+    live.start()
+    try:
         yield live
+    finally:
+        with suppress(OSError):  # the terminal may have gone, and is no reason to fail
+            live.stop()

@@ -21,7 +21,17 @@ from peer.files import (
     sync,
     write_atomically,
 )
-from peer.telemetry.events import Count, Event, Failed, FigureValue, Ratio, Rewound, RoundDone, Started, read_events
+from peer.telemetry.events import (
+    Count,
+    Failed,
+    FigureValue,
+    Ratio,
+    Rewound,
+    RoundDone,
+    Started,
+    SubscriberDropped,
+    read_events,
+)
 
 AUDIT, EVENTS, RESULT = "audit.jsonl", "events.jsonl", "result.json"
 MODEL, BEST_MODEL = "model.safetensors", "model.best.safetensors"
@@ -207,23 +217,20 @@ def _first_time(lines: Iterable[bytes]) -> float:
 
 
 TAIL_BYTES = 16384
-"""Bytes at the end of events.jsonl that hold the last event."""
+"""Bytes at the end of events.jsonl that hold the last events."""
 
 
-def last_event(out: Path) -> Event | None:
-    """Return the last of a peer's events; None if it cannot be read."""
+def gave_up(out: Path) -> bool:
+    """Return whether the peer itself has said last that it cannot go on, so that a restart would not help."""
     try:
         with open_plain(out / EVENTS) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
             lines = file.read(TAIL_BYTES).splitlines()
     except OSError:
-        return None
-    return next(read_events(lines[-1:]), None)
-
-
-def gave_up(out: Path) -> bool:
-    """Return whether the peer itself has said that it cannot go on, so that a restart would not help."""
-    return isinstance(last_event(out), Failed)
+        return False
+    last = (next(read_events([line]), None) for line in reversed(lines))
+    # A tracker that hangs is given up after the end.
+    return isinstance(next((event for event in last if not isinstance(event, SubscriberDropped)), None), Failed)
 
 
 MAX_ROUNDS = 2000

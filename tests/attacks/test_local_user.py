@@ -56,12 +56,12 @@ def configs(spec: Spec, directory: RunDirectory) -> dict[str, Mapping[str, objec
 
 def test_what_a_peer_writes_only_its_user_reads(federation: Build) -> None:
     """Models, heads, checkpoints, journals and audits; also what an earlier run had left open."""
-    made = federation({"name": "solo"}, peers=1, rounds=2, trace=True)
+    made = federation({"name": "solo"}, peers=1, rounds=2, trace=True, tensorboard=True)
     made.run()
     out = made.directory / "peer0"
     written = {path.name for path in out.iterdir()}
     assert (
-        {"model.safetensors", "checkpoint", "trace", "audit.jsonl", "events.jsonl", "run.json"}
+        {"model.safetensors", "checkpoint", "trace", "tensorboard", "audit.jsonl", "events.jsonl", "run.json"}
         <= written
         <= {*PEER_FILES}
     )

@@ -7,6 +7,7 @@ import errno
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -278,6 +279,14 @@ def test_two_propose_at_once_when_two_are_lost(monkeypatch: pytest.MonkeyPatch) 
     lost = Kill("peer1", "send", 70, also=("peer3",), away=(LONG, LONG))
     assert len(suffered(lost, name="healing gossip", slowest=0.2).views) > 1
     assert len(proposers) == 2
+
+
+def test_where_trim_would_leave_nothing_of_too_few_values_they_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    gossip = HEALING["healing gossip"]
+    trimmed = replace(gossip, name="healing trimmed", protocol={"name": "gossip-sgd", "trim": 1})
+    monkeypatch.setitem(HEALING, trimmed.name, trimmed)
+    outcome = suffered(Kill("peer1", "send", 60, also=("peer3",), away=(LONG, LONG)), name=trimmed.name)
+    assert all(outcome.digests.values())
 
 
 def test_two_of_four_go_on_with_the_first_and_without_it_nobody_does() -> None:

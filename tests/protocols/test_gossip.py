@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from federations import Run, federate
 
+from peer.protocols.gossip_sgd import GossipSGD
+
 
 def everyone(run: Run, when: str, round: int) -> Any:
     return np.stack([trace[when] for trace in run.traces(round).values()])
@@ -34,6 +36,18 @@ def test_gossip_mixes_self_and_neighbours_equally(tmp_path: Path, topology: str,
     for i, peer in enumerate(run.ids):
         told = {line["to"] for line in run.audit(peer)[1]["sent"]}
         assert told == {run.ids[j] for j in np.flatnonzero(hears[:, i]) if j != i}
+
+
+@pytest.mark.parametrize("trim", [0, 1, 2, 3])
+@pytest.mark.parametrize("topology", ["complete", "ring", "exponential"])
+def test_so_many_members_are_left_that_trim_leaves_something_of_their_values(topology: str, trim: int) -> None:
+    """If all of them are enough: otherwise no view is."""
+    protocol = GossipSGD(topology=topology, trim=trim)  # type: ignore[arg-type]
+    for peers in range(2, 12):
+        enough = [int(graph(topology, n).sum(1)[0]) > 2 * trim for n in range(2, peers)]
+        least = protocol.least_members(peers)
+        assert all(enough[least - 2 :])
+        assert least == 2 or not enough[least - 3]
 
 
 def test_rdfl_blends_both_neighbours_equally(tmp_path: Path) -> None:

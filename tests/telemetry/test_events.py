@@ -53,7 +53,7 @@ from peer.telemetry.events import (
     Waiting,
     read_event,
 )
-from peer.telemetry.results import EarlierProcesses, Result, earlier, read_result, write_result
+from peer.telemetry.results import EarlierProcesses, Result, earlier, gave_up, read_result, write_result
 from peer.telemetry.telemetry import Telemetry
 
 ROUND = RoundDone(
@@ -287,3 +287,19 @@ def test_a_result_is_read_back(tmp_path: Path) -> None:
     assert result.notes == ({"round": 3, "gamma": 0.5, "weights": [0.25, 0.75]},)
     write_result(tmp_path, replace(result, ring_cost={"before": float("nan"), "after": None}))
     assert read_result(tmp_path) is None
+
+
+def test_who_has_given_up_has_whatever_comes_after_it_of_a_tracker(tmp_path: Path) -> None:
+    """A restart would fail again; but not where a later start follows, or the last line is cut."""
+    failed, dropped = Failed(message="diverged"), SubscriberDropped(sentence="tracker mlflow hangs")
+    for events, given_up in (
+        ([failed], True),
+        ([failed, dropped], True),
+        ([dropped], False),
+        ([failed, dropped, Stopped(signal="SIGTERM")], False),
+        ([], False),
+    ):
+        (tmp_path / "events.jsonl").write_text("".join(f"{json.dumps(event.as_json())}\n" for event in events))
+        assert gave_up(tmp_path) == given_up, events
+    (tmp_path / "events.jsonl").write_text(f'{json.dumps(failed.as_json())}\n{{"event": "star')
+    assert not gave_up(tmp_path)

@@ -37,6 +37,7 @@ from peer.telemetry.events import (
     Shortage,
     Started,
     StateChanged,
+    StoppedEarly,
     ViewDecided,
     Waiting,
 )
@@ -68,6 +69,7 @@ ROUND = RoundDone(
 )
 LIFE: list[Event] = [
     STARTED,
+    ViewDecided(number=1, members=("peer0", "peer1"), first=5, planned=False, entrants=(), reason="peer2 lost"),
     StateChanged(state="joining", round=-1),
     LinkChanged(neighbour="peer1", state="up"),
     LinkChanged(neighbour="peer2", state="down"),
@@ -83,7 +85,6 @@ LIFE: list[Event] = [
     CheckpointDamaged(round=2, reason="torn"),
     RoundDurable(round=3, time=1001.0),
     CertificatesChanged(sentence="the new certificates are not used"),
-    ViewDecided(number=1, members=("peer0", "peer1"), first=5, planned=False, entrants=(), reason="peer2 lost"),
 ]
 
 
@@ -167,6 +168,17 @@ def test_who_waits_for_a_quorum_tells_of_how_many_and_since_when(lived: Metrics)
     assert [told(lived)[name] for name in names] == [0, 0, 0, 0]
 
 
+def test_in_a_new_view_nothing_is_left_of_links_and_waits_of_the_last_one(lived: Metrics) -> None:
+    """Nobody tells that they are over: who has been left out would stay down for ever."""
+    lived.on_event(Waiting(cause="staleness", awaited=(Awaited("peer2", None, "silent"),), sentence="waiting"))
+    lived.on_event(
+        ViewDecided(number=2, members=("peer0", "peer1"), first=5, planned=False, entrants=(), reason="peer2 lost")
+    )
+    found = told(lived)
+    assert not [name for name in found if name.startswith("dfl_link_state")]
+    assert {value for name, value in found.items() if name.startswith("dfl_awaited_peers")} == {0}
+
+
 def test_new_certificates_and_warnings_tell_until_when_they_are_valid(lived: Metrics) -> None:
     name = "dfl_certificate_expiry_timestamp_seconds"
     lived.on_event(CertificatesChanged(sentence="new certificates", expires=3e9))
@@ -183,6 +195,17 @@ def test_when_the_run_will_be_over() -> None:
         metrics.on_event(RoundDone(round=round, loss=None, time=at))
         expected.append(told(metrics)["dfl_expected_end_timestamp_seconds"])
     assert expected == [0, 1040, 1055, 1045], "nine rounds; they took 10, 15 and 15 s"
+
+
+def test_where_all_end_early_the_run_is_over_then() -> None:
+    """Otherwise an alert would take a peer that has ended well for one that is down."""
+    metrics = Metrics(Path())
+    metrics.on_event(STARTED)
+    for event in (RoundDone(round=1, loss=None, time=1000.0), RoundDone(round=2, loss=None, time=1010.0)):
+        metrics.on_event(event)
+    metrics.on_event(StoppedEarly(round=3, best_round=1, figure="accuracy"))
+    metrics.on_event(RoundDone(round=3, loss=None, time=1020.0))
+    assert told(metrics)["dfl_expected_end_timestamp_seconds"] == 1020
 
 
 def test_the_disk_is_that_on_which_the_directory_will_be(tmp_path: Path) -> None:

@@ -1,9 +1,15 @@
 """What a peer says to the person who started it by hand."""
 
 import logging
+import os
+import subprocess
+import sys
+import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from rich.console import Console
@@ -175,3 +181,61 @@ def test_the_live_line_says_what_it_does_or_for_whom_it_waits(operator: Operator
     operator.on_event(state(13.0, "communicating", 3))
     operator.on_event(at(13.0, LOST))
     assert "north waits for west" in line(14.0)
+
+
+TERMINAL = """
+import asyncio, fcntl, os, signal, sys
+from contextlib import suppress
+from pathlib import Path
+from peer.telemetry.operator_log import Identification, OperatorLog
+
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+peer = OperatorLog(Identification("north", "clinics", "fibfl", None, 3, 5, Path(), Path(), Path()))
+
+def full():
+    flags = fcntl.fcntl(2, fcntl.F_GETFL)
+    fcntl.fcntl(2, fcntl.F_SETFL, flags | os.O_NONBLOCK)
+    with suppress(BlockingIOError):
+        while True: os.write(2, b"x" * 100)
+    fcntl.fcntl(2, fcntl.F_SETFL, flags)
+
+async def run():
+    async with peer.shown():
+        if sys.argv[1] == "full": full()
+        print("here", flush=True)
+        sys.stdin.readline()
+        await asyncio.sleep(1.2)
+        print("alive", flush=True)
+        sys.stdin.readline()
+
+asyncio.run(run())
+print("over", flush=True)
+"""
+"""Ends when it is told to; on its stderr nothing more can be written, or nobody is there any more."""
+
+
+@pytest.mark.parametrize("state", ["full", "gone"])
+def test_a_terminal_that_takes_nothing_stops_no_peer(state: str) -> None:
+    near, far = os.openpty()
+    command, env = [sys.executable, "-c", TERMINAL, state], {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=far, text=True, env=env, bufsize=1) as process:
+        os.close(far)
+        assert process.stdin
+        assert process.stdout
+        assert process.stdout.readline() == "here\n"
+        if state == "gone":
+            os.close(near)
+        process.stdin.write("\n")
+        assert process.stdout.readline() == "alive\n"
+        reading = threading.Thread(target=empty, args=(near,), daemon=True)
+        if state == "full":
+            reading.start()
+        process.stdin.write("\n")
+        assert process.stdout.readline() == "over\n"
+    assert process.returncode == 0
+
+
+def empty(terminal: int) -> None:
+    with suppress(OSError):
+        while os.read(terminal, 1 << 16):
+            pass

@@ -12,7 +12,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
-from itertools import islice
 from secrets import randbits
 from traceback import extract_tb, format_list
 from typing import Any
@@ -30,8 +29,11 @@ MAX_DIFFERENCES = 4
 """How many differences a sentence names."""
 MAX_DIFFERENCE_CHARACTERS = 300
 """How many characters they have together."""
-MAX_SETTINGS = 5000
-"""How many values of settings a refusal contains."""
+MAX_SETTINGS, MAX_FACTS, MAX_FACTS_BYTES = 5000, Limits.facts - 1, 900_000
+"""How many values of settings, or facts of data, a refusal contains, and their bytes of UTF-8: it must fit into one
+message, however many columns a table has."""
+MORE = "…"
+"""Stands for those that are left out."""
 REASON_WITHHELD = Refusal(
     reason=Refusal.STRANGER,
     detail="it tells why only to callers with a certificate or at an address of the ring; its own log has the reason",
@@ -95,7 +97,7 @@ class Identity:
             return refusal
         if hello.manifest != self.manifest:
             detail = f"other classes, inputs or tensors than `{self.id}`'s"
-            return Refusal(reason=Refusal.MANIFEST, detail=detail, keys=self.data)
+            return Refusal(reason=Refusal.MANIFEST, detail=detail, keys=first_facts(self.data))
         return None
 
     def check_member(self, hello: Hello | Question, certificate: str | None) -> Refusal | None:
@@ -119,9 +121,20 @@ class Identity:
         return None
 
     def settings_of(self, keys: Collection[str]) -> list[str]:
-        """This peer's settings under these keys, in words, one value each."""
+        """The first of this peer's settings under these keys, in words, one value each."""
         found = (fact for key in keys if key in self.settings for fact in _facts(key, self.settings[key]))
-        return [*islice(found, MAX_SETTINGS)]
+        return first_facts(found, MAX_SETTINGS)
+
+
+def first_facts(facts: Iterable[str], most: int = MAX_FACTS) -> list[str]:
+    """Return the facts that a refusal has room for, and MORE if these are not all."""
+    told, left = list[str](), MAX_FACTS_BYTES
+    for fact in facts:
+        left -= len(fact.encode())
+        if len(told) == most or left < 0:
+            return [*told, MORE]
+        told.append(fact)
+    return told
 
 
 def _facts(name: str, value: Any) -> Iterator[str]:
@@ -140,7 +153,7 @@ def describe_refusal(refusal: Refusal, us: Identity | None) -> str:
     if us and refusal.reason == Refusal.FEDERATION:
         said = _describe_both("federation", refusal.settings, us.settings_of(refusal.keys))
     elif us and refusal.reason == Refusal.MANIFEST and refusal.keys:
-        said = _describe_both("data", refusal.keys, us.data)
+        said = _describe_both("data", refusal.keys, first_facts(us.data))
     if not said and refusal.reason == Refusal.FEDERATION:
         differing = ", ".join(f"`{key}`" for key in refusal.keys)
         said = f"refused: its federation differs in {differing[:MAX_DIFFERENCE_CHARACTERS]}"
@@ -149,6 +162,9 @@ def describe_refusal(refusal: Refusal, us: Identity | None) -> str:
 
 def _describe_both(what: str, theirs: Sequence[str], ours: Sequence[str]) -> str:
     """Say what two peers differ in; empty if that is not known."""
+    # What one of them leaves out is no difference.
+    most = min([len(facts) - 1 for facts in (theirs, ours) if MORE in facts[-1:]], default=None)
+    theirs, ours = theirs[:most], ours[:most]
     only_theirs, only_ours = _differing(theirs, ours), _differing(ours, theirs)
     if not (only_theirs or only_ours):
         return ""

@@ -153,7 +153,7 @@ class Membership:
             spec.ids,
             spec.rounds,
             faulty=spec.tolerated(config.tls is not None),
-            min_members=spec.protocol.min_peers,
+            min_members=spec.protocol.least_members(len(spec.ids)),
             absence=spec.absence,
             patience=spec.patience,
             start_with=spec.start_with,

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from peer.network.limits import Limits
 from peer.network.streams.handshake import Identity, describe_refusal
-from peer.network.wire.messages import Hello, Refusal
+from peer.network.transport.grpc import MAX_MESSAGE
+from peer.network.wire.messages import Hello, Refusal, Reply, UntrustedDecoder
 
 OURS = {"seed": 42, "protocol": {"name": "fibfl", "gamma": 0.5}, "ring": ["a", "b"]}
 
@@ -60,3 +62,21 @@ def test_of_a_large_ring_only_the_names_of_the_keys() -> None:
     ring = [f"peer{number}" for number in range(9000)]
     ours, theirs = identity("us", OURS | {"ring": ring}), identity("them", OURS | {"ring": [*ring[:-1], "other"]})
     assert refusal(ours, theirs) == "refused: its federation differs in `ring`"
+
+
+@pytest.mark.parametrize(("columns", "differs"), [(20_531, 0), (20_531, 700), (60_660, 700), (60_660, 60_000)])
+def test_of_a_table_with_very_many_columns_what_differs_is_told_if_there_is_room(columns: int, differs: int) -> None:
+    """Nothing that only one of them leaves out is taken for a difference, and the refusal fits into a message."""
+    ours = [f"column {number} `gene ENSG{number:011}`" for number in range(1, columns + 1)]
+    theirs = [*ours]
+    if differs:
+        theirs[differs - 1] = f"column {differs} `other`"
+    us, them = identity("us", OURS, (f"{columns} columns", *ours)), identity("them", OURS, ("one more", *theirs))
+    judged = them.check(Hello.FromString(us.hello("them")), None)
+    assert judged
+    assert judged.ByteSize() < MAX_MESSAGE
+    sent = Reply(refusal=judged).SerializeToString()
+    said = describe_refusal(UntrustedDecoder(Limits(), 3).answer(sent).refusal, us)
+    kept = differs if differs < 20_000 else 0
+    assert (f"`other`, and this peer's {columns} columns, {ours[differs - 1]}" in said) == (kept > 0)
+    assert said.startswith(f"refused: its data has one more{', ' if kept else ', and'}")
