@@ -130,6 +130,8 @@ class Rules:
     """Seconds for which a peer waits for members that cannot be excluded."""
     start_with: int | None = None
     """How many members must be there for the run to begin; None: all."""
+    hands_over: bool = False
+    """Whether an admitted member needs what the others have alike, such as FedAvg's model."""
     rewinds: tuple[View, ...] = ()
     """The views in which all go on after they went back: set by their operators, and decided by no votes."""
 
@@ -175,7 +177,8 @@ class MembershipChange:
 
 
 def next_view(chain: ViewChain, proposer: str, grounds: Grounds, rules: Rules) -> View | None:
-    """Return the view that follows from the grounds; None for no change, or if too few members would be left."""
+    """Return the view that follows from the grounds; None for no change, or if too few members would be left, or only
+    such as need what others have."""
     present = chain.current
     proved = {*_expelled(grounds.evidence)} - {*present.expelled}
     out = proved.union(present.expelled)
@@ -202,6 +205,8 @@ def next_view(chain: ViewChain, proposer: str, grounds: Grounds, rules: Rules) -
     admissions = {id: chain.admission(id) for id in standing}
     readmitted = {id: private for id, (earliest, private) in admissions.items() if first <= earliest}
     entrants = {**enter, **readmitted} if first else {}
+    if rules.hands_over and members <= entrants.keys():
+        return None  # nobody would have it: each would wait for another
     kept = _kept(chain, first, rules.rounds)
     admitted = tuple((id, kept(id, entrants[id])) for id in _ordered(entrants.keys() & members, rules.ids))
     silent = [id for id in present.members if id not in {*promised, *out}] + [*missing]

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import pytest
 from assembly import ONE, Assembly, promise_kept, restarted
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from peer.views.decision import Attempt, MemberProgress, MembershipChange, next_view
+from peer.views.decision import Attempt, MemberProgress, MembershipChange, Rules, next_view
 from peer.views.statements import (
     Ask,
     AskPromise,
@@ -420,3 +421,30 @@ def test_two_quorums_share_an_honest_member(size: int, faulty: int) -> None:
         # Shared with any other: as many liars as there are, and one more; else those beside it with the liars decided.
         rest = {*view.members} - {*one}
         assert not any(view.is_quorum(rest.union(two), faulty) for two in combinations(one, liars))
+
+
+AGAIN = (  # who has promised what and who asks to enter, until all but a are admitted in the same round
+    ({"a": (4, 6), "b": (4, 6)}, (), False),
+    ({"a": (8, 9), "b": (8, 9)}, ("c", "d"), False),
+    ({"a": (9, 10), "c": (9, 10), "d": (9, 10)}, (), False),
+)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [({"a": (9, 9), "c": (9, 9), "d": (9, 9)}, (), True), ({"c": (9, 10), "d": (9, 10)}, (), False)],
+    ids=["a leaves", "a is lost"],
+)
+@pytest.mark.parametrize("hands_over", [True, False])
+def test_no_view_is_of_those_alone_that_need_what_another_has(hands_over: bool, last: Any) -> None:
+    """They would wait for one another without end."""
+    rules, chain, found = Rules(IDS[:4], rounds=50, hands_over=hands_over), ViewChain([View(0, IDS[:4], 0)]), None
+    for promises, entering, leaves in (*AGAIN, last):
+        number, ballot, proposer = chain.current.number + 1, Ballot(1, min(promises)), min(promises)
+        promised = tuple(Signed(id, Promise(number, ballot, *at)) for id, at in promises.items())
+        entries = tuple(Signed(id, Entry(number - 1, 4)) for id in entering)
+        found = next_view(chain, proposer, Grounds(promised, entries=entries, leaves=leaves), rules)
+        if found:
+            chain.extend(found)
+    assert chain.current.number == (3 if hands_over else 4)
+    assert found is None or {id for id, _ in found.entrants} == {*found.members} == {"c", "d"}

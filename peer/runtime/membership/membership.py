@@ -157,6 +157,7 @@ class Membership:
             absence=spec.absence,
             patience=spec.patience,
             start_with=spec.start_with,
+            hands_over=bool(spec.protocol.state_contract.handed_over or spec.found_together),
             rewinds=spec.rewind_views,
         )
         keyring, store = view_keyring(setup), ViewStore.open(setup.out, config.id)
