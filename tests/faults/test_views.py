@@ -30,6 +30,7 @@ from faults.simulation import Kill, Outcome, simulate, undisturbed
 from faults.views import check, wrong_with
 from faults.wires import Stall, Weather
 from peer.learning.data.samples import Standardisation
+from peer.learning.training.trainer import Trainer
 from peer.network.collectives import Arrived
 from peer.network.network import Network
 from peer.network.streams.link import MessageWriter
@@ -40,6 +41,7 @@ from peer.protocols.cycle_pdl import CyclePDL
 from peer.protocols.fibfl_plus_plus import FibFLPlusPlus
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.view_store import ViewStore
+from peer.runtime.rounds import loop
 from peer.runtime.rounds.admission import ENTRY
 from peer.runtime.rounds.calls import Communicator
 from peer.runtime.rounds.learner import Learner
@@ -375,6 +377,28 @@ def test_a_loss_in_the_first_handshake_where_all_need_not_be_there() -> None:
     views = suffered(Kill("peer3", "callback", 3, away=(LONG,)), name="healing quorum").views
     assert "first=0" in views[1]
     assert "'peer3'" not in views[1].split("first")[0]
+
+
+def test_a_disk_without_room_for_a_round_cut_short_lets_nobody_train_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process would not end before its training does, which may take hours."""
+    called, stop, append = list[str](), Trainer.stop, loop.append_audit
+
+    def stopped(self: Trainer) -> None:
+        called.append("stopped")
+        stop(self)
+
+    def full(file: Any, line: dict[str, Any]) -> None:
+        if "interrupted" in line:
+            called.append("full")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "audit.jsonl")
+        append(file, line)
+
+    undisturbed("healing three")
+    monkeypatch.setattr(Trainer, "stop", stopped)
+    monkeypatch.setattr(loop, "append_audit", full)
+    ended = [line for line in simulate("healing three", 1, [GONE]).faults if "failed: " in line]
+    assert called[:2] == ["stopped", "full"]
+    assert all("cannot write audit.jsonl" in line for line in ended), ended
 
 
 def test_a_disk_without_room_for_a_decision_ends_a_peer_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
