@@ -173,3 +173,14 @@ def test_groups_that_cannot_be_kept_together(keys: dict[str, Any], words: str, t
     (tmp_path / "t.csv").write_text(VISITS)
     with pytest.raises((InputError, ValueError), match=words):
         load("csv", path=tmp_path / "t.csv", **keys)
+
+
+def test_spaces_do_not_make_a_patient_another(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(VISITS.replace("a,5", "a ,5"))
+    groups = load("csv", path=path, group="patient", holdout=0.3).groups
+    path.write_text(VISITS)
+    assert groups is not None
+    plain = load("csv", path=path, group="patient", holdout=0.3).groups
+    assert plain is not None
+    assert [*groups] == [*plain]

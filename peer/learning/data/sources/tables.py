@@ -172,7 +172,7 @@ class Table(Source):
         """The number of each row's group."""
         if self.group is None:
             return None
-        _, numbers = np.unique(frame[self.group].astype(str).to_numpy(dtype=str), return_inverse=True)
+        _, numbers = np.unique(frame[self.group].astype(str).str.strip().to_numpy(dtype=str), return_inverse=True)
         return numbers.astype(np.int64)
 
     @property
