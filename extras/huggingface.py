@@ -255,6 +255,7 @@ def _raw(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     try:
         with file.open(encoding="utf-8-sig", newline="") as lines:
             if file.suffix == ".csv":
+                csv.field_size_limit(2**31 - 1)  # a text may be longer than the usual 131,072 characters
                 table = csv.DictReader(lines, strict=True)
                 yield from ((f"{file}, line {table.line_num}", row) for row in table)
                 return

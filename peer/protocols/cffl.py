@@ -9,7 +9,7 @@ from torch import Tensor
 
 from peer.errors import InputError
 from peer.learning.data.samples import Samples
-from peer.learning.training.evaluation import EVALUATION_BATCH
+from peer.learning.training.evaluation import repeating
 from peer.protocols.base import Init, Peer, Protocol
 from peer.protocols.blocks.training import Fraction, Rate
 from peer.protocols.blocks.updates import PeerUpdates, Updates, not_dropped, portions, reputable
@@ -33,7 +33,7 @@ class CFFL(Updates, Protocol):
     """Share of entries uploaded, the largest."""
     memory: Fraction = 0.2
     """Weight of earlier credit."""
-    alpha: Rate = 5.0
+    alpha: Annotated[float, Field(gt=0, le=100)] = 5.0
     """Spread of credits, α·(1 + t/T) in round t from 0."""
     threshold: Fraction = 1 / 3
     """Peers with a smaller share than this fraction of an even one are dropped."""
@@ -100,6 +100,10 @@ class CFFL(Updates, Protocol):
 
 def score(peer: Peer, vector: Tensor, samples: Samples) -> float:
     """The task's score of the model with these weights: for classification, the share of samples it gets right."""
-    with torch.no_grad():
-        rows = [peer.task.tally(peer.logits(vector, x), y) for x, y, _ in samples.in_order(EVALUATION_BATCH)]
-    return peer.task.score(peer.task.judge(torch.cat(rows).double().cpu().numpy()))
+    task = peer.task
+    with torch.no_grad(), repeating(task, vector.device):
+        rows = [
+            task.tally(task.inferred(lambda inputs: peer.logits(vector, inputs), x), y)
+            for x, y, _ in samples.in_order(task.evaluation_batch)
+        ]
+    return task.score(task.judge(torch.cat(rows).double().cpu().numpy()))

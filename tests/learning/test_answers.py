@@ -65,6 +65,8 @@ def test_columns_are_found_by_their_names(tmp_path: Path) -> None:
     assert torch.equal(loaded.predict(frame), loaded.predict(frame[["age", "weight"]].to_numpy()))
     unnamed = saved(tmp_path / "unnamed", replace(NAMES, columns=()))
     assert torch.equal(unnamed.predict(frame[["age", "weight"]]), loaded.predict(frame))
+    spaced = saved(tmp_path / "spaced", replace(NAMES, columns=("age ", "weight")))
+    assert torch.equal(spaced.predict(frame.rename(columns={"age": "age "})), loaded.predict(frame))
     for wrong, message in (
         (frame.assign(id=1), "the model knows no column `id`; leave it out, it goes by age, weight"),
         (frame[["age"]], "there is no column `weight`, which the model goes by"),

@@ -1,5 +1,6 @@
 """What `task: {huggingface: ...}` stands for, and what it refuses, without the library."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -105,3 +106,13 @@ def test_a_folder_without_a_tokenizer(folder: Path) -> None:
     (folder / "bert" / "tokenizer.json").unlink()
     with pytest.raises(InputError, match="has no tokenizer, and nothing is downloaded in a run"):
         blocks(folder)
+
+
+def test_texts_of_a_table_may_be_long(folder: Path) -> None:
+    long = "a rash " * 20_000
+    (folder / "notes.csv").write_text(f"note,of\n{long},skin\na cough,lung\n")
+    usual = csv.field_size_limit()
+    try:
+        assert blocks(folder, train="notes.csv")["model"]["options"]["labels"] == ["lung", "skin"]
+    finally:
+        csv.field_size_limit(usual)

@@ -1,17 +1,24 @@
 """CGSV, RFFL, CFFL: whole runs against the papers in numpy, free riders, and what leaves a peer."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 from federations import federate
+from pydantic import ValidationError
 from rewards import DATA, QUICK, ROUNDS, Watched, watch
 from rewards_in_numpy import assert_close, cffl, cgsv, rffl
 
 from launcher.cli import main
 from launcher.reports.privacy import why_no_ring
 from peer.errors import InputError
+from peer.learning.data.samples import InMemory
+from peer.learning.tasks import Classification
+from peer.protocols.cffl import CFFL, score
 
 
 @pytest.fixture(scope="module")
@@ -125,3 +132,32 @@ def test_cffl_without_public_samples_is_refused_with_the_way_out(
     assert "`data.validation` sets none aside; write `validation: 0.2` into `data`" in capsys.readouterr().err
     with pytest.raises(InputError, match="sets none aside"):
         federate(tmp_path / "run", "cffl", 3)
+
+
+class Mirrored(Classification):
+    """Judges one sample after the other, by the mean over its mirror image."""
+
+    evaluation_batch: ClassVar[int] = 1
+
+    def infer(self, forward: Callable[[Any], torch.Tensor], inputs: Any) -> torch.Tensor:
+        return forward(inputs) + forward(-inputs)
+
+
+def test_cffl_scores_as_a_task_evaluates() -> None:
+    asked = list[torch.Tensor]()
+
+    def logits(vector: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        asked.append(x)
+        return x * vector
+
+    peer: Any = SimpleNamespace(task=Mirrored(), logits=logits)
+    x = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
+    score(peer, torch.ones(2), InMemory(x, torch.tensor([1, 0])))
+    assert [one.tolist() for one in asked] == [[[1, 2]], [[-1, -2]], [[2, 1]], [[-2, -1]]]
+
+
+def test_credits_of_cffl_are_numbers_for_each_alpha() -> None:
+    found = CFFL(alpha=100).credited(torch.tensor([1.0, 0.0]).double(), torch.tensor([1.0, 0.0]), torch.ones(2) > 0, 1)
+    assert found.tolist() == [1, 0]
+    with pytest.raises(ValidationError, match="less than or equal to 100"):
+        CFFL(alpha=101)

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 
 from peer.errors import FailedError, InputError
 from peer.learning.data.batch_reader import BatchReader, BatchRequest, ReadBatch
-from peer.learning.data.samples import Batch, Indices, Samples, Standardisation
+from peer.learning.data.samples import Batch, Indices, Samples, Standardisation, lie_alike, turned
 from peer.plugins import describe_error
 
 
@@ -324,5 +324,6 @@ class StreamedSamples(Samples):
         if self.standard:
             inputs = self.standard(inputs)
         if self.turns:
-            inputs = torch.rot90(inputs, self.turns, (-2, -1)).contiguous()
+            targets = turned(targets, self.turns) if lie_alike(inputs, targets) else targets
+            inputs = turned(inputs, self.turns)
         return Batch(inputs, targets.to(self.on, non_blocking=True), at.to(self.on, non_blocking=True))

@@ -249,12 +249,13 @@ def set_aside(dataset: Dataset, share: float, seed: int, where: str) -> Dataset:
     """
     test, targets = dataset.parts["test"], dataset.parts["test"].targets
     count = max(1, round(share * len(targets)))
-    if count >= len(targets):
+    key = derive(seed, "validation")
+    taken, rest = draw(len(targets), count, key) if test.groups is None else draw_groups(test.groups, count, key)
+    if not len(rest):
         raise InputError(
             f"{where}: `validation: {share:g}` leaves none of the {len(targets)} test samples to test on; "
             "give a smaller share or more test samples"
         )
-    taken, rest = draw(len(targets), count, derive(seed, "validation"))
     lost = np.setdiff1d(targets, targets[rest]) if dataset.task.has_classes else np.empty(0)
     if len(lost):
         raise InputError(

@@ -56,7 +56,7 @@ class Stage:
         if not task.has_classes and (self.labels or self.partition.by_label):
             what = "`labels`" if self.labels else f"the {self.partition.kind} split"
             raise InputError(f"{self}: {what} goes by classes, and the task {task.name} has none; leave it out")
-        if self.rotate and len(shape) != 3:
+        if self.rotate and not (len(shape) == 3 and all(isinstance(size, int) for size in shape)):
             raise InputError(f"{self}: `rotate` turns images, and an input has shape {shape}; leave it out")
         if self.rotate % 180 and shape[1] != shape[2]:
             raise InputError(f"{self}: `rotate` by {self.rotate} makes {shape} another shape; turn by 180 at most")

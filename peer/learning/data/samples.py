@@ -270,14 +270,26 @@ class InMemory(Samples):
         return InMemory(self.x[:count].nan_to_num(), self.y[:count])
 
     def changed(self, labels: Tensor | None = None, turns: int = 0) -> "InMemory":
-        x = torch.rot90(self.x, turns, (-2, -1)).contiguous() if turns else self.x
-        return InMemory(x, self.y if labels is None else labels)
+        y = self.y if labels is None else labels
+        if not turns:
+            return InMemory(self.x, y)
+        return InMemory(turned(self.x, turns), turned(y, turns) if lie_alike(self.x, y) else y)
 
     def standardised(self, standard: Standardisation) -> "InMemory":
         return InMemory(standard(self.x), self.y)
 
     def close(self) -> None:
         pass
+
+
+def turned(images: Tensor, turns: int) -> Tensor:
+    """Images (..., height, width) turned by so many right angles, anticlockwise."""
+    return torch.rot90(images, turns, (-2, -1)).contiguous()
+
+
+def lie_alike(x: Tensor, y: Tensor) -> bool:
+    """Whether targets (n, ...) are laid out as the images, as masks are."""
+    return y.ndim > 2 and y.shape[-2:] == x.shape[-2:]
 
 
 STATISTICS_BATCH = 4096

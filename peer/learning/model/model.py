@@ -109,7 +109,7 @@ def _as_tensor(x: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def _columns_in_order(table: Any, columns: Sequence[str]) -> Any:
-    found = [str(name).strip() for name in table.columns]
+    found, columns = ([str(name).strip() for name in names] for names in (table.columns, columns))
     for name in columns:
         if found.count(name) != 1:
             why = suggest(name, found) if name not in found else "rename one of them"

@@ -122,7 +122,7 @@ def measure(model: Model, samples: Samples, seen: Callable[[Any, Tensor], None] 
     model.train(False)
     task, rows = model.task, list[Tensor]()
     loss = torch.zeros((), dtype=torch.float64, device=model.device)
-    with torch.inference_mode(), _repeating(task, model.device):
+    with torch.inference_mode(), repeating(task, model.device):
         for some in samples.in_order(task.evaluation_batch):
             outputs = task.inferred(model.forward, some.inputs)
             with user_code_errors(task.name), device_errors():
@@ -136,7 +136,7 @@ def measure(model: Model, samples: Samples, seen: Callable[[Any, Tensor], None] 
 
 
 @contextmanager
-def _repeating(task: Task, device: torch.device) -> Iterator[None]:
+def repeating(task: Task, device: torch.device) -> Iterator[None]:
     """What an `infer` of the user's draws is the same in each evaluation."""
     if not task.infers:
         yield

@@ -15,6 +15,7 @@ from peer.learning.data.partition import Iid
 from peer.learning.data.samples import InMemory
 from peer.learning.data.shard import CommonData, Shard, own_shard, split_samples
 from peer.learning.data.sources import Source
+from peer.learning.tasks import Segmentation
 
 IDS = ("peer0", "peer1", "peer2")
 DIRICHLET = {"kind": "dirichlet", "alpha": 0.3}
@@ -143,3 +144,21 @@ def test_the_samples_given_stay_as_they_are() -> None:
     Stage(2, Iid(), rotate=180, labels=(1, 0)).apply(samples)
     assert torch.equal(samples.x, kept.x)
     assert torch.equal(samples.y, kept.y)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_masks_are_turned_with_their_images(stream: bool, tmp_path: Path) -> None:
+    x = np.random.default_rng(1).normal(size=(12, 1, 4, 4)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    np.savez(tmp_path / "own.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    data = source("npz", path=tmp_path / "own.npz", stream=stream)
+    test = own_shard(data, drifting({"round": 2, "rotate": 90}), 2, Segmentation(name="segmentation")).test
+    inputs, masks, _ = next(test.in_order(12))
+    assert torch.equal(inputs, torch.rot90(torch.from_numpy(x), 1, (2, 3)))
+    assert torch.equal(masks, (inputs[:, 0] > 0).long())
+
+
+@pytest.mark.parametrize("shape", [((1,), (2,), (3,)), {"a": (1,), "b": (2,), "c": (3,)}])
+def test_inputs_of_three_parts_are_not_turned(shape: Any) -> None:
+    with pytest.raises(InputError, match="`rotate` turns images"):
+        Stage(2, Iid(), rotate=180).check(shape, 3)

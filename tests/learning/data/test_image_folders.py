@@ -65,3 +65,18 @@ def test_wrong_image_folders_are_told(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(InputError, match=r"Pillow, .* install it with: pip install -c constraints.txt 'dfl\[vision\]'"):
         dataset.test()
+
+
+@pytest.mark.parametrize(("mode", "suffix"), [("I;16", "png"), ("I;16", "tif"), ("I", "tif"), ("F", "tif")])
+def test_an_image_of_more_than_8_bits_is_refused(mode: str, suffix: str, tmp_path: Path) -> None:
+    from PIL import Image
+
+    for number in range(2):
+        path = tmp_path / "cat" / f"{number}.{suffix}"
+        path.parent.mkdir(exist_ok=True)
+        Image.new(mode, (4, 4), 9).save(path)
+    dataset = load("image-folder", root=tmp_path, holdout=0.5)
+    with pytest.raises(
+        InputError, match=r"cannot read the image .*cat.* more than 8 bits a pixel; save it with 8 bits"
+    ):
+        dataset.train(np.array([0]))

@@ -173,3 +173,23 @@ def test_groups_that_cannot_be_kept_together(keys: dict[str, Any], words: str, t
     (tmp_path / "t.csv").write_text(VISITS)
     with pytest.raises((InputError, ValueError), match=words):
         load("csv", path=tmp_path / "t.csv", **keys)
+
+
+def test_spaces_do_not_make_a_patient_another(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(VISITS.replace("a,5", "a ,5"))
+    groups = load("csv", path=path, group="patient", holdout=0.3).groups
+    path.write_text(VISITS)
+    assert groups is not None
+    plain = load("csv", path=path, group="patient", holdout=0.3).groups
+    assert plain is not None
+    assert [*groups] == [*plain]
+
+
+def test_class_names_of_whole_numbers_beside_a_missing_label(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,label\n1,0\n2,1\n3,\n4,1\n")
+    dataset = load("csv", path=path, class_names=["0", "1"], when_missing="drop")
+    assert sorted(np.r_[dataset.train_targets, dataset.parts["test"].targets]) == [0, 1, 1]
+    with pytest.raises(InputError, match="column 'label' holds 1 in line 3, which is not in class_names"):
+        load("csv", path=path, class_names=["0", "2"], when_missing="drop")

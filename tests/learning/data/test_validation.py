@@ -173,3 +173,17 @@ def test_a_share_that_is_too_large_is_told(share: float, labels: list[int], sent
     with pytest.raises(InputError, match=re.escape(sentence)) as caught:
         set_aside(join_parts(samples, samples, "x", 4), share, 1, "x")
     assert "\n" not in str(caught.value)
+
+
+def test_groups_are_kept_together() -> None:
+    x, labels, groups = np.arange(40, dtype=np.float32)[:, None], np.zeros(40, dtype=np.int64), np.arange(40) % 8
+    samples = Labelled(x, labels, Classification(), groups=groups)
+    divided = set_aside(join_parts(samples, samples, "x", 1), 0.3, 1, "x")
+    validation = divided.validation_samples()
+    assert validation is not None
+    taken, rest = ({int(value) % 8 for value in part.x.flatten()} for part in (validation, divided.test()))
+    assert len(validation) == 15, "whole groups of five"
+    assert not taken & rest
+    one = Labelled(x, labels, Classification(), groups=np.zeros(40, dtype=np.int64))
+    with pytest.raises(InputError, match="leaves none of the 40 test samples"):
+        set_aside(join_parts(one, one, "x", 1), 0.3, 1, "x")

@@ -89,6 +89,8 @@ class ImageFiles:
             with open_plain(path) as file, pillow.open(file, formats=_FORMATS) as image:
                 if image.width * image.height > pillow.MAX_IMAGE_PIXELS:
                     raise ValueError(f"its {image.width} x {image.height} pixels are too many; scale it down")
+                if image.mode.startswith(("I", "F")):  # Pillow would cut them off at 255
+                    raise ValueError("it has more than 8 bits a pixel; save it with 8 bits, or give arrays")
                 image = image.convert("RGB" if self.channels == 3 else "L")
                 image = image.resize((self.size, self.size), pillow.Resampling.BILINEAR)
         except (*PILLOW_ERRORS, pillow.DecompressionBombError) as error:

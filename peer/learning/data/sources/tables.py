@@ -172,7 +172,7 @@ class Table(Source):
         """The number of each row's group."""
         if self.group is None:
             return None
-        _, numbers = np.unique(frame[self.group].astype(str).to_numpy(dtype=str), return_inverse=True)
+        _, numbers = np.unique(frame[self.group].astype(str).str.strip().to_numpy(dtype=str), return_inverse=True)
         return numbers.astype(np.int64)
 
     @property
@@ -242,6 +242,10 @@ class Table(Source):
         if self.class_names is None and values.dtype.kind in "biuf":
             self._refuse(column, (values < 0) | (values != np.floor(values)), "and a class is a whole number from 0")
             return values.astype(np.int64), ()
+        known = {*map(str, values)} & {*(self.class_names or ())}
+        if values.dtype.kind == "f" and not known and all(map(float.is_integer, values.tolist())):
+            column = column.astype(np.int64)  # beside a missing label pandas makes floats of whole numbers
+            values = column.to_numpy()
         texts = [str(value).strip() for value in values]
         names = self.class_names or tuple(sorted(set(texts)))
         numbers = {name: number for number, name in enumerate(names)}
