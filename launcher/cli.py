@@ -322,7 +322,7 @@ def asking_command(module: str, arguments: argparse.Namespace, output: Output) -
         output.say(f"Asking the peers, in {run}")
         line = ["run", *line, "--quiet", "--fresh", "--out", str(run)]
         if code := run_command(parser().parse_args(line), Output(quiet=True)):
-            return code
+            return output.failure(code, f"the peers of {run} have not answered; their logs there say why")
     shown: int = asking.show(run, output)
     return shown
 

@@ -37,6 +37,11 @@ OPTION_PATTERN = re.compile(r"-[^\d.\s]\S*")
 """What argparse takes for an option, and never for a value: `--peers`, `-h`; but not `-1`."""
 
 
+def heard_stops() -> list[signal.Signals]:
+    """The signals that stop: of a closed terminal only where it is not ignored, as it is under `nohup`."""
+    return [number for number in STOPS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+
+
 class ShowRelease(argparse.Action):
     """Prints the release and ends the process. What finds it takes 2 MB, and is imported only here."""
 

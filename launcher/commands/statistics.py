@@ -37,8 +37,10 @@ def run_line(arguments: argparse.Namespace) -> tuple[Path, list[str]]:
         return arguments.federation, []
     content = Document.read(arguments.federation).content
     out = arguments.out or Path("runs") / f"{content.get('name', arguments.federation.stem)}-statistics"
-    sets = ["rounds=1", *(f"{key}=null" for key in ("stop_early", "finetune", "final_evaluation"))]
+    sets = ["rounds=1", *(f"{key}=null" for key in ("stop_early", "finetune", "final_evaluation", "rewinds"))]
     sets += [] if content.get("hold_back") == "given" else ["hold_back=null"]
+    if isinstance(training := content.get("training"), dict) and "patience" in training:
+        sets.append("training.patience=null")
     data, flagged = content.get("data"), False
     if isinstance(data, dict):
         flagged = data.get("name") in ("csv", "parquet") and not data.get("stream")

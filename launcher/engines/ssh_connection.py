@@ -302,7 +302,8 @@ async def agent(host: Host, python: str, on_notice: Callable[[Notice], None] = l
         with unreachable_errors(host):
             process = await connection.create_process(order, encoding=None)
             process.stdin.write(json.dumps(PROGRAM.read_text()).encode() + b"\n")  # what BEGIN reads
-            await _hello(process, python)
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):  # a home directory on a lost server answers nothing
+                await _hello(process, python)
         one = Agent(host, connection, process)
         tasks.create_task(one.listen(on_notice))
         tasks.create_task(one.keep_awake())

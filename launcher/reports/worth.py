@@ -58,7 +58,7 @@ def signed(value: float) -> str:
 
 FEDERATION_KEYS = {
     *("wire", "stop_early", "machines", "recording", "on_loss", "on_stop", "absence"),
-    *("start_with", "faulty_members", "run", "views"),
+    *("start_with", "faulty_members", "run", "views", "rewinds"),
 }
 """Keys of a spec that say nothing to a peer that trains alone, and that `solo` mostly refuses."""
 

@@ -19,7 +19,7 @@ from types import FrameType
 from launcher.study.grid import Cell
 from launcher.study.worker import work
 from peer.errors import InputError
-from peer.process import STOPS, signals_deferred
+from peer.process import STOPS, heard_stops, signals_deferred
 from peer.runtime.resources import memory, whole_cores
 from peer.spec.blocks import MAX_PORT
 
@@ -39,7 +39,7 @@ class StopSignal:
     @contextmanager
     def listening(cls) -> Iterator["StopSignal"]:
         made = cls()
-        former = {number: signal.signal(number, made._ask) for number in STOPS}
+        former = {number: signal.signal(number, made._ask) for number in heard_stops()}
         try:
             yield made
         finally:

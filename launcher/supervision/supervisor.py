@@ -33,7 +33,7 @@ from launcher.monitor.federation import BEFORE_ROUNDS, Federation, last_lines
 from launcher.monitor.live_table import Display, display
 from launcher.reports.summary import TimeSpent
 from peer.errors import FailedError
-from peer.process import REFUSED, STOPPED, STOPS, WRONG_INPUT, exit_words
+from peer.process import REFUSED, STOPPED, STOPS, WRONG_INPUT, exit_words, heard_stops
 from peer.spec.blocks import describe_behaviours
 from peer.spec.federation import Spec
 from peer.tasks import background, in_thread, unless
@@ -66,13 +66,13 @@ class Stop:
 
     @contextmanager
     def listening(self) -> Iterator[Self]:
-        loop = asyncio.get_running_loop()
-        for number in STOPS:
+        loop, heard = asyncio.get_running_loop(), heard_stops()
+        for number in heard:
             loop.add_signal_handler(number, self.ask, number)
         try:
             yield self
         finally:
-            for number in STOPS:
+            for number in heard:
                 loop.remove_signal_handler(number)
 
 
