@@ -71,6 +71,10 @@ class Bundle(Preset):
         for id in NEEDED:
             if _look(content, id) is None and (id != "network_def" or "network" not in content):
                 raise InputError(f"{path / config}: lacks `{id}`, which `task: {{monai: ...}}` needs; add it there")
+        if "dataset_dir" in self.overrides:
+            raise InputError(f"{path / config}: `dataset_dir` is a key of its own; take it out of `overrides`")
+        if inner := [id for id in self.overrides if id.startswith("train#handlers#") and "#lr_scheduler" not in id]:
+            raise InputError(f"{path / config}: `{inner[0]}` is within a list; override all of `train#handlers`")
         for id in self.overrides:
             if _look(content, id.rpartition("#")[0] or id) is None:
                 raise InputError(f"{path / config}: has no `{id}` to override; {suggest(id, [*content])}")

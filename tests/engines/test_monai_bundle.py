@@ -212,6 +212,18 @@ def test_a_bundle_that_lacks_something_is_refused(ids: dict[str, Any], said: str
         spec(tmp_path / "one", changed(bundle, tmp_path / "changed", **ids))
 
 
+@pytest.mark.parametrize(
+    ("id", "said"),
+    [
+        ("dataset_dir", "`dataset_dir` is a key of its own; take it out of `overrides`"),
+        ("train#handlers#0#_disabled_", "is within a list; override all of `train#handlers`"),
+    ],
+)
+def test_overrides_that_would_have_no_effect_are_refused(id: str, said: str, bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=said):
+        spec(tmp_path / "one", bundle, monai={"overrides": {id: True}})
+
+
 SAMPLES = [
     ("train4_label", lambda array: 2 * array, "train4_label.nii.gz: has the label 2, and the bundle"),
     ("test9_image", lambda array: np.stack([array, array], -1), "test9_image.nii.gz: has 2 channels, and the bundle's"),
