@@ -93,10 +93,12 @@ def test_alone_peers_train_as_in_the_federation_without_what_needs_others(tmp_pa
         start_with=3,
         behaviour={"peer1": flip, "peer2": noise},
         training={"clip_gradient": 1},
+        rewinds=[2],
     )
     by_itself = solo_spec(spec)
     assert by_itself.protocol.local()[0].optimiser == spec.protocol.local()[0].optimiser
     assert (by_itself.on_loss, by_itself.wire.kind, [*by_itself.behaviour]) == ("wait", "float32", ["peer1"])
+    assert not by_itself.rewinds, "alone they hold other rounds"
     for key in ("data", "model", "task", "training", "seed", "init", "rounds", "hold_back"):
         assert getattr(by_itself, key) == getattr(spec, key)
     early = federation(tmp_path, hold_back=0.2, stop_early={"patience": 2})

@@ -326,7 +326,8 @@ def test_the_command_asks_real_peers(
 ) -> None:
     write_sites(tmp_path)
     monkeypatch.chdir(tmp_path)
-    spec = SPEC.format(protocol="fibfl", more="") + "rounds: 50\nhold_back: 0.2\n"
+    more = "rounds: 50\nhold_back: 0.2\nrewinds: [2]\ntraining: {patience: 2}\n"
+    spec = SPEC.format(protocol="fibfl", more="") + more
     for usual, free in zip((7790, 7791, 7792), ports(3), strict=True):
         spec = spec.replace(f":{usual}", f":{free}")
     (tmp_path / "f.yaml").write_text(spec)
@@ -339,8 +340,11 @@ def test_the_command_asks_real_peers(
     audit = (tmp_path / "runs/sites-statistics/north/audit.jsonl").read_text().splitlines()
     left = {one["vector"] for line in audit for one in json.loads(line)["sent"]}
     assert left == {"counts", "histograms"}, "nothing of the columns leaves by imputation"
-    (tmp_path / "f.yaml").write_text(spec.replace("rounds: 50", "rounds: 1"))
+    (tmp_path / "f.yaml").write_text(spec.replace(more, "rounds: 1\nhold_back: 0.2\n"))
     assert main(["run", "f.yaml", "--quiet", "--out", "runs/trained", "--set", "data.impute=mean"]) == 0
+    capsys.readouterr()
+    assert main(["statistics", "f.yaml", "--json", "--set", "rewinds=[2]", "--out", "runs/sites-statistics"]) == 2
+    assert json.loads(capsys.readouterr().out)["exit_code"] == 2
     assert main(["statistics", "f.yaml", "--out", "runs/trained"]) == 2
     assert "runs/trained holds another run" in capsys.readouterr().err
     assert main(["statistics", "runs"]) == 2

@@ -1,6 +1,8 @@
 """The end of a run whose place cannot be reached any more."""
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 
 from unheard import Unheard
@@ -41,3 +43,16 @@ async def test_a_stop_does_not_wait_for_ever_for_peers_that_cannot_be_reached(tm
     await asyncio.wait_for(running, 10)
     assert place.ended
     assert place.peer.signals == [15, 9]
+
+
+async def test_a_closed_terminal_does_not_end_what_nohup_has_started() -> None:
+    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Stop().listening() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await stop.asked.wait()
+        assert stop.code == 143
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, former)
