@@ -35,6 +35,8 @@ class GossipSGD(PlainSGD, Protocol):
 
     def least_members(self, peers: int) -> int:
         """So many that `trim` leaves something of the values, in every larger ring too (`exponential` has gaps)."""
+        if not self.trim:
+            return self.min_peers
         ring = [*map(str, range(peers))]
         trims_all = [n for n in range(1, peers) if 2 * self.trim > len(receivers(self.topology, ring[:n], "0"))]
         return max([self.min_peers, *(n + 1 for n in trims_all[-1:])])
