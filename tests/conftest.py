@@ -4,6 +4,7 @@ import gc
 import itertools
 import json
 import os
+import signal
 from collections.abc import Callable, Collection, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +23,9 @@ from peer.spec.loading import load_spec
 # A machine under load is no failure; and who sees one here sees it again.
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.load_profile("suite")
+
+# Tests run under `nohup` see closed terminals, too.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Each worker has a core: with a thread for every core, they would spend most of their time waiting for one another's.
 torch.set_num_threads(1)
