@@ -23,6 +23,7 @@ from peer.errors import FailedError, InputError, NotNowError, optional
 from peer.process import (
     NOT_NOW,
     PIPE_CLOSED,
+    STOPS,
     UNWRITABLE,
     WRONG_INPUT,
     Parser,
@@ -322,7 +323,8 @@ def asking_command(module: str, arguments: argparse.Namespace, output: Output) -
         output.say(f"Asking the peers, in {run}")
         line = ["run", *line, "--quiet", "--fresh", "--out", str(run)]
         if code := run_command(parser().parse_args(line), Output(quiet=True)):
-            return output.failure(code, f"the peers of {run} have not answered; their logs there say why")
+            stopped = code in STOPS.values()
+            return output.failure(code, "stopped" if stopped else f"the run in {run} has failed; its logs say why")
     shown: int = asking.show(run, output)
     return shown
 

@@ -461,8 +461,8 @@ class ControlLoop:
             if pod.index is None or pod.name not in printed:
                 continue
             path, lines = run.files.log(run.spec.ids[pod.index]), [f"--- {pod.name}", *printed[pod.name]]
-            if not path.exists() or lines[0] not in path.read_text(errors="replace").splitlines():
-                with suppress(OSError):  # on a full disk the peers are to be stopped all the same
+            with suppress(OSError):  # on a full disk the peers are to be stopped all the same
+                if not path.exists() or lines[0] not in path.read_text(errors="replace").splitlines():
                     write_at(path, bytes_here(path), "".join(f"{line}\n" for line in lines).encode())
 
     def _fail(self, error: FailedError) -> None:

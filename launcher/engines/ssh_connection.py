@@ -299,10 +299,11 @@ async def agent(host: Host, python: str, on_notice: Callable[[Notice], None] = l
     """An agent on the host for the block, run by the Python there. Raises UnreachableError if there can be none."""
     order = f"exec {command(python)} -c {shlex.quote(BEGIN)}"
     async with connected(host) as connection, background() as tasks:
+        # A shell or a Python in a home directory on a lost server answers nothing, and the connection stays.
         with unreachable_errors(host):
-            process = await connection.create_process(order, encoding=None)
-            process.stdin.write(json.dumps(PROGRAM.read_text()).encode() + b"\n")  # what BEGIN reads
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):  # a home directory on a lost server answers nothing
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                process = await connection.create_process(order, encoding=None)
+                process.stdin.write(json.dumps(PROGRAM.read_text()).encode() + b"\n")  # what BEGIN reads
                 await _hello(process, python)
         one = Agent(host, connection, process)
         tasks.create_task(one.listen(on_notice))

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from peer.network.collectives import Collectives
+from peer.network.streams.handshake import MORE
 from peer.network.transport import Pipe, Service, StreamHandler
 from peer.network.transport.grpc import GrpcTransport
 from peer.network.wire.messages import Beat, Hello, Question, Refusal, Reply, Welcome
@@ -66,7 +67,7 @@ class Lies:
 
     def refusal(self) -> Refusal:
         reason = self.random.choice([*Refusal.Reason.values()])
-        return Refusal(reason=reason, detail="\x1b[2Jno", keys=["seed"] * 9, durable=FAR)
+        return Refusal(reason=reason, detail="\x1b[2Jno", keys=["seed"] * 9 + [MORE], settings=[MORE], durable=FAR)
 
 
 class TwoTongued(Pipe):

@@ -1,13 +1,16 @@
 """What the launcher makes of what a cluster says of its pods, in the words of Kubernetes' own documentation."""
 
 import asyncio
+import errno
 import json
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from launcher.engines import kubernetes
 from launcher.engines.base import Run, engine
 from launcher.engines.kubernetes import KubernetesDeployment, PeerPods
 from launcher.engines.kubernetes_cluster import Cluster, ClusterState, CutError, Kubectl, refusal
@@ -196,3 +199,28 @@ def test_what_kubectl_complains_of_is_one_sentence(complaint: str, said: str, pa
 def test_what_cannot_be_chosen_is_named(given: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         engine("kubernetes", given)
+
+
+async def test_a_full_disk_of_the_launcher_keeps_no_pod_from_being_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the pods have printed is lost."""
+    (tmp_path / "small.yaml").write_text("protocol: fibfl\n")
+    run, stopped = Run(load_spec(tmp_path / "small.yaml", peers=3), RunFiles(tmp_path)), list[bool]()
+
+    async def log(_index: int | None) -> dict[str, list[str]]:
+        return {"run-0-0": ["a line"]}
+
+    async def stop(kill: bool) -> None:
+        stopped.append(kill)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(kubernetes, "write_at", full)
+    cluster = SimpleNamespace(name="run", log=log, stop=stop)
+    loop = kubernetes.ControlLoop(run, cast(Any, cluster), cast(Any, None), cast(Any, None))
+    loop.state = state(job(), pod(0, phase="Running"))
+    loop.ask(signal.SIGTERM)
+    await loop._apply_signal()
+    assert stopped == [False]

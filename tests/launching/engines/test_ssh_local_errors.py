@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from launcher.engines import ssh
+from launcher.engines import ssh, ssh_connection
 from launcher.engines.ssh_connection import Agent, RemotePeer
 from launcher.engines.ssh_hosts import Host
 from peer.errors import FailedError
@@ -70,3 +70,27 @@ def test_what_a_host_tells_and_cannot_be_written_here_ends_the_wait_once(tmp_pat
         assert await peer.wait() == 143
 
     asyncio.run(listen())
+
+
+@pytest.mark.parametrize("hangs", ["shell", "Python"])
+async def test_a_host_that_starts_nothing_is_unreachable(hangs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its home directory lies on a server that is gone; the connection itself stays."""
+
+    async def silence() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    async def create_process(*_: object, **_named: object) -> Any:
+        if hangs == "shell":
+            await asyncio.Event().wait()
+        return SimpleNamespace(stdin=SimpleNamespace(write=lambda _: None), stdout=silence())
+
+    @asynccontextmanager
+    async def connected(_host: Host) -> AsyncIterator[Any]:
+        yield SimpleNamespace(create_process=create_process)
+
+    monkeypatch.setattr(ssh_connection, "connected", connected)
+    monkeypatch.setattr(ssh_connection, "ANSWER_TIMEOUT_S", 0.05)
+    with pytest.raises(ssh_connection.UnreachableError, match="timed out"):
+        async with asyncio.timeout(10), ssh_connection.agent(Host(host="lab0"), "python3"):
+            pass

@@ -20,6 +20,7 @@ import pytest
 from small_studies import BASE, OF_THIS_COMPUTATION, RAISES, SOLO, results, written
 
 from launcher.cli import main, parser
+from launcher.study.pool import StopSignal
 from peer.runtime.in_process import run_in_process
 from peer.spec.loading import load_spec
 
@@ -185,6 +186,19 @@ def test_what_a_terminal_sends_to_all_ends_it_quietly_from_the_first_moment(
         os.killpg(process.pid, number)
         assert process.wait() == code
     assert not (tmp_path / "said.txt").read_text(), "no traceback of any process"
+
+
+def test_a_closed_terminal_does_not_end_what_nohup_has_started() -> None:
+    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignal.listening() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop.code
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop.code == 143
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, former)
 
 
 def test_a_cell_that_fails_is_told_and_stops_no_other(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from peer.network.limits import Limits
-from peer.network.streams.handshake import Identity, describe_refusal
+from peer.network.streams.handshake import MORE, Identity, describe_refusal
 from peer.network.transport.grpc import MAX_MESSAGE
 from peer.network.wire.messages import Hello, Refusal, Reply, UntrustedDecoder
 
@@ -80,3 +80,19 @@ def test_of_a_table_with_very_many_columns_what_differs_is_told_if_there_is_room
     kept = differs if differs < 20_000 else 0
     assert (f"`other`, and this peer's {columns} columns, {ours[differs - 1]}" in said) == (kept > 0)
     assert said.startswith(f"refused: its data has one more{', ' if kept else ', and'}")
+
+
+@pytest.mark.parametrize("told", [[MORE], [MORE, MORE], ["a", MORE], [MORE, "a"], [], ["a"] * 20_000 + [MORE]])
+@pytest.mark.parametrize("columns", [0, 3, 30_000])
+@pytest.mark.parametrize("reason", [Refusal.MANIFEST, Refusal.FEDERATION])
+def test_what_a_liar_leaves_out_makes_no_difference_of_what_both_have(
+    told: list[str], columns: int, reason: Refusal.Reason
+) -> None:
+    ours = tuple(f"column {number}" for number in range(columns))
+    us = identity("us", OURS | {"run": [*ours]}, ours)
+    keys = ["run"] if reason == Refusal.FEDERATION else [*ours[:2], *told]
+    said = describe_refusal(Refusal(reason=reason, detail="no", keys=keys, settings=[*ours[:2], *told]), us)
+    assert said.startswith("refused: ")
+    assert len(said) < 1000
+    if reason == Refusal.MANIFEST and told == [MORE]:
+        assert said == ("refused: no")
