@@ -25,7 +25,7 @@ from math import inf
 from pathlib import Path
 
 from peer.errors import FailedError, InputError
-from peer.files import lines, open_plain, private, sole_use, sync, write_atomically, write_failure
+from peer.files import lines, open_plain, private, sync, write_atomically, write_failure
 from peer.runtime.checkpoints import Checkpoints, Journal
 from peer.spec.blocks import Rewind
 from peer.spec.federation import Spec
@@ -128,31 +128,30 @@ def pending_rewind(out: Path, spec: Spec) -> int | None:
 
 
 def rewind(out: Path, id: str, spec: Spec) -> int | None:
-    """Let the peer with this directory go back, if it is still to do so; return the round. Raises as `pending_rewind`,
-    and FailedError if the disk is full."""
+    """Let the peer with this directory, its own, go back, if it is still to do so; return the round. Raises as
+    `pending_rewind`, and OSError if the disk is full."""
     if (round := pending_rewind(out, spec)) is None:
         return None
     files, entry = Checkpoints(out / "checkpoint"), (spec.rewinds or ())[-1]
-    with sole_use(out):
-        if entry.view is None or id in entry.members:
-            source = next((one for one in (files, files.archive) if one.verify(round) is None), None)
-            if source is None:
-                raise InputError(f"{out}: its checkpoint of round {round} is damaged; choose another, or a backup")
-            if source is not files:
-                source.copy(round, files)
-        for one in (files, files.archive):
-            one.drop_after(round)
-        Journal(out / "journal").drop_after(round)
-        if entry.view is None:
-            # Nobody has a later round on disk any more.
-            facts = files.facts(round)
-            durable = {peer: min(at, round) for peer, at in facts["network"]["durable"].items()}
-            files.replace_facts(round, facts | {"network": facts["network"] | {"durable": durable}})
-        for name in (RESULT, "complete", *([VIEWS] if entry.view is None else [])):
-            (out / name).unlink(missing_ok=True)
-        sync(out)
-        RunIdentity.from_spec(spec, id).write(out)
-        sync(out)
+    if entry.view is None or id in entry.members:
+        source = next((one for one in (files, files.archive) if one.verify(round) is None), None)
+        if source is None:
+            raise InputError(f"{out}: its checkpoint of round {round} is damaged; choose another, or a backup")
+        if source is not files:
+            source.copy(round, files)
+    for one in (files, files.archive):
+        one.drop_after(round)
+    Journal(out / "journal").drop_after(round)
+    if entry.view is None:
+        # Nobody has a later round on disk any more.
+        facts = files.facts(round)
+        durable = {peer: min(at, round) for peer, at in facts["network"]["durable"].items()}
+        files.replace_facts(round, facts | {"network": facts["network"] | {"durable": durable}})
+    for name in (RESULT, "complete", *([VIEWS] if entry.view is None else [])):
+        (out / name).unlink(missing_ok=True)
+    sync(out)
+    RunIdentity.from_spec(spec, id).write(out)
+    sync(out)
     return round
 
 

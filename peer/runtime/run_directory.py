@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from peer.errors import InputError
@@ -54,15 +54,25 @@ def _refuse_other_run(theirs: RunIdentity, config: PeerConfig, spec: Spec) -> No
 
 
 @contextmanager
-def own_directory(config: PeerConfig, spec: Spec) -> Iterator[None]:
-    """Create the directory, note in it whose it is, and keep every other process out of it inside the block."""
-    make_private(out := config.directory)
-    with sole_use(out):
-        _forget_other_result(out, spec)
-        RunIdentity.from_spec(spec, config.id).write(out)
-        write_atomically(out / "pid", f"{os.getpid()}\n".encode())
-        sync(out)  # or a power cut could bring back a run.json from before a rewind
-        yield
+def own_directory(out: Path) -> Iterator[None]:
+    """Create the directory, and keep every other process out of it inside the block; nothing stays if it is empty."""
+    new = not out.exists()
+    make_private(out)
+    try:
+        with sole_use(out):
+            yield
+    finally:
+        if new:
+            with suppress(OSError):  # it is not empty
+                out.rmdir()
+
+
+def record_run(out: Path, id: str, spec: Spec) -> None:
+    """Note in a peer's own directory which peer and run it belongs to, and the process."""
+    _forget_other_result(out, spec)
+    RunIdentity.from_spec(spec, id).write(out)
+    write_atomically(out / "pid", f"{os.getpid()}\n".encode())
+    sync(out)  # or a power cut could bring back a run.json from before a rewind
 
 
 def _forget_other_result(out: Path, spec: Spec) -> None:

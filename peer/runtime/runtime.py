@@ -25,7 +25,7 @@ from peer.runtime.lifecycle import (
 from peer.runtime.rounds.local_peer import LocalPeer, Participant
 from peer.runtime.rounds.loop import Rounds
 from peer.runtime.rounds.reports import Evaluator, Finish, open_files, report_warnings
-from peer.runtime.run_directory import own_directory
+from peer.runtime.run_directory import record_run
 from peer.runtime.setup import Setup
 from peer.tasks import background, within
 from peer.telemetry.events import Done, EndedUnacknowledged, Failed, StateChanged
@@ -72,7 +72,7 @@ class Runtime:
         try:
             with device_errors():
                 async with self.network.running():
-                    over = await self._run_locked()
+                    over = await self._run_watched()
             if over:
                 self.lifecycle.become("done")
                 self.telemetry.emit(Done())
@@ -106,28 +106,28 @@ class Runtime:
         self.telemetry.emit(Failed(message=message))
         return FailedError(message)
 
-    async def _run_locked(self) -> bool:
-        """Run in the peer's own directory, which is locked, and watch the neighbours meanwhile."""
+    async def _run_watched(self) -> bool:
+        """Run, and watch the neighbours meanwhile."""
         network, emit, files = self.network, self.telemetry.emit, Checkpoints(self._out / "checkpoint")
-        with own_directory(self.setup.config, self._spec):
-            async with background() as writing, background() as watchers:
-                checkpointer = Checkpointer(files, self.participant, self._evaluator.progress, writing)
-                lost = watch_unresponsive(network.edges, self._spec, self._gate, self.lifecycle, self._reminders)
-                watchers.create_task(lost)
-                watchers.create_task(watch_stalled(network, emit, self._reminders))
-                if self._gate.can_be_excluded:
-                    faulty = self._view.tolerates(self._spec.tolerated(self.setup.config.tls is not None))
-                    watchers.create_task(watch_own_regression(network.edges, self.lifecycle, faulty))
-                rounds = Rounds(self.participant, self._evaluator, checkpointer)
-                try:
-                    await open_files(self.telemetry, self.participant)
-                    if self.setup.config.tls:
-                        watchers.create_task(network.transport.watch_expiry())
-                    return await self._run_rounds(rounds, checkpointer)
-                finally:
-                    self.participant.learner.trainer.stop()
-                    asyncio.get_running_loop().run_in_executor(self._executor, self.setup.shard.close)
-                    rounds.interrupted()  # the last, as it may fail: it writes
+        record_run(self._out, self.setup.config.id, self._spec)
+        async with background() as writing, background() as watchers:
+            checkpointer = Checkpointer(files, self.participant, self._evaluator.progress, writing)
+            lost = watch_unresponsive(network.edges, self._spec, self._gate, self.lifecycle, self._reminders)
+            watchers.create_task(lost)
+            watchers.create_task(watch_stalled(network, emit, self._reminders))
+            if self._gate.can_be_excluded:
+                faulty = self._view.tolerates(self._spec.tolerated(self.setup.config.tls is not None))
+                watchers.create_task(watch_own_regression(network.edges, self.lifecycle, faulty))
+            rounds = Rounds(self.participant, self._evaluator, checkpointer)
+            try:
+                await open_files(self.telemetry, self.participant)
+                if self.setup.config.tls:
+                    watchers.create_task(network.transport.watch_expiry())
+                return await self._run_rounds(rounds, checkpointer)
+            finally:
+                self.participant.learner.trainer.stop()
+                asyncio.get_running_loop().run_in_executor(self._executor, self.setup.shard.close)
+                rounds.interrupted()  # the last, as it may fail: it writes
 
     async def _run_rounds(self, rounds: Rounds, checkpointer: Checkpointer) -> bool:
         network, learner = self.network, self.participant.learner

@@ -4,7 +4,7 @@ Nothing is created before all of it is known to go together.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -75,15 +75,25 @@ class Setup:
     def out(self) -> Path:
         return self.config.directory
 
+    def from_scratch(self) -> "Setup":
+        """Return the same with the data and the model of the beginning; raises as `prepare`."""
+        shard, model = _shard_and_model(self.config, self.spec, self.common)
+        return replace(self, shard=shard, model=model)
+
 
 def prepare(config: PeerConfig, spec: Spec, common: SharedData | None = None) -> Setup:
     """Load the data and build the model; InputError if they do not fit together. Creates no files."""
-    device = choose_device(config.device)
-    prepare_device(device, config.gpu_memory, spec.training.deterministic)
     check_directory(config, spec)
     resources = fixed_resources(config, spec)
     recorded = recorded_views(config, spec)
+    shard, model = _shard_and_model(config, spec, common)
+    return Setup(config, spec, shard, model, resources, recorded, common=common)
+
+
+def _shard_and_model(config: PeerConfig, spec: Spec, common: SharedData | None) -> tuple[Shard, Model]:
+    device = choose_device(config.device)
+    prepare_device(device, config.gpu_memory, spec.training.deterministic)
     shard = load_shard(config, spec, 1, common)
     model = fitting_model(config, spec, shard, device, common.gradient if common else torch.zeros_like)
     check_room(config, spec, shard, model)
-    return Setup(config, spec, shard, model, resources, recorded, common=common)
+    return shard, model

@@ -16,7 +16,7 @@ from cases import ARGUMENTS, CONTENTS, MODULES, TEXTS, Ports, content, protocol,
 
 from launcher.cli import main as launch
 from peer.cli import main as peer
-from peer.runtime.run_directory import own_directory
+from peer.runtime.run_directory import own_directory, record_run
 from peer.runtime.setup import prepare
 from peer.spec.agreement import differing
 from peer.spec.checks import why_not_continued
@@ -224,7 +224,8 @@ def test_address_in_use(place: Place, ports: Ports) -> None:
 def test_directory_of_another_run(place: Place) -> None:
     config, spec = load_peer(place.path / "peer.yaml")
     assert config.out
-    with own_directory(config, spec):
+    with own_directory(config.directory):
+        record_run(config.directory, config.id, spec)
         place.refuses(peer, ["--config", "peer.yaml"], "out: this peer is running already; end that process first")
     for wrong, key in ((content(seed=43), "seed"), (content(model="mlp3"), "model")):
         (place.path / "fed.yaml").write_text(json.dumps(wrong))

@@ -1,22 +1,37 @@
 """Which members must answer a peer that returns before it asks to enter, in virtual seconds."""
 
 import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from peer.errors import InputError
+from peer.files import make_private
 from peer.network.streams.handshake import Identity
 from peer.network.transport import REFUSED, DisconnectedError, Transport
+from peer.network.transport.memory import MemoryNetwork
 from peer.network.view_rpc import ViewRpc
 from peer.runtime.lifecycle import ReportIntervals
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.proposer import Rejoin
+from peer.runtime.membership.view_runner import ViewRunner
 from peer.runtime.membership.view_store import ViewStore
-from peer.views.decision import Acceptor, Memory, Rules
+from peer.runtime.run_directory import check_directory
+from peer.runtime.setup import prepare
+from peer.spec.agreement import lasting_digest
+from peer.spec.loading import load_spec
+from peer.spec.peer import PeerConfig, peer_data
+from peer.spec.recordings import VIEWS
+from peer.telemetry.events import Waiting
+from peer.telemetry.telemetry import Telemetry
+from peer.views.decision import Acceptor, Memory, Rules, Verifier
 from peer.views.signing import Keyring
-from peer.views.statements import Behind, Enter, Heard, Reply, Request
+from peer.views.statements import Ballot, Behind, Decision, Enter, Heard, Reply, Request, Vote
 from peer.views.view import View
 
 IDS = ("peer0", "peer1", "peer2", "peer3")
@@ -84,3 +99,30 @@ async def test_who_need_not_answer(
     returning.cancel()
     with suppress(asyncio.CancelledError):
         await returning
+
+
+async def test_a_peer_that_waits_to_be_admitted_keeps_other_processes_out(tmp_path: Path) -> None:
+    """Two of one peer could sign what contradicts each other."""
+    file = tmp_path / "federation.yaml"
+    file.write_text(json.dumps({"on_loss": "bypass", "protocol": "fedavg", "data": {"name": "digits", "limit": 100}}))
+    spec = load_spec(file, peers=3)
+    config = PeerConfig(federation=file, id="peer0", out=tmp_path / "peer0", data=peer_data("peer0", spec, None))
+    others, federation = spec.ids[1:], lasting_digest(spec.agreement.digests)
+    without = View(1, others, 1, reason="peer0 silent for 30 s")
+    digest = Verifier(Rules(spec.ids, spec.rounds), Keyring("", federation)).digest(View(0, spec.ids, 0), without)
+    vote = Vote("commit", 1, Ballot(1, "peer1"), digest)
+    decision = Decision(without, vote.ballot, tuple(Keyring(id, federation).sign(vote) for id in others))
+    make_private(config.directory)
+    ViewStore(config.directory / VIEWS, Memory("peer0")).write(Memory("peer0", decisions=[decision]))
+    setup, waits, telemetry = prepare(config, spec), asyncio.Event(), Telemetry()
+    telemetry.subscribe(lambda event: waits.set() if isinstance(event, Waiting) else None)
+    transport = partial(MemoryNetwork().transport, spec.addresses["peer0"])
+    with ThreadPoolExecutor(1) as executor:
+        running = asyncio.create_task(ViewRunner(setup, transport, executor, telemetry).run())
+        await waits.wait()
+        with pytest.raises(InputError, match="this peer is running already"):
+            check_directory(config, spec)
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+    check_directory(config, spec)

@@ -17,7 +17,7 @@ from peer.network.network import Network
 from peer.runtime.checkpoints import Checkpoints, drop_after
 from peer.runtime.lifecycle import MembershipGate, drain
 from peer.runtime.membership.view_store import ViewStore
-from peer.runtime.setup import Setup, prepare
+from peer.runtime.setup import Setup
 from peer.tasks import in_thread
 from peer.telemetry.events import Report, ViewDecided
 from peer.views.statements import Decision
@@ -142,7 +142,7 @@ class Replay:
             return
         await in_thread(drop_after, self._setup.out, part.brings)
         if part.brings < 0:
-            self._setup = await asyncio.to_thread(prepare, self._setup.config, self._setup.spec)
+            self._setup = await asyncio.to_thread(self._setup.from_scratch)
 
     def _report_views(self, part: ReplayedView) -> None:
         """Report the views up to this one; in the last view of this peer, report all."""

@@ -20,8 +20,9 @@ from peer.runtime.lifecycle import CheckpointLostError, RuntimeLimits
 from peer.runtime.membership.membership import Membership
 from peer.runtime.membership.proposer import ExcludedError, ExpelledError, Proposer, Rejoin
 from peer.runtime.membership.replay import Replay
+from peer.runtime.run_directory import own_directory
 from peer.runtime.runtime import Runtime
-from peer.runtime.setup import Setup, prepare
+from peer.runtime.setup import Setup
 from peer.tasks import background, in_thread
 from peer.telemetry.events import Departed, Failed, Returning
 from peer.telemetry.telemetry import Telemetry
@@ -69,8 +70,13 @@ class ViewRunner:
             raise FailedError(message) from None
 
     async def _run(self) -> None:
-        config, emit = self._setup.config, self._telemetry.emit
-        self._setup = setup = replace(self._setup, rewound=rewind(config.directory, config.id, self._setup.spec))
+        config, spec = self._setup.config, self._setup.spec
+        with own_directory(config.directory):  # between views, too: two processes could sign contradictions
+            self._setup = replace(self._setup, rewound=rewind(config.directory, config.id, spec))
+            await self._run_in_own_directory()
+
+    async def _run_in_own_directory(self) -> None:
+        setup, emit = self._setup, self._telemetry.emit
         if setup.recorded is not None:
             await Replay(setup, setup.recorded, self._play, emit).run()
         elif setup.spec.on_loss != "bypass":
@@ -166,10 +172,10 @@ class ViewRunner:
             await membership.enter(following)
             # A barrier: this returns when the worker thread is free. Training still under way would write into the
             # model with which the next view begins.
-            in_worker, setup = partial(asyncio.get_running_loop().run_in_executor, self._executor), self._setup
+            in_worker = partial(asyncio.get_running_loop().run_in_executor, self._executor)
             await in_worker(int)
             if await asyncio.to_thread(self._checkpoints.newest_intact) < 0:
-                self._setup = await in_worker(prepare, setup.config, setup.spec, setup.common)
+                self._setup = await in_worker(self._setup.from_scratch)
 
     def _between_views(self) -> Transport:
         return self._transport(self._status)
