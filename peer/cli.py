@@ -10,7 +10,18 @@ from pathlib import Path
 
 from peer.errors import FailedError, InputError, NotNowError
 from peer.files import private
-from peer.process import DONE, FAILED, NOT_NOW, WRONG_INPUT, Parser, ShowRelease, leaving_at_once, tune
+from peer.process import (
+    DONE,
+    FAILED,
+    NOT_NOW,
+    UNWRITABLE,
+    WRONG_INPUT,
+    Parser,
+    ShowRelease,
+    leaving_at_once,
+    tune,
+    unwritable_output,
+)
 from peer.telemetry.logs import start_logging
 from peer.text import one_line
 
@@ -32,15 +43,21 @@ def _outcome(arguments: argparse.Namespace) -> int:
     """The exit status, and what went wrong on stderr."""
     start_logging()
     try:
-        if arguments.command == "backup":
-            return _backup(arguments)
-        return _check(arguments.check) if arguments.check else _run(arguments.config, arguments.quiet)
+        if arguments.config:
+            return _run(arguments.config, arguments.quiet)
+        code = _check(arguments.check) if arguments.check else _backup(arguments)
+        sys.stdout.flush()
+        return code
     except InputError as error:
         return _complain(error, NOT_NOW if isinstance(error, NotNowError) else WRONG_INPUT)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except FailedError as error:
         return _complain(error, FAILED)
+    except OSError as error:
+        if arguments.config or error.filename or error.errno not in UNWRITABLE:
+            raise
+        return _complain(FailedError(unwritable_output(error)), FAILED)
 
 
 def _complain(error: Exception, code: int) -> int:

@@ -45,6 +45,7 @@ NO_ROOM, NO_OUTPUT = "the output cannot be written (No space left on device)", "
     [
         ("launcher.cli --version", FULL, 1, f"dfl-launch: {NO_ROOM}"),
         ("peer.cli --version", FULL, 1, f"dfl-peer: {NO_ROOM}"),
+        ("peer.cli --check gone.yaml", FULL, 1, f"dfl-peer: {NO_ROOM}"),
         ("launcher.cli list --help", FULL, 1, f"dfl-launch list: {NO_ROOM}"),
         ("launcher.cli list --json .", FULL, 1, f"dfl-launch: stopped: {NO_ROOM}"),
         ("launcher.cli list --json gone", FULL, 2, "dfl-launch: gone: No such file or directory"),
