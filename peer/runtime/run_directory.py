@@ -7,7 +7,7 @@ from pathlib import Path
 
 from peer.errors import InputError
 from peer.files import make_private, refuse_links, sole_use, sync, unwritable_reason, write_atomically
-from peer.runtime.backup import pending_rewind, rounds_in_words, sealed_rounds
+from peer.runtime.backup import pending_rewind, rewind, rounds_in_words, sealed_rounds
 from peer.spec.agreement import differing
 from peer.spec.checks import why_not_continued
 from peer.spec.federation import Spec
@@ -54,13 +54,14 @@ def _refuse_other_run(theirs: RunIdentity, config: PeerConfig, spec: Spec) -> No
 
 
 @contextmanager
-def own_directory(out: Path) -> Iterator[None]:
-    """Create the directory, and keep every other process out of it inside the block; nothing stays if it is empty."""
-    new = not out.exists()
+def own_directory(config: PeerConfig, spec: Spec) -> Iterator[int | None]:
+    """Create the directory, and keep every other process out of it inside the block; yield the round to which the peer
+    went back for it, if any. Raises as `rewind`; a new directory that is still empty is removed."""
+    new = not (out := config.directory).exists()
     make_private(out)
     try:
         with sole_use(out):
-            yield
+            yield rewind(out, config.id, spec)
     finally:
         if new:
             with suppress(OSError):  # it is not empty

@@ -224,7 +224,7 @@ def test_address_in_use(place: Place, ports: Ports) -> None:
 def test_directory_of_another_run(place: Place) -> None:
     config, spec = load_peer(place.path / "peer.yaml")
     assert config.out
-    with own_directory(config.directory):
+    with own_directory(config, spec):
         record_run(config.directory, config.id, spec)
         place.refuses(peer, ["--config", "peer.yaml"], "out: this peer is running already; end that process first")
     for wrong, key in ((content(seed=43), "seed"), (content(model="mlp3"), "model")):

@@ -12,8 +12,6 @@ from functools import partial
 
 from peer.errors import FailedError, InputError, NotNowError
 from peer.files import write_failure
-from peer.network.transport import Transport
-from peer.runtime.backup import rewind
 from peer.runtime.checkpoints import Checkpoints, drop_after
 from peer.runtime.connection import MakeTransport
 from peer.runtime.lifecycle import CheckpointLostError, RuntimeLimits
@@ -41,6 +39,7 @@ class ViewRunner:
         bounds: RuntimeLimits = RuntimeLimits(),
     ) -> None:
         self._setup, self._transport, self._executor = setup, transport, executor
+        self._between_views = partial(transport, self._status)
         self._telemetry, self._bounds = telemetry, bounds
         self._checkpoints = Checkpoints(setup.out / "checkpoint")
         self.runtime: Runtime | None = None
@@ -70,9 +69,9 @@ class ViewRunner:
             raise FailedError(message) from None
 
     async def _run(self) -> None:
-        config, spec = self._setup.config, self._setup.spec
-        with own_directory(config.directory):  # between views, too: two processes could sign contradictions
-            self._setup = replace(self._setup, rewound=rewind(config.directory, config.id, spec))
+        # Between views, too: two processes could sign contradictions.
+        with own_directory(self._setup.config, self._setup.spec) as rewound:
+            self._setup = replace(self._setup, rewound=rewound)
             await self._run_in_own_directory()
 
     async def _run_in_own_directory(self) -> None:
@@ -176,9 +175,6 @@ class ViewRunner:
             await in_worker(int)
             if await asyncio.to_thread(self._checkpoints.newest_intact) < 0:
                 self._setup = await in_worker(self._setup.from_scratch)
-
-    def _between_views(self) -> Transport:
-        return self._transport(self._status)
 
     async def _status(self, request: bytes) -> bytes:
         """The status in the last view; LookupError if this process has played none."""
