@@ -162,6 +162,27 @@ def test_a_job_is_queued_again_only_so_often(launch: Launch) -> None:
     launch.nothing_left()
 
 
+def test_with_bypass_the_others_go_on_without_a_peer_that_keeps_crashing(launch: Launch) -> None:
+    launch.run(
+        "--option=restarts=0",
+        "--set",
+        "protocol=fedavg",
+        "--set",
+        "on_loss=bypass",
+        "--set",
+        "absence=3",
+        "--set",
+        "plaintext=trusted",
+    )
+    launch.reaches(3)
+    launch.signal_peer("peer2", signal.SIGKILL)
+    said = launch.ended(0)
+    assert "peer2 was killed by SIGKILL" in said
+    assert "queued again" not in said
+    assert [{*event["members"]} for event in launch.events("peer0", "view")] == [{"peer0", "peer1"}]
+    launch.nothing_left()
+
+
 def test_a_job_that_somebody_else_cancels_is_over(launch: Launch) -> None:
     launch.run()
     launch.reaches(2)

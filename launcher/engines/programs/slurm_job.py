@@ -3,7 +3,8 @@
     python -P slurm_job.py DIR PORT RESTARTS REQUEUES ID...
 
 A peer that crashes is restarted by its task. One that keeps crashing ends the step (`srun --kill-on-bad-exit`), and
-the job is requeued; all resume from their checkpoints. The launcher shows what the job prints.
+the job is requeued; all resume from their checkpoints. With `on_loss: bypass` the others go on without it, and the
+task says nothing of it to srun. The launcher shows what the job prints.
 """
 
 import json
@@ -27,7 +28,7 @@ class PeerRestarts:
     """The restarts of one peer by its tasks, counted in DIR/.job/restarts/ID over all starts of the job."""
 
     def __init__(self, files: RunFiles, id: str) -> None:
-        self._out = files.out(id)
+        self._out, self._federation = files.out(id), files.federation
         self._count = files.job / "restarts" / id
         self._requeued = (files.job / "row.json").exists()
 
@@ -46,9 +47,17 @@ class PeerRestarts:
 
         A refusal is such a decision at the first start only: later its cause may be an address taken for a moment.
         """
-        if code in (DONE, *STOPPED) or (code in REFUSED and not self._requeued and not self.total):
+        if code in (DONE, *STOPPED) or self._refused(code):
             return False
         return not (code == FAILED and gave_up(self._out))
+
+    def ends_others(self, code: int) -> bool:
+        """Whether a peer that ends for good ends the step: not where the others can go on without it. Wrong input at
+        the first start is no loss that they bear: a person is to correct it."""
+        return self._refused(code) or Document.read(self._federation).content.get("on_loss") != "bypass"
+
+    def _refused(self, code: int) -> bool:
+        return code in REFUSED and not self._requeued and not self.total
 
     def add(self) -> None:
         write_atomically(self._count, str(self.total + 1).encode())
@@ -132,13 +141,18 @@ class JobRunner:
     def restart_reason(self, exits: Exits) -> str | None:
         """Return why the peers are to be restarted; None if they have decided themselves how they end."""
         failed = {id: code for id, code in exits.items() if code is not None and code not in (0, *STOPPED)}
-        if self.stopping or not all(PeerRestarts(self.files, id).may_help(code) for id, code in failed.items()):
+        restarts = {id: PeerRestarts(self.files, id) for id in failed}
+        lost = [
+            id for id, code in failed.items() if not restarts[id].ends_others(code) and failed.keys() < exits.keys()
+        ]
+        decided = [id for id, code in failed.items() if not restarts[id].may_help(code)]
+        if self.stopping or {*decided} - {*lost}:
             return None
-        if failed:
-            return ", ".join(f"{id} {exit_words(code)}" for id, code in failed.items())
+        if crashed := [id for id in failed if id not in lost]:
+            return ", ".join(f"{id} {exit_words(failed[id])}" for id in crashed)
         if any(code is None for code in exits.values()):
             return "Slurm has ended the peers"
-        if any(exits.values()):
+        if any(code in STOPPED for code in exits.values()):
             return "Slurm has told the peers to end"
         return None
 

@@ -38,7 +38,7 @@ def run_peer(directory: Path, id: str, restarts: int) -> int:
         signal.signal(number, lambda told, _: stops.append(told))
     command = [sys.executable, "-P", "-m", "peer.cli", "--config", str(directory / f"{id}.yaml"), "--quiet"]
     log = os.open(directory / id / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    code, in_row, completed = 128 + signal.SIGTERM, 0, 0
+    code, in_row, completed, goes_on = 128 + signal.SIGTERM, 0, 0, False
     while not stops:
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log) as peer:
             # Slurm signals all processes of a task, so the peer too, but perhaps not one that had only just begun.
@@ -55,6 +55,7 @@ def run_peer(directory: Path, id: str, restarts: int) -> int:
         completed = crashes.completed
         in_row = in_row + 1 if completed == before else 1
         if in_row > restarts or not crashes.may_help(code):
+            goes_on = not crashes.ends_others(code)
             break
         crashes.add()
         print(f"{id} {exit_words(code)}; restarted in the job ({in_row} of {restarts} in a row)", flush=True)
@@ -62,6 +63,8 @@ def run_peer(directory: Path, id: str, restarts: int) -> int:
     beside = path.with_name(f".{id}.part")  # the file is whole or not there
     beside.write_text(str(code))
     beside.replace(path)
+    if goes_on:  # the step, with the others
+        return 0
     return code if code >= 0 else 128 - code
 
 
