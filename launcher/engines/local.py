@@ -4,7 +4,7 @@
         process = await server.start(["--config", "peer3.yaml"], log=Path("peer3/log.txt"))
         code = await process.wait()
 
-Leaving the block ends every child that still runs (SIGTERM, after the grace SIGKILL), and so does the death of this
+Leaving the block ends every child that still runs (SIGINT, after the grace SIGKILL), and so does the death of this
 process by whatever cause: the fork server and its children read a pipe that closes with it.
 
 `dfl-launch run` forks its fork server from itself as soon as it has imported torch (`LocalEngine.ahead`), so that what
@@ -67,7 +67,7 @@ class ServerProcess:
 
     entry: `module:function` that a child calls with its argv; it returns the exit code.
     preload: modules imported once, before the first child.
-    grace: seconds between the SIGTERM and the SIGKILL of children that outlive this process.
+    grace: seconds between the SIGINT and the SIGKILL of children that outlive this process.
     """
 
     pid: int

@@ -51,10 +51,11 @@ SIGNALS = frozenset({*STOPS, signal.SIGCHLD})
 
 
 def end_with_launcher(lifeline: int, grace: float) -> None:
-    """Block until the lifeline's write end is closed, then end this process: SIGTERM, after the grace SIGKILL."""
+    """Block until the lifeline's write end is closed, then end this process: SIGINT, by which no peer leaves the others
+    for good, after the grace SIGKILL."""
     while os.read(lifeline, 1):
         pass
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGINT)
     threading.Event().wait(grace)
     os.kill(os.getpid(), signal.SIGKILL)
 

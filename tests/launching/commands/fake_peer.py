@@ -17,11 +17,11 @@ from ruamel.yaml import YAML
 
 
 class Terminated(Exception):
-    """SIGTERM came."""
+    """SIGTERM came, or SIGINT."""
 
 
 def terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated
+    raise Terminated(number)
 
 
 class Events:
@@ -34,7 +34,8 @@ class Events:
 
 
 def main(argv: list[str]) -> int:
-    signal.signal(signal.SIGTERM, terminate)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, terminate)
     path = Path(argv[argv.index("--config") + 1])
     config = YAML(typ="safe").load(path)
     spec = YAML(typ="safe").load(path.parent / config["federation"])
@@ -48,9 +49,10 @@ def main(argv: list[str]) -> int:
         events.say("view", number=1, members=members, first=1, planned=False, entrants=[], reason="silence")
     try:
         return live(config["id"], spec, out, events, behaviours)
-    except Terminated:
-        events.say("stopped", signal="SIGTERM")
-        return 143
+    except Terminated as told:
+        number = signal.Signals(told.args[0])
+        events.say("stopped", signal=number.name)
+        return 128 + number
 
 
 def bears(spec: dict[str, Any], behaviour: str) -> bool:

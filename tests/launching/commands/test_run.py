@@ -454,4 +454,4 @@ def test_killed_launcher_leaves_a_run_to_resume(tmp_path: Path, launched: Comman
     assert (code, starts(tmp_path, "peer0")) == (0, 2)
     assert "peer0 resumed after round 1" in text
     for n in range(3):
-        assert '"event": "stopped"' in (tmp_path / "out" / f"peer{n}" / "events.jsonl").read_text()
+        assert '"event": "stopped", "signal": "SIGINT"' in (tmp_path / "out" / f"peer{n}" / "events.jsonl").read_text()

@@ -32,6 +32,12 @@ def main(argv: list[str]) -> int | None:
             print("polite", flush=True)
             signal.pause()
             return 0
+        case ["tells"]:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda told, _: print(signal.Signals(told).name, flush=True))
+            print("tells", flush=True)
+            while True:
+                signal.pause()
         case ["self", name]:
             return {"pid": os.getpid, "session": lambda: os.getsid(0)}[name]() % 200
         case _:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from interpreter import Commands
-from real_peers import all_gone
+from real_peers import all_gone, until
 
 from launcher.engines.local import ForkServer, ServerProcess, fork_server
 from peer.errors import FailedError
@@ -137,7 +137,7 @@ LAUNCHER = textwrap.dedent(
     async def main():
         process = getattr(ServerProcess, sys.argv[1])("fake_children:main", (), 0.5)
         async with fork_server(process) as server:
-            started = [await server.start([name], Path(sys.argv[2]) / name) for name in ("sleep", "stubborn")]
+            started = [await server.start([name], Path(sys.argv[2]) / name) for name in ("sleep", "stubborn", "tells")]
             print(server.pid, *(process.pid for process in started), flush=True)
             await asyncio.sleep(60)
 
@@ -155,8 +155,10 @@ def test_launcher_killed_leaves_nobody(
     with commands.command(["-c", LAUNCHER, made, str(tmp_path)], env=environment) as launcher:
         assert launcher.stdout is not None
         pids = [int(word) for word in launcher.stdout.readline().split()]
-        assert len(pids) == 3
+        assert len(pids) == 4
+        until(lambda: said(tmp_path / "tells", "tells"), 30, "it can hear")
         if also_the_fork_server:
             os.kill(pids[0], signal.SIGKILL)
         launcher.kill()
     all_gone(pids, seconds=60)
+    assert (tmp_path / "tells").read_text() == "tells\nSIGINT\n"  # after SIGTERM a peer may leave the others for good
