@@ -97,7 +97,8 @@ class SlurmSettings(Settings):
         made += [f"--gpus-per-task={self.gpus}"] if self.gpus else []
         output = str(files.job / "log.txt").replace("%", "%%")  # in it % is special
         made += [f"--chdir={files.path}", f"--output={output}", "--open-mode=append"]
-        return [*made, "--requeue", f"--signal=TERM@{self.warning}", *shlex.split(self.sbatch)]
+        # SIGINT, as after SIGTERM a peer may leave the others for good.
+        return [*made, "--requeue", f"--signal=INT@{self.warning}", *shlex.split(self.sbatch)]
 
     def _memory_per_cpu(self) -> int:
         """Return MiB, rounded up: Slurm counts memory by CPU or by node."""
@@ -347,7 +348,7 @@ class SlurmDeployment(Deployment):
         self._outcome = JobDirectory(run.files)
         self._processes = {id: FollowedProcess(self._ask) for id in run.spec.ids}
         self._asked = self._done = 0
-        """1 after SIGTERM, 2 after SIGKILL, which nothing undoes: what was asked for, and what Slurm was sent."""
+        """1 after SIGINT, 2 after SIGKILL, which nothing undoes: what was asked for, and what Slurm was sent."""
         self._wake = asyncio.Event()
         self._deadline = math.inf
         self._reported: dict[str, str] = {}
@@ -357,7 +358,7 @@ class SlurmDeployment(Deployment):
         return self._processes[id]
 
     def _ask(self, number: int) -> None:
-        """Send SIGTERM to all peers, or cancel the job: a run's peers end together."""
+        """Send SIGINT to all peers, or cancel the job: a run's peers end together."""
         if self._asked < (level := 2 if number == signal.SIGKILL else 1):
             self._asked = level
             if level == 2:
@@ -430,7 +431,7 @@ class SlurmDeployment(Deployment):
         cancel = ["scancel", "--quiet"]  # which is no error if the job has ended already
         _answer([*cancel, "--state=PENDING", self._job])
         try:
-            _answer([*cancel, *(["--signal=TERM"] if level == 1 and not unknown else []), self._job])
+            _answer([*cancel, *(["--signal=INT"] if level == 1 and not unknown else []), self._job])
         except FailedError:
             job = find_job(self._run.files.path, self._job)
             if job and job.state != "COMPLETING":  # Slurm sends no signal to a job that has gone

@@ -43,7 +43,7 @@ def run_peer(directory: Path, id: str, restarts: int) -> int:
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log) as peer:
             # Slurm signals all processes of a task, so the peer too, but perhaps not one that had only just begun.
             if stops:
-                peer.terminate()
+                peer.send_signal(stops[0])
             code = peer.wait()
         if code == 0 or stops:
             break

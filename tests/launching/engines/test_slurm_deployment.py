@@ -97,6 +97,15 @@ async def test_a_job_that_cannot_be_told_to_stop_is_cancelled_whole(slurm: Slurm
     assert "--signal" not in (slurm.directory / "asked").read_text()
 
 
+async def test_peers_of_a_job_are_told_to_stop_and_not_to_leave(slurm: Slurm) -> None:
+    """With `on_stop: leave`, after SIGTERM one would leave the others for good, and then the next."""
+    slurm.program("scancel", f'echo "$*" >> {slurm.directory}/asked; touch {slurm.directory}/ended')
+    async with deployed(slurm) as (_, peer):
+        peer.signal(signal.SIGTERM)
+        await peer.wait()
+    assert "--quiet --signal=INT 12\n" in (slurm.directory / "asked").read_text()
+
+
 async def test_a_job_that_cannot_be_cancelled_is_named(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deployment, "CANCEL_TIMEOUT_S", 0.05)
     slurm.down("scancel")

@@ -78,8 +78,8 @@ def test_a_cluster_that_does_not_answer_is_one_sentence_after_what_needs_no_answ
         ({"cpus": 3, "memory": "4G"}, "--cpus-per-task=3 --mem-per-cpu=1366M"),  # rounded up: 4096 / 3
         ({"memory": 800}, "--mem-per-cpu=800M"),
         ({"gpus": 2}, "--gpus-per-task=2"),
-        ({}, "--signal=TERM@60"),
-        ({"warning": 300}, "--signal=TERM@300"),
+        ({}, "--signal=INT@60"),
+        ({"warning": 300}, "--signal=INT@300"),
         ({"sbatch": "--qos=high '--comment=two words'"}, "--qos=high|--comment=two words"),
     ],
 )
