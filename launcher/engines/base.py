@@ -146,6 +146,10 @@ class Deployment(ABC):
     async def start(self, id: str) -> Process:
         """Start the peer, or take it over if an earlier launch left it running. Raises FailedError if it cannot."""
 
+    def way_on(self, id: str) -> str:
+        """How a person resumes a peer that somebody has told to stop."""
+        return "to resume it, give this command again once it has ended (Ctrl-C ends it)"
+
     async def stop_all(self) -> None:
         """Return when no peer runs any more. All have been sent SIGKILL, which may reach a remote place late.
 

@@ -216,6 +216,9 @@ class LocalDeployment(Deployment):
     async def start(self, id: str) -> Child:
         return await self._server.start(["--config", str(self._files.config(id)), "--quiet"], self._files.log(id))
 
+    def way_on(self, id: str) -> str:
+        return f"resume with: dfl-peer --config {self._files.config(id)}"
+
 
 class LocalEngine(Engine[LocalSettings]):
     """`--on local`, the default: every peer ends with the launcher, however that ends."""

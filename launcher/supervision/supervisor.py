@@ -273,7 +273,7 @@ class Supervisor:
             view.end("left" if view.state == "left" else "done")
         elif code in STOPPED:
             view.end("stopped")
-            self.run.say(f"{id} stopped; resume with: dfl-peer --config {self.run.files.config(id)}")
+            self.run.say(f"{id} stopped; {self._deployment.way_on(id)}")
         else:
             view.end("failed")
             so = "; the others continue without it" if self._goes_on() else "; stopping the run"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from unheard import Unheard
 
-from launcher.engines.base import Deployment, Process, Run
+from launcher.engines.base import Deployment, FollowedProcess, Process, Run
+from launcher.engines.local import LocalDeployment
 from launcher.headline import Headline
 from launcher.monitor.federation import Federation
 from launcher.run_files import RunFiles
@@ -43,6 +44,35 @@ async def test_a_stop_does_not_wait_for_ever_for_peers_that_cannot_be_reached(tm
     await asyncio.wait_for(running, 10)
     assert place.ended
     assert place.peer.signals == [15, 9]
+
+
+class Stopped(OutOfReach):
+    """Its peer has been told to stop, by somebody else."""
+
+    async def start(self, id: str) -> Process:
+        ended = FollowedProcess(self.peer.signal)
+        ended.end(143)
+        return ended
+
+
+class StoppedHere(Stopped, LocalDeployment):
+    def __init__(self, run: Run) -> None:
+        Stopped.__init__(self)
+        self._files = run.files
+
+
+async def test_who_can_resume_a_stopped_peer_is_told_how(tmp_path: Path) -> None:
+    """Its own command starts it only where the launcher has started it as a process of this machine."""
+    (tmp_path / "small.yaml").write_text("protocol: {name: fibfl}\n")
+    said = list[str]()
+    run = Run(load_spec(tmp_path / "small.yaml", peers=3), RunFiles(tmp_path), say=said.append)
+    for place in (Stopped(), StoppedHere(run)):
+        supervisor = Supervisor(run, Federation(tmp_path, ["peer0"], 3, MATCHED))
+        await supervisor.until_end(place, ["peer0"], Stop())
+    assert said == [
+        "peer0 stopped; to resume it, give this command again once it has ended (Ctrl-C ends it)",
+        f"peer0 stopped; resume with: dfl-peer --config {tmp_path}/peer0.yaml",
+    ]
 
 
 async def test_a_closed_terminal_does_not_end_what_nohup_has_started() -> None:
