@@ -265,11 +265,14 @@ def _write(path: Path, notice: Mapping[str, Any]) -> None:
 
 
 class PeerPods(FollowedProcess):
-    """One peer: the pods that the Job makes for it, one after the other. index: its place in the ring."""
+    """One peer: the pods that the Job makes for it, one after the other.
 
-    def __init__(self, index: int, out: Path, send: Callable[[int], None]) -> None:
+    index: its place in the ring. alone: whether it can end for good without the others; then the Job alone decides.
+    """
+
+    def __init__(self, index: int, out: Path, send: Callable[[int], None], alone: bool = False) -> None:
         super().__init__(send)
-        self.index, self._out = index, out
+        self.index, self._out, self._alone = index, out, alone
 
     def update(self, state: ClusterState, stopping: bool) -> None:
         """Report the end once the cluster, or the peer itself, has decided that there will be no other pod."""
@@ -286,7 +289,7 @@ class PeerPods(FollowedProcess):
             return None
         seen = last.code if last else None
         final = stopping or (job is not None and (bool(job.over) or self.index in job.failed))
-        if seen and (final or gave_up(self._out)):
+        if seen and (final or (not self._alone and gave_up(self._out))):
             return seen
         return (-signal.SIGTERM if stopping or not last else -signal.SIGKILL) if final else None
 
@@ -310,7 +313,8 @@ class ControlLoop:
 
     def __init__(self, run: Run, cluster: Cluster, order: RunObjects, files: VolumeFiles) -> None:
         self._run, self._cluster, self._order, self._files = run, cluster, order, files
-        self.peers = {id: PeerPods(index, run.files.out(id), self.ask) for index, id in enumerate(run.spec.ids)}
+        alone, peers = run.spec.on_loss == "bypass", enumerate(run.spec.ids)
+        self.peers = {id: PeerPods(index, run.files.out(id), self.ask, alone) for index, id in peers}
         self.state, self.begun = ClusterState(None, []), False
         self._collectors = 0
         self._asked = self._done = 0

@@ -202,16 +202,19 @@ def job(
     # Spread over nodes as evenly as can be; where they cannot be, the pods run all the same.
     apart = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
     pod["topologySpreadConstraints"] = [apart | {"labelSelector": {"matchLabels": labels(place.name)}}]
-    # Wrong input ends the Job, as a restart would not help; an evicted pod counts as no failure.
+    # Wrong input ends the Job, as a restart would not help, or the peer alone where the others can go on without it; an
+    # evicted pod counts as no failure.
+    bypass = place.spec.on_loss == "bypass"
     wrong = {"containerName": "peer", "operator": "In", "values": [WRONG_INPUT]}
     evicted = {"type": "DisruptionTarget", "status": "True"}
-    failures = [{"action": "FailJob", "onExitCodes": wrong}, {"action": "Ignore", "onPodConditions": [evicted]}]
+    action = "FailIndex" if bypass else "FailJob"
+    failures = [{"action": action, "onExitCodes": wrong}, {"action": "Ignore", "onPodConditions": [evicted]}]
     spec = {
         "completions": peers,
         "parallelism": peers,
         "completionMode": "Indexed",
         "backoffLimitPerIndex": RESTARTS,
-        "maxFailedIndexes": 0,
+        **({} if bypass else {"maxFailedIndexes": 0}),
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {"rules": failures},
         "template": {"metadata": about, "spec": pod},

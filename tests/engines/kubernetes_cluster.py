@@ -24,6 +24,7 @@ from spdy import dictionary
 
 ROOT = Path(__file__).parents[2]
 INDEX = "batch.kubernetes.io/job-completion-index"
+ENDED = ("completedIndexes", "failedIndexes")
 BACKOFF = 0.5
 """Seconds before a pod that failed is replaced; a real Job begins with 10."""
 
@@ -205,18 +206,22 @@ class Cluster:
 
     def decide(self, job: Object, pod: Object, code: int) -> None:
         status, index = job.setdefault("status", {}), int(pod["metadata"]["annotations"][INDEX])
-        done = {int(one) for one in status.get("completedIndexes", "").split(",") if one}
+        done, lost = ({int(one) for one in status.get(key, "").split(",") if one} for key in ENDED)
+        wrong = job["spec"]["podFailurePolicy"]["rules"][0]
+        refused = code in wrong["onExitCodes"]["values"]
         failures = [one for one in self.pods_of(job, index) if one.get("status", {}).get("phase") == "Failed"]
-        if code == 0:
-            done.add(index)
-            status["completedIndexes"] = ",".join(map(str, sorted(done)))
-            if len(done) == job["spec"]["completions"]:
-                status["conditions"] = [{"type": "Complete", "status": "True"}]
-        elif code in job["spec"]["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"]:
+        if refused and wrong["action"] == "FailJob":
             self.job_failed(job, "PodFailurePolicy", f"Container peer for pod failed with exit code {code}")
-        elif len(failures) > job["spec"]["backoffLimitPerIndex"]:
-            status["failedIndexes"] = str(index)
-            self.job_failed(job, "MaxFailedIndexesExceeded", "Job has exceeded the specified maximal failed indexes")
+        elif code == 0 or refused or len(failures) > job["spec"]["backoffLimitPerIndex"]:
+            (lost if code else done).add(index)
+            status |= {key: ",".join(map(str, sorted(those))) for key, those in zip(ENDED, (done, lost), strict=True)}
+            if len(lost) > job["spec"].get("maxFailedIndexes", len(lost)):
+                said = "Job has exceeded the specified maximal failed indexes"
+                self.job_failed(job, "MaxFailedIndexesExceeded", said)
+            elif len(done) == job["spec"]["completions"]:
+                status["conditions"] = [{"type": "Complete", "status": "True"}]
+            elif len(done | lost) == job["spec"]["completions"]:
+                self.job_failed(job, "FailedIndexes", "Job has failed indexes")
         elif not status.get("conditions"):
             threading.Timer(BACKOFF, self._again, (job, index)).start()
         self.store("jobs", job)

@@ -343,6 +343,14 @@ def test_wrong_input_ends_the_job_and_an_eviction_counts_for_nothing(rendered: R
     assert job["backoffLimitPerIndex"] > 0
 
 
+def test_with_bypass_one_peer_s_failure_is_its_own(tmp_path: Path) -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed").validate
+    made = job(layout(tmp_path, protocol="rdfl", on_loss="bypass"), KubernetesSettings(image="dfl"))
+    validate(made, OLDEST, strict=True)
+    assert made["spec"]["podFailurePolicy"]["rules"][0]["action"] == "FailIndex"
+    assert "maxFailedIndexes" not in made["spec"]  # which is without limit
+
+
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_gpus_are_asked_for_where_the_overlay_says_so(rendered: Rendered, overlay: str) -> None:
     limits = pod(rendered[overlay])["containers"][0]["resources"]["limits"]

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from kubernetes_cluster import ROOT, Cluster, missing
 from launched import Launched, models, restarts
-from real_peers import all_gone
+from real_peers import all_gone, until
 
 from launcher.certificates import make_certificates
 from launcher.cli import main
@@ -217,6 +217,30 @@ def test_what_only_a_peer_can_find_wrong_is_no_crash(launch: Launch) -> None:
     said = launch.ended(2)
     assert "cuda" in said
     assert not launch.out.exists()
+    launch.nothing_left()
+
+
+@pytest.mark.parametrize("unseen", [False, True])
+def test_with_bypass_the_others_go_on_without_a_peer_whose_input_is_wrong(launch: Launch, unseen: bool) -> None:
+    """unseen: their launcher is gone, and another hears of it when all is over."""
+    bypass = ("on_loss=bypass", "absence=3", "plaintext=trusted", "protocol=fedavg")
+    launch.run(*(word for setting in bypass for word in ("--set", setting)))
+    launch.reaches(3)
+    (name,) = launch.cluster.named("jobs")
+    launch.cluster.get("configmaps", name)["data"]["2.yaml"] = "no config"
+    if unseen:
+        launch.launcher.kill()
+        launch.launcher.communicate()
+    launch.cluster.kill_pod(2)
+    if unseen:
+        until(lambda: "conditions" in launch.cluster.get("jobs", name).get("status", {}), LONG, "the Job is over")
+        launch.attach()
+    said = launch.ended(0)
+    assert unseen or "peer2 will not be restarted; the others continue without it" in said
+    assert [{*event["members"]} for event in launch.events("peer0", "view")] == [{"peer0", "peer1"}]
+    assert {*models(launch.out)} == {"peer0", "peer1"}
+    launch.discard()  # what the lost peer has, nobody else has
+    launch.ended(0)
     launch.nothing_left()
 
 

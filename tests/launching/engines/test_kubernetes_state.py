@@ -106,6 +106,12 @@ async def test_what_the_peer_itself_has_decided_is_final(tmp_path: Path) -> None
     peer = PeerPods(1, tmp_path, lambda _number: None)
     peer.update(state(job(), pod(1, **ended(1))), stopping=False)
     assert await asyncio.wait_for(peer.wait(), 10) == 1
+    # Where the others go on, so does the Job: it starts the peer again, and may bring it back.
+    peer = PeerPods(1, tmp_path, lambda _number: None, alone=True)
+    peer.update(state(job(), pod(1, **ended(1))), stopping=False)
+    assert not peer.ended
+    peer.update(state(job(failedIndexes="1"), pod(1, **ended(1))), stopping=False)
+    assert await asyncio.wait_for(peer.wait(), 10) == 1
 
 
 class Emptied(Cluster):
