@@ -11,7 +11,8 @@ event, live or from the peer's events.jsonl, and never looks at anything else. I
 - What lasts (a wait, a silent link) stays open until an event closes it, and ends with the last event otherwise.
 """
 
-from collections.abc import Iterator
+from bisect import bisect
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -82,6 +83,8 @@ class PeerHistory:
     id: str
     rounds: dict[int, events.RoundDone] = field(default_factory=dict)
     """The `round` events that count, by round; a round that is replayed after a crash replaces its first event."""
+    completed: int = 0
+    """The last of them."""
     data: list[events.DataSummary] = field(default_factory=list)
     """One a stage; the newest of each round."""
     orders: list[events.RingOrdered] = field(default_factory=list)
@@ -97,6 +100,12 @@ class PeerHistory:
     """Until when its certificates are valid, in Unix seconds; None without any, or if that is not known."""
     moves: bool = False
     """Whether it is on its way into the next view."""
+    _counted: bool = False
+    """Whether the next two, which each picture of a run asks for, hold all rounds; if not, they are counted anew."""
+    _spent: dict[str, float] = field(default_factory=dict)
+    """Seconds in all, by activity."""
+    _evaluated: list[int] = field(default_factory=list)
+    """The rounds after which the model was evaluated, in order."""
     _closed: list[TimelineEvent] = field(default_factory=list)
     _open: dict[str, TimelineEvent] = field(default_factory=dict)
     """What lasts: waits by their causes, links by their neighbours."""
@@ -121,10 +130,6 @@ class PeerHistory:
         return replace(self, **grows)
 
     @property
-    def completed(self) -> int:
-        return max(self.rounds, default=0)
-
-    @property
     def view(self) -> int:
         """The number of the last view of which it has heard."""
         return max(self.views, default=0)
@@ -145,7 +150,26 @@ class PeerHistory:
 
     def seconds(self, activity: str) -> float:
         """Seconds spent on one of `ACTIVITIES` in all rounds."""
-        return sum(done.seconds.get(activity, 0.0) for done in self.rounds.values())
+        self._count_anew()
+        return self._spent.get(activity, 0.0)
+
+    def evaluated(self, round: int) -> events.RoundDone | None:
+        """The last of the rounds up to this one after which the model was evaluated."""
+        self._count_anew()
+        before = bisect(self._evaluated, round)
+        return self.rounds[self._evaluated[before - 1]] if before else None
+
+    def _count_anew(self) -> None:
+        if not self._counted:
+            self._spent, self._evaluated, self._counted = {}, [], True
+            self._count(self.rounds[round] for round in sorted(self.rounds))
+
+    def _count(self, rounds: Iterable[events.RoundDone]) -> None:
+        for done in rounds:
+            for activity, seconds in done.seconds.items():
+                self._spent[activity] = self._spent.get(activity, 0.0) + seconds
+            if done.evaluated:
+                self._evaluated.append(done.round)
 
     def apply(self, event: events.Event) -> None:
         """Take one event in, unless its time is impossible."""
@@ -156,18 +180,18 @@ class PeerHistory:
             one.end = max(event.time, one.start)
         match event:
             case events.RoundDone():
-                self.rounds[event.round] = event
+                self._add_round(event)
             case events.DataSummary():
                 self.data = [one for one in self.data if one.round != event.round] + [event]
             case events.RingOrdered():
                 self.orders.append(event)
             case events.ViewDecided():
                 self.views[event.number] = event
-                self.rounds = {round: done for round, done in self.rounds.items() if round < event.first}
+                self._keep_rounds(event.first - 1)
                 self._close_all(over=True)
                 self.moves = self._view_decided = True
             case events.Rewound():
-                self.rounds = {round: done for round, done in self.rounds.items() if round <= event.round}
+                self._keep_rounds(event.round)
             case events.Waiting():
                 self._wait(event)
             case events.LinkChanged():
@@ -184,6 +208,20 @@ class PeerHistory:
                 self.certificate_expires = event.expires or self.certificate_expires
         if (kind := KINDS.get(event.name)) and not (self.moves and isinstance(event, events.Resumed)):
             self._add(TimelineEvent(kind, event.time, str(event)))
+
+    def _add_round(self, done: events.RoundDone) -> None:
+        self.rounds[done.round] = done
+        if done.round <= self.completed:  # replayed
+            self._counted = False
+            return
+        self.completed = done.round
+        if self._counted:
+            self._count([done])
+
+    def _keep_rounds(self, last: int) -> None:
+        """Drop the rounds after `last`."""
+        self.rounds = {round: done for round, done in self.rounds.items() if round <= last}
+        self.completed, self._counted = max(self.rounds, default=0), False
 
     def _follow_process(self, event: events.Event) -> None:
         """Find where a run of the process begins, and count how often it joins."""

@@ -172,9 +172,8 @@ class PeerView:
 
     def figure(self, headline: Headline, round: int | None = None) -> float | None:
         """The one that counts, after `round` (None: the newest); after one without an evaluation, that of before."""
-        last = self.completed if round is None else round
-        done = (self.history.rounds.get(at) for at in range(last, 0, -1))
-        return next((headline.value(one) for one in done if one and one.evaluated), None)
+        judged = self.history.evaluated(self.completed if round is None else round)
+        return headline.value(judged) if judged else None
 
     def apply(self, event: events.Event) -> str | None:
         """Take one event in; return what a person should be told of it, if anything."""

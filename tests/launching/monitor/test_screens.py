@@ -5,13 +5,16 @@ import json
 import os
 import pty
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from subprocess import PIPE
+from typing import Any, cast
 
 import pytest
 from interpreter import Commands
 from rich.console import Console
 
+from launcher.dashboard.feed import LiveSnapshot
 from launcher.headline import Headline
 from launcher.monitor.federation import Federation
 from launcher.monitor.live_table import display, render, row
@@ -54,6 +57,41 @@ def test_ids_are_readable_at_every_usual_width(tmp_path: Path, stem: str, width:
     assert [row[0] for row in words] == ids
     if "waits for" in lines[1]:
         assert all(awaited in row[1:] for row, awaited in zip(words, [ids[1], *[ids[0]] * 11], strict=True))
+
+
+class Asked(dict[int, RoundDone]):
+    """Rounds that know how many of them were asked for."""
+
+    count = 0
+
+    def get(self, *key: Any) -> Any:
+        self.count += 1
+        return super().get(*key)
+
+    def __getitem__(self, key: int) -> RoundDone:
+        return cast(RoundDone, self.get(key))
+
+    def __iter__(self) -> Iterator[int]:
+        self.count += len(self)
+        return super().__iter__()
+
+    def values(self) -> Any:
+        self.count += len(self)
+        return super().values()
+
+
+@pytest.mark.parametrize("rounds", [range(1, 2001), [2000]], ids=["all", "only the last heard of"])
+def test_a_picture_looks_at_few_rounds_however_many_there_are(tmp_path: Path, rounds: Sequence[int]) -> None:
+    federation = Federation(tmp_path, ["peer0"], rounds=2001, headline=MATCHED)
+    (peer,) = federation.peers.values()
+    for number in rounds:
+        peer.apply(RoundDone(round=number, accuracy={"matched": 0.5} if number == 2000 else {}, seconds={"train": 1.0}))
+    drawn(federation, 160)
+    peer.history.rounds = asked = Asked(peer.history.rounds)
+    peer.apply(RoundDone(round=2001, accuracy={"matched": 0.5}, seconds={"train": 1.0}))
+    drawn(federation, 160)
+    LiveSnapshot.from_federation(federation, ("peer0",), 0.0)
+    assert asked.count < 50
 
 
 @pytest.mark.parametrize("width", [40, 60, 80])

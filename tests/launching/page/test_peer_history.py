@@ -1,12 +1,17 @@
 """A peer's life as its events tell it, and the clock of a run."""
 
+from functools import reduce
+from operator import add
 from typing import Any
 
-from launcher.history import KINDS, PeerHistory
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.history import ACTIVITIES, KINDS, PeerHistory
 from launcher.monitor.federation import TOLD
 from launcher.page.timeline import Clock, event_rows
 from launcher.views import Views, view_of_event
-from peer.telemetry.events import CLASSES_BY_NAME, ViewDecided, read_event
+from peer.telemetry.events import CLASSES_BY_NAME, Event, Rewound, RoundDone, ViewDecided, read_event
 
 
 def heard(*lines: tuple[float, str, dict[str, Any]], id: str = "peer0") -> PeerHistory:
@@ -57,6 +62,32 @@ def test_the_next_view_is_no_new_life_and_makes_rounds_void() -> None:
     assert [(life.start, life.end) for life in one.runs] == [(10, 13.2)]
     assert [*one.rounds] == [1]
     assert one.timeline == []
+
+
+NUMBERS = st.integers(1, 9)
+SECONDS = st.dictionaries(st.sampled_from(ACTIVITIES), st.floats(0, 1e3))
+HEARD = st.one_of(
+    st.builds(RoundDone, round=NUMBERS, seconds=SECONDS, figures=st.sampled_from([{}, {"accuracy": 0.5}])),
+    NUMBERS.map(lambda first: read_event({"time": 13, "event": "view", **VIEW, "first": first})),
+    st.builds(Rewound, round=NUMBERS),
+)
+
+
+@given(st.lists(st.tuples(HEARD, st.booleans())))
+def test_what_is_counted_as_rounds_come_is_what_all_rounds_say(told: list[tuple[Event, bool]]) -> None:
+    """Whenever it is asked for."""
+    one = PeerHistory("peer0")
+    for event, asked in told:
+        one.apply(event)
+        if not asked:
+            continue
+        rounds = [one.rounds[number] for number in sorted(one.rounds)]
+        assert one.completed == max(one.rounds, default=0)
+        for activity in ACTIVITIES:
+            assert one.seconds(activity) == reduce(add, (done.seconds.get(activity, 0.0) for done in rounds), 0.0)
+        for last in range(11):
+            judged = [done for done in rounds if done.evaluated and done.round <= last]
+            assert one.evaluated(last) is (judged[-1] if judged else None)
 
 
 def test_a_wait_lasts_until_nobody_is_waited_for() -> None:
