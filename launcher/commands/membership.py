@@ -12,9 +12,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 
 from launcher.certificates import Credentials
 from launcher.command_spec import resolved
+from launcher.monitor.polled_federation import INSIDE
 from launcher.output import Output
 from peer.errors import FailedError, InputError, suggest
-from peer.network.operator_client import Ask, PeerStatus, StatusClient, UnansweredError, connect
+from peer.network.operator_client import UNKNOWN_HOST, Ask, PeerStatus, StatusClient, UnansweredError, connect
 from peer.network.transport.tls import CertificatePaths
 from peer.spec.federation import Spec
 from peer.telemetry.events import ViewDecided
@@ -61,6 +62,11 @@ def no_answer(spec: Spec, id: str, why: str) -> str:
     return f"{id} does not answer ({why}){hint}"
 
 
+def inside(reasons: Collection[str]) -> str:
+    """What to do where peers do not answer for these reasons, if they may be in containers."""
+    return f"; {INSIDE}" if UNKNOWN_HOST in reasons else ""
+
+
 Certificates = CertificatePaths | None
 
 
@@ -91,7 +97,7 @@ async def _leave(spec: Spec, id: str, certificates: Certificates) -> str:
                 if has_answered and (said := await _decided(spec, id, certificates)):
                     return said
                 still = ", and too few others say that it has left" * has_answered
-                raise FailedError(no_answer(spec, id, f"{error}") + still) from None
+                raise FailedError(no_answer(spec, id, f"{error}") + still + inside([f"{error}"])) from None
             has_answered = True
             if isinstance(reply, Denied):
                 raise FailedError(f"{id} cannot leave: {reply.why}")
@@ -158,7 +164,7 @@ async def _expel(spec: Spec, id: str, consenting: Mapping[str, Certificates]) ->
     said = f"{id} is not voted out: the consent of {who} is noted, and more than half of the members must consent"
     told = [f"{one} says: {claim}" for one, claim in claims.items()]
     told += [no_answer(spec, one, why) for one, why in silent.items() if one not in given]
-    raise FailedError("; ".join((said, *told)))
+    raise FailedError("; ".join((said, *told)) + inside(silent.values()))
 
 
 async def _is_quorum(spec: Spec, given: set[str], consenting: Mapping[str, Certificates]) -> bool:

@@ -22,12 +22,12 @@ from launcher.dashboard.server import Dashboard, beside, opened, read_address
 from launcher.headline import Headline
 from launcher.history import SOON_S, expiry_words
 from launcher.monitor.live_table import Display, display, render
-from launcher.monitor.polled_federation import PolledFederation, in_trouble
+from launcher.monitor.polled_federation import PolledFederation, advice, in_trouble
 from launcher.output import Output
 from launcher.run_files import RunFiles
 from launcher.supervision.supervisor import Stop
 from launcher.table import HEAD, named, quantity
-from peer.network.operator_client import CLOSED_AT_ONCE, PeerStatus, StatusAnswer, StatusClient
+from peer.network.operator_client import PeerStatus, StatusAnswer, StatusClient
 from peer.spec.federation import Spec
 from peer.tasks import background, within
 from peer.text import duration, number, printable
@@ -45,7 +45,7 @@ def status_command(arguments: argparse.Namespace, output: Output) -> int:
     else:
         output.console.print(status_table(spec, answers))
         said = {id: answer for id, answer in answers.items() if isinstance(answer, PeerStatus)}
-        hint = "" if chain else encrypted(answers)
+        hint = advice(answers.values(), secure=bool(chain))
         over = "" if said else has_finished(arguments.federation)
         output.say(*filter(None, (on_disk(said), releases(said), next_expiry(said), hint, over)))
     return int(any(isinstance(answers[member.id], str) for member in spec.ring if member.address))
@@ -54,13 +54,6 @@ def status_command(arguments: argparse.Namespace, output: Output) -> int:
 async def ask(spec: Spec, chain: AskingBundle) -> dict[str, StatusAnswer]:
     async with aclosing(StatusClient(spec.name, spec.addresses, chain)) as peers:
         return await peers.ask_all()
-
-
-def encrypted(answers: Mapping[str, StatusAnswer]) -> str:
-    """What may be the matter when peers hang up on a caller without certificates; empty if none does."""
-    if any(answer in (CLOSED_AT_ONCE, "connection closed", "connection reset") for answer in answers.values()):
-        return "Peers that have certificates answer only to certificates: give theirs with --certs or --tls."
-    return ""
 
 
 def has_finished(place: Path) -> str:
@@ -204,7 +197,7 @@ async def _follow(federation: PolledFederation, peers: StatusClient, screen: Dis
             news.clear()
             for line in federation.record(heard, time.time()):
                 screen.say(line)
-            if federation.silence is None and not (hinted or peers.secure) and (hint := encrypted(heard)):
+            if federation.silence is None and not hinted and (hint := advice(heard.values(), peers.secure)):
                 hinted = True
                 screen.say(hint)
             screen.show(federation)

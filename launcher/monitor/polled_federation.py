@@ -4,18 +4,34 @@ What a peer says of itself is turned into the events that it would have written 
 view knows no difference.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Self
 
 from launcher.headline import Headline, mean
 from launcher.monitor.federation import FederationView, PeerView, faulty_of
-from peer.network.operator_client import LinkStatus, PeerStatus, StatusAnswer
+from peer.network.operator_client import CLOSED_AT_ONCE, UNKNOWN_HOST, LinkStatus, PeerStatus, StatusAnswer
 from peer.spec.federation import Spec
 from peer.telemetry.events import Awaited, Cause, Event, LinkChanged, RoundDone, StateChanged, ViewDecided, Waiting
 from peer.text import printable
 from peer.views.view import View
+
+INSIDE = (
+    "`docker exec` or `kubectl exec` gives this command inside containers or pods, whose names are known only there "
+    "(docs/running.md)"
+)
+
+
+def advice(answers: Iterable[StatusAnswer], secure: bool) -> str:
+    """What may be the matter where peers do not answer; empty if it is not known. secure: asked with certificates."""
+    silent = {answer for answer in answers if isinstance(answer, str)}
+    if UNKNOWN_HOST in silent:
+        return f"{INSIDE}."
+    if not secure and silent & {CLOSED_AT_ONCE, "connection closed", "connection reset"}:
+        return "Peers that have certificates answer only to certificates: give theirs with --certs or --tls."
+    return ""
+
 
 ROUND_OVER = ("ready", "serving", "done")
 """States in which the round that a peer names is over."""

@@ -15,6 +15,7 @@ import grpc.aio
 
 from peer.network.limits import Limits
 from peer.network.streams.handshake import Identity, RefusedError
+from peer.network.transport import UNKNOWN_HOST as UNKNOWN_HOST
 from peer.network.transport import DisconnectedError, ListenConfig, no_status
 from peer.network.transport.addresses import check_tcp
 from peer.network.transport.grpc import CERTIFICATE_REASONS, CLIENT_OPTIONS, GrpcTransport, describe_grpc_error

@@ -60,6 +60,7 @@ SERVICES: tuple[Service, ...] = get_args(Service)
 REFUSED = "connection refused"
 """The machine answers, but no process listens at that port."""
 TIMED_OUT = "timed out"
+UNKNOWN_HOST = "unknown host"
 NO_ROUTE = "no route"
 FORBIDDEN = "forbidden by a firewall"
 UNTRUSTED = "its certificate is not from the federation's CA, has expired or names another peer"

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from peer.network.transport import FORBIDDEN, NO_ROUTE, REFUSED, TIMED_OUT, DisconnectedError
+from peer.network.transport import FORBIDDEN, NO_ROUTE, REFUSED, TIMED_OUT, UNKNOWN_HOST, DisconnectedError
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -132,7 +132,7 @@ class TcpProbe:
         if address not in self._found:
             await asyncio.wait((self._lookups[address],))
         if address not in self._found:
-            raise DisconnectedError("unknown host")
+            raise DisconnectedError(UNKNOWN_HOST)
         return self._found[address]
 
     async def _look_up(self, address: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import STDOUT
 from typing import Any
 
 import grpc
@@ -223,6 +224,18 @@ def test_a_hostile_table_has_no_escapes(federation: Build, ports: Ports, capfd: 
     assert "[link=" in out
     assert "[bold]" in out
     assert "too few members" not in out
+
+
+@pytest.mark.parametrize("command", ["status", "watch", "leave", "expel"])
+def test_where_names_of_containers_are_unknown_the_way_inside_is_told(
+    command: str, federation: Build, commands: Commands
+) -> None:
+    made = federation("fedavg", addresses=[f"container{n}.invalid:7700" for n in range(3)], on_loss="bypass")
+    words = ["-m", "launcher.cli", command, str(made.directory), *["peer1"][: command in ("leave", "expel")]]
+    env = os.environ | {"PYTHONUNBUFFERED": "1"}
+    with commands.command(words, stderr=STDOUT, env=env) as asking:
+        assert asking.stdout
+        assert any("`docker exec` or `kubectl exec` gives this command inside" in line for line in asking.stdout)
 
 
 def test_a_run_is_watched_to_its_end(federation: Build, capfd: pytest.CaptureFixture[str]) -> None:
