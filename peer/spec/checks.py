@@ -55,7 +55,7 @@ def _ring(spec: "Spec") -> Iterator[str]:
 def _protocol(spec: "Spec") -> Iterator[str]:
     """What the protocol declares is right, and the ring and the wire are as it needs them."""
     protocol = spec.protocol
-    check_declared(protocol, spec.rounds)
+    check_declared(protocol, spec.rounds, len(spec.ring))
     if len(spec.ring) < protocol.min_peers:
         yield (
             f"`{protocol.name}` needs at least {protocol.min_peers} peers and the ring has {len(spec.ring)}; add "
@@ -279,10 +279,11 @@ READS_ANY_FIELD = {"model_dump", "model_dump_json", "model_copy", "model_fields"
 REASON_HOOKS = [name for name in vars(Protocol) if name.startswith("why_")]
 
 
-def check_declared(protocol: Protocol, rounds: int) -> None:
+def check_declared(protocol: Protocol, rounds: int, peers: int) -> None:
     """Raises ValueError for a wrong declaration of a protocol."""
     try:
         declared = (protocol.shares(rounds), protocol.local())
+        least = protocol.least_members(peers)
     except Exception as error:
         raise ValueError(f"`{protocol.name}` cannot say what it does: {describe_error(error)}") from error
     _check_kinds(f"`shares` of `{protocol.name}` returned", declared[0], Share)
@@ -308,6 +309,12 @@ def check_declared(protocol: Protocol, rounds: int) -> None:
             raise ValueError(f"`{name}` of `{protocol.name}` is {chosen!r}; it is one of {listed}")
     if type(protocol.min_peers) is not int or protocol.min_peers < 1:
         raise ValueError(f"`min_peers` of `{protocol.name}` is {protocol.min_peers!r}, and must be a number from 1")
+    most = max(peers, protocol.min_peers)
+    if type(least) is not int or not 1 <= least <= most:
+        raise ValueError(
+            f"`least_members` of `{protocol.name}` returned {least!r}; of {peers} peers return a number from 1 "
+            f"to {most}"
+        )
     for name in REASON_HOOKS:
         if not isinstance(said := getattr(protocol, name)(), str | None):
             raise ValueError(f"`{name}` of `{protocol.name}` returned {said!r}; return the reason as text, or None")
