@@ -59,6 +59,8 @@ def test_the_separator_is_found_by_the_label(tmp_path: Path, separator: str) -> 
          [[1, 2], [3, 4], [5, 6]]),
         ("a,b,label\n-999,2,x\n3,4,y\n1,2,x\n", {"when_missing": "drop", "missing": ["-999"]}, [[1, 2], [3, 4]]),
         ("a,b,label\n1,2,NA\n3,4,DE\n", {"missing": [""]}, [[1, 2], [3, 4]]),
+        ('a,b,label\nNA ,2,x\n3,4,y\n1,2,x\n4," N/A  ",y\n5,6,null \n', {"when_missing": "drop"}, [[1, 2], [3, 4]]),
+        ("a,b,label\n1,-999 ,x\n2,1,x\n3,4,y\n", {"when_missing": "drop", "missing": [" -999"]}, [[2, 1], [3, 4]]),
     ],
 )  # fmt: skip
 def test_what_is_meant_is_read(
@@ -67,8 +69,9 @@ def test_what_is_meant_is_read(
     assert rows(table(tmp_path / "t.csv", text), **settings) == expected
 
 
-def test_how_many_rows_are_left_out_is_said_and_whole_classes_stay_whole(tmp_path: Path) -> None:
-    path = table(tmp_path / "t.csv", "a,label\n1,0\n2,\n3,1\n4,1\n")
+@pytest.mark.parametrize("missing", ["", "NA "])
+def test_how_many_rows_are_left_out_is_said_and_whole_classes_stay_whole(tmp_path: Path, missing: str) -> None:
+    path = table(tmp_path / "t.csv", f"a,label\n1,0\n2,{missing}\n3,1\n4,1\n")
     dataset = load("csv", path=path, when_missing="drop")
     assert dataset.remarks == ("1 of 4 rows are left out, as a value is missing",)
     assert sorted([*dataset.train_targets, *dataset.parts["test"].targets]) == [0, 1, 1]

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 SEPARATORS = ",;\t|"
 """Among which that of a file is looked for."""
+MISSING = (
+    *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA"),
+    *("NULL", "NaN", "None", "n/a", "nan", "null"),
+)
+"""Texts for missing values, as pandas has them."""
 UNCLOSED_QUOTE = "EOF inside string"
 """Part of the message by which pandas reports it."""
 _SWAPPED = str.maketrans(",.", ".,")
@@ -82,8 +87,8 @@ class Csv(Table):
                         encoding=self._written_in,
                         names=header,
                         header=0,
-                        na_values=self.missing,
-                        keep_default_na=self.missing is None,
+                        na_values=self._missing(separator),
+                        keep_default_na=False,
                         skipinitialspace=True,
                         low_memory=False,
                         index_col=False,
@@ -97,6 +102,12 @@ class Csv(Table):
         if frame[header[-1]].isna().any() and (misfit := self._misfit(separator)):
             raise InputError(f"{self.path}: {misfit}")
         return frame  # type: ignore[no-any-return]
+
+    def _missing(self, separator: str) -> list[str]:
+        """Texts for missing values, also as they stand in the file with spaces around them, which pandas keeps."""
+        known = {text.strip() for text in (MISSING if self.missing is None else self.missing)}
+        spaced = (fields for _, fields in self._records(separator) if " " in "".join(fields))
+        return [*known, *{field for fields in spaced for field in fields if field.strip() in known}]
 
     def _header(self) -> tuple[str, list[str]]:
         """The separator, and the columns' names; InputError where one has none, or two have the same."""
