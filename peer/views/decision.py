@@ -324,6 +324,8 @@ class Verifier:
         self.check_votes(lock.votes, vote, present)
         if lock.view:
             self._check_follows(present, lock.view, lock.evidence)
+        else:  # it is kept and passed on: what nobody has signed could make it longer than any answer may be
+            self.check_evidence(present, lock.evidence)
 
     def rewind_after(self, present: View) -> Decision | None:
         """Return the view after `present`, without votes, if the operators have set it (`rewinds`): no votes of before

@@ -10,7 +10,9 @@ from peer.views.decision import Attempt, MembershipChange
 from peer.views.statements import (
     Ballot,
     Confirm,
+    Consent,
     Entry,
+    Evidence,
     Grounds,
     InvalidError,
     Lock,
@@ -121,6 +123,21 @@ def test_nobody_is_released_or_committed_by_too_few(by: str) -> None:
     for said in (Release(1, ballot, signed), Confirm(locked)):
         with pytest.raises(InvalidError, match="votes by too few members"):
             acceptor.handle(said)
+    assert kept(acceptor) == before
+
+
+def test_a_lock_of_no_change_brings_no_evidence_that_nobody_has_signed() -> None:
+    """It is kept and goes with every promise, which a megabyte of it would make too long to be read."""
+    assembly = Assembly()
+    attempt = Attempt(assembly.acceptors["d"], None, MembershipChange())
+    while attempt.state != "confirming":
+        assembly.pass_on(attempt)
+    acceptor, locked = assembly.acceptors["a"], attempt.lock
+    assert locked
+    assert locked.view is None
+    before = kept(acceptor)
+    with pytest.raises(InvalidError, match="the signature is not b's"):
+        acceptor.handle(Confirm(replace(locked, evidence=Evidence((Signed("b", Consent("c")),)))))
     assert kept(acceptor) == before
 
 
