@@ -428,6 +428,8 @@ class Verifier:
         # Members that have left are needed only for rounds of earlier views that are still being played.
         playing = {id for number in chain.last_rounds(present.number) for id in chain.of(number).members}
         _require({*grounds.missing} <= playing - {*present.members}, "members missing that were to play no round")
+        # Each voter asks all of them, at once.
+        _require(len({*grounds.missing}) == len(grounds.missing), "a member that is missing twice")
 
     def check_entry(self, entry: Signed[Entry]) -> None:
         """Check that the entry may be part of a proposal."""

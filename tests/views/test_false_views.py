@@ -464,6 +464,13 @@ def test_nobody_is_missing_that_was_in_no_view_that_is_being_played() -> None:
     assert assembly.attempt(MembershipChange(missing=("e",))).state == "decided"
 
 
+def test_one_that_is_missing_is_named_once() -> None:
+    """Each voter asks the missing, all at once: a hundred thousand times the same would stop it for minutes."""
+    assembly = Assembly("abcde").begin_with(View(1, IDS, 9, planned=True))
+    assert assembly.attempt(MembershipChange(missing=("e", "e"))).state == "no_quorum"
+    assert assembly.attempt(MembershipChange(missing=("e",))).state == "decided"
+
+
 # What a careful reader found.
 
 
