@@ -88,7 +88,7 @@ class Limits:
     causes: int = 64
     """Different refusals of one neighbour, or of all unknown callers, reported."""
     sayings: int = 8
-    """Changes of the reason for one neighbour's refusals reported at once."""
+    """Changes of the reason for one neighbour's refusals, and losses of its rounds, reported at once."""
     accidents: int = 3
     """Frames in a row called damaged before that is reported."""
     belated: int = 4

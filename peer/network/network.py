@@ -1,6 +1,7 @@
 """One peer's end of the federation: its links, what arrives on them, and which rounds are safely on disk."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from peer.errors import FailedError
 from peer.network.durability import NOTHING, ImpossibleError
+from peer.network.limits import RateLimiter
 from peer.network.neighbours import Neighbour
 from peer.network.streams.audit import Audit
 from peer.network.streams.heartbeat import DialledHeartbeats, FailureDetector, Heartbeats
@@ -69,6 +71,12 @@ class Network:
         """The streams that this peer keeps open, by (neighbour, service)."""
         self._receiver = Receiver(state, manifest, self.audit, callbacks.report, callbacks.memory)
         self._heartbeats = Heartbeats(state, callbacks)
+        self._told_lost: set[str] = set()
+        """The neighbours whose present loss of rounds was reported."""
+        self._losses = defaultdict[str, RateLimiter](
+            lambda: RateLimiter(state.limits.sayings, state.timeouts.report_interval)
+        )
+        """How often losses of a neighbour may be reported: it could lose rounds and have them again without end."""
         self._fetching = StreamTakeover(state.limits, state.timeouts)
         """The streams that neighbours without an address have opened to fetch tensors."""
         self.report = callbacks.report
@@ -321,11 +329,13 @@ class Network:
             raise DisconnectedError("it is no neighbour any more")
         progress = self.edges.neighbours[peer].progress
         if lost := self.durability.lost(peer, welcome):
-            if not progress.regressed:
-                progress.regressed = True
+            progress.regressed = True
+            if peer not in self._told_lost and self._losses[peer].try_acquire():
+                self._told_lost.add(peer)
                 self.report(PeerRegressed(neighbour=peer, sentence=lost))
             raise DisconnectedError(lost)
         progress.regressed = False
+        self._told_lost.discard(peer)
         try:
             self.durability.record_first_hand(peer, welcome.durable)
         except ImpossibleError as error:

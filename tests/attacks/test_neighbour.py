@@ -24,7 +24,7 @@ from peer.errors import FailedError
 from peer.network.collectives import AllReduce, Collectives, Neighbourhood
 from peer.network.limits import Limits
 from peer.network.streams.link import MessageWriter
-from peer.network.wire.messages import Beat, Refusal, Reply, Resources
+from peer.network.wire.messages import Beat, Refusal, Reply, Resources, Welcome
 from peer.runtime.in_process import run_in_process
 from peer.runtime.rounds.reports import UNDEFINED_FIGURE, WORST_FIGURE
 from peer.runtime.runtime import Runtime
@@ -110,6 +110,27 @@ def test_heartbeats_opened_and_cancelled_fill_nothing(federation: Build) -> None
     assert {event["state"] for event in told if event["neighbour"] == "peer0"} >= {"up", "down"}
     assert len(written(made, "peer1")) < FILES
     assert b"Traceback" not in written(made, "peer1")
+
+
+def test_rounds_lost_and_there_again_fill_nothing(federation: Build) -> None:
+    """It welcomes as one that has lost its only round, then as one that has it, and so on."""
+    made, number = federation(QUICK, patience=60), iter(range(1, 10**9))
+
+    def answer(service: str, said: Iterator[bytes]) -> Iterator[bytes]:
+        if service == "Heartbeat":
+            yield from welcoming(service, said)
+        elif (life := next(number)) % 2:
+            yield Reply(welcome=Welcome(durable=0, round=1, life=life)).SerializeToString()
+        else:
+            yield Reply(welcome=Welcome(durable=-1, round=0, life=life)).SerializeToString()
+
+    right = Liar(made, "peer2", answer)
+    with right.listening():
+        made.start("peer1")
+        until(lambda: right.streams["Tensors"] > 30, 40, "it tries again")
+        assert made.peers["peer1"].running
+    assert 1 < len(made.events("peer1", "regressed")) <= Limits().sayings + 3
+    assert len(written(made, "peer1")) < FILES
 
 
 def test_what_a_beat_says_is_bounded(federation: Build) -> None:
