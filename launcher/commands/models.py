@@ -8,8 +8,8 @@ onnx         the same by `torch.onnx.export`, for any number of samples
 Installed packages bring more, by entry points of the group `dfl.exports`, each a `module:function` that is called with
 the peer's directory and the target (`pathlib.Path`).
 
-Samples of `predict` are read as their file tells: a table by the names of its columns, arrays as they are, image files
-scaled as `data: image-folder` scales them. A model of one's own may read other files: its module's
+Samples of `predict` are read as their file tells: a table by the names of its columns, arrays as `data: npz` reads
+them, image files scaled as `data: image-folder` scales them. A model of one's own may read other files: its module's
 `read_inputs(path, **options)` returns inputs (n, ...), as `predict` of a model takes them.
 """
 
@@ -34,6 +34,8 @@ from launcher.output import Output
 from launcher.page.document import as_cell
 from peer.errors import InputError, optional, suggest
 from peer.files import open_plain, unwritable_reason, write_atomically
+from peer.learning.data.batch_reader import as_model_inputs
+from peer.learning.data.dataset import PIXEL_SCALE, channels_first
 from peer.learning.data.sources import SOURCES
 from peer.learning.data.sources.image_folder import SUFFIXES, ImageFiles
 from peer.learning.data.sources.npz import read_npz
@@ -206,8 +208,11 @@ def read(path: Path, model: Model, options: Mapping[str, Any]) -> Asked:
     if images := [file for file in files if file.suffix.lower() in SUFFIXES]:
         return _of_images(images, model)
     if path.is_dir() and (arrays := [file for file in files if file.suffix == ".npy"]):
-        return Asked([file.name for file in arrays], lambda rows: np.array(_array(arrays[rows][0]))[None], 1)
-    return _of_inputs(_several(path, model) if takes_several(model.shape) else _array(path), model)
+        return Asked([file.name for file in arrays], lambda rows: _scaled(_array(arrays[rows][0])[None], model), 1)
+    if takes_several(model.shape):
+        return _of_inputs(_several(path, model), model)
+    asked = _of_inputs(_array(path), model)
+    return replace(asked, batch=lambda rows: _scaled(asked.batch(rows), model))
 
 
 def _of_inputs(inputs: Any, model: Model) -> Asked:
@@ -222,6 +227,13 @@ def _of_inputs(inputs: Any, model: Model) -> Asked:
 
     names = [*map(str, range(sizes.pop() if sizes else 0))]
     return Asked(names, lambda rows: tree_map(partial(part, rows=rows), inputs), model.task.evaluation_batch)
+
+
+def _scaled(x: Any, model: Model) -> Any:
+    """Arrays (n, ...) as a data set of arrays gives them to the model: uint8 is pixels, unless it knows columns."""
+    if x.dtype != np.uint8 or model.task.inputs != "float32" or model.names.raw:
+        return np.array(x)
+    return as_model_inputs(channels_first(x), np.arange(len(x)), "float32", PIXEL_SCALE)
 
 
 def _several(path: Path, model: Model) -> Any:

@@ -141,6 +141,8 @@ class Dataset:
 
 _BLOCK = 1 << 22
 _CHANNELS = (1, 3, 4)
+PIXEL_SCALE = 255.0
+"""What 8-bit pixels are divided by."""
 
 
 def labelled(
@@ -169,7 +171,7 @@ def labelled(
             raise InputError(f"{where}: {x_name} must hold whole numbers for the task {task.name}, not {x.dtype}")
         return Labelled(x, targets, task)
     if x.dtype == np.uint8:
-        return Labelled(_channels_first(x), targets, task, 255.0)
+        return Labelled(channels_first(x), targets, task, PIXEL_SCALE)
     if not gaps:
         _refuse_non_finite(x, where, x_name)
     return Labelled(x, targets, task)
@@ -211,7 +213,8 @@ def join_parts(
     return Dataset(parts, found, train.task)
 
 
-def _channels_first(pixels: Array) -> Array:
+def channels_first(pixels: Array) -> Array:
+    """8-bit pixels (n, H, W) or (n, H, W, C) as a view (n, C, H, W); others as they are."""
     if pixels.ndim == 3:
         return pixels[:, None]
     if pixels.ndim == 4 and pixels.shape[3] in _CHANNELS:
@@ -237,7 +240,7 @@ def _refuse_non_finite(x: Array, where: str, name: str) -> None:
 
 
 def _describe(part: Labelled) -> str:
-    kind = "of 8-bit pixels" if part.scale == 255.0 else "of numbers"
+    kind = "of 8-bit pixels" if part.scale == PIXEL_SCALE else "of numbers"
     return f"{tuple(part.inputs.shape[1:])} {kind}"
 
 

@@ -167,6 +167,31 @@ def test_images_are_scaled_as_in_training(tmp_path: Path) -> None:
     assert answered(tmp_path / "peer", tmp_path / "images" / "b.png")[0]["answer"] == rows[1]["answer"]
 
 
+def test_arrays_of_pixels_are_scaled_as_in_training(tmp_path: Path) -> None:
+    model = build("cnn-small", Example.zeros((3, 8, 8), 3), seed=2)
+    (tmp_path / "peer").mkdir()
+    (tmp_path / "each").mkdir()
+    save_model(model, tmp_path / "peer" / "model.safetensors")
+    pixels = np.random.default_rng(1).integers(0, 256, (2, 8, 8, 3), dtype=np.uint8)
+    np.save(tmp_path / "last.npy", pixels)
+    np.savez(tmp_path / "first.npz", x=pixels.transpose(0, 3, 1, 2))
+    np.save(tmp_path / "each" / "a.npy", pixels[0])
+    np.save(tmp_path / "each" / "b.npy", pixels[1])
+    shares = model.outputs(pixels.transpose(0, 3, 1, 2) / np.float32(255)).double().softmax(1).numpy()
+    for samples in ("last.npy", "first.npz", "each"):
+        rows = answered(tmp_path / "peer", tmp_path / samples)
+        told = [[float(row[f"probability {name}"]) for name in range(3)] for row in rows]
+        np.testing.assert_allclose(told, shares, rtol=1e-5)
+
+
+def test_numbers_of_a_table_are_no_pixels(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 9, (5, 3))
+    peer = of_a_table(tmp_path / "peer")
+    for name, kind in (("numbers", np.float32), ("bytes", np.uint8)):
+        np.save(tmp_path / f"{name}.npy", x.astype(kind))
+    assert answered(peer, tmp_path / "bytes.npy") == answered(peer, tmp_path / "numbers.npy")
+
+
 @pytest.fixture
 def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a user's own code lies, which this process knows as well."""
