@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat, PrivateAttr, field_validator
+from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat, PrivateAttr, field_validator, model_validator
 from torch import Tensor
 from torch.nn import functional
 
@@ -269,6 +269,13 @@ class Classification(Task):
 
     has_classes: ClassVar[bool] = True
     _output_noun: ClassVar[tuple[str, str]] = ("classes", "classes")
+
+    @model_validator(mode="after")
+    def _own_figures_have_names_of_their_own(self) -> Self:
+        for name in self.judged_by:
+            if ":" in name and _shown(name) in {"accuracy", *RESERVED_FIGURE_NAMES}:
+                raise ValueError(f"tables or summaries have `{_shown(name)}` already; rename the function `{name}`")
+        return self
 
     def targets(self, y: Targets, where: str, name: str) -> Targets:
         if y.ndim == 2 and y.shape[1] == 1:

@@ -128,7 +128,14 @@ def test_the_first_one_is_the_headline(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "said"), [(["auroc", "auroc"], "wants a list of different ones"), ([], "judged_by"), (["auc"], "auroc")]
+    ("names", "said"),
+    [
+        (["auroc", "auroc"], "wants a list of different ones"),
+        ([], "judged_by"),
+        (["auc"], "auroc"),
+        (["mine:accuracy"], "have `accuracy` already; rename the function `mine:accuracy`"),
+        (["auroc", "mine:loss"], "have `loss` already; rename the function `mine:loss`"),
+    ],
 )
 def test_wrong_names_are_refused(tmp_path: Path, names: list[str], said: str) -> None:
     path = spec(tmp_path, task={"name": "classification", "judged_by": names})
