@@ -481,6 +481,8 @@ class FineTuned(Event):
     """The task's figures on the test set."""
     validation: dict[str, FigureValue] = field(default_factory=dict)
     """The task's figures on held-back samples; empty without any."""
+    balanced: Ratio | None = None
+    """Mean of the classes' accuracies, from 0 to 1."""
 
     def __str__(self) -> str:
         named = ", ".join(f"{name} {number(value)}" for name, value in self.figures.items())

@@ -202,6 +202,8 @@ class Metrics(Subscriber):
         self._events = counter("dfl_events", "Events of the peer, by name.", ["event"])
         for cause in get_args(events.Cause):
             self._awaited.labels(cause).set(0)
+        for members in ("here", "needed"):
+            self._here.labels(members).set(0)
 
     def listen(
         self, address: tuple[str, int], names: Collection[str] = (), report: Report = lambda _event: None
@@ -245,8 +247,8 @@ class Metrics(Subscriber):
             case events.BytesPassed(sent=sent, received=received):
                 self._add(self._sent, sent)
                 self._add(self._received, received)
-            case events.FineTuned(accuracy=accuracy, figures=figures, validation=validation):
-                self._judge(accuracy, figures, validation)
+            case events.FineTuned():
+                self._judge(event)
             case events.LinkChanged(neighbour=neighbour, state=state) if state in LINK_STATES:
                 self._link.labels(neighbour).state(state)
             case events.Waiting(cause=cause, awaited=awaited, others=others):
@@ -299,11 +301,11 @@ class Metrics(Subscriber):
         self._add(self._seconds, event.seconds)
         self._set(self._loss, {"train": event.loss, "test": event.test_loss})
         self._set(self._note, event.single_notes)
-        self._judge({**event.accuracy, "balanced": event.balanced}, event.figures, event.validation)
+        self._judge(event)
 
-    def _judge(self, accuracy: Figures, figures: Figures, validation: Figures) -> None:
-        self._set(self._accuracy, accuracy)
-        for samples, found in (("test", figures), ("validation", validation)):
+    def _judge(self, event: events.RoundDone | events.FineTuned) -> None:
+        self._set(self._accuracy, {**event.accuracy, "balanced": event.balanced})
+        for samples, found in (("test", event.figures), ("validation", event.validation)):
             self._set(self._figure, found, samples)
 
     @staticmethod

@@ -155,6 +155,7 @@ def test_the_figures_of_a_life(lived: Metrics) -> None:
 
 
 def test_who_waits_for_a_quorum_tells_of_how_many_and_since_when(lived: Metrics) -> None:
+    assert told(lived)['dfl_quorum_members{members="needed"}'] == 0
     short = Waiting.for_quorum(Shortage(2, 5, 3, seconds=60.0), tuple(Awaited(id, None, "gone") for id in "abc"))
     lived.on_event(replace(short, time=1000.0))
     names = [
@@ -215,9 +216,10 @@ def test_the_disk_is_that_on_which_the_directory_will_be(tmp_path: Path) -> None
 
 def test_a_figure_that_is_not_known_now_stays(lived: Metrics) -> None:
     lived.on_event(RoundDone(round=5, loss=None))
-    lived.on_event(FineTuned(accuracy={"matched": 0.95}, figures={}))
+    lived.on_event(FineTuned(accuracy={"matched": 0.95}, figures={}, balanced=0.85))
     found = told(lived)
     assert found['dfl_accuracy_ratio{test="matched"}'] == 0.95
+    assert found['dfl_accuracy_ratio{test="balanced"}'] == 0.85, "of the same model"
     assert found['dfl_loss{samples="train"}'] == 0.125
     assert found["dfl_rounds_total"] == 2
 

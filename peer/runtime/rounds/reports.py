@@ -420,5 +420,6 @@ class Finish:
             ) from None
         lifecycle.become("evaluating")
         found = await self._evaluator.evaluate()
-        lifecycle.report(FineTuned(accuracy=found.accuracy, figures=found.figures, validation=found.validation))
+        told = {name: getattr(found, name) for name in ("accuracy", "figures", "validation", "balanced")}
+        lifecycle.report(FineTuned(**told))
         return found
