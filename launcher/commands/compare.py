@@ -21,7 +21,7 @@ from peer.protocols.base import Protocol
 from peer.protocols.registry import PROTOCOLS, protocol_class
 from peer.text import number, printable
 
-COMPARED = ("data", "model", "task", "training", "seed", "init", "ring", "rounds")
+COMPARED = ("data", "hold_back", "model", "task", "training", "seed", "init", "ring", "rounds")
 """Keys in which the two runs must be alike."""
 
 

@@ -71,6 +71,9 @@ def test_runs_that_do_not_go_together(tmp_path: Path, capsys: pytest.CaptureFixt
     run, fewer = finished(tmp_path / "run", "solo"), finished(tmp_path / "fewer", "solo", peers=2)
     assert main(["compare", str(run), str(fewer)]) == 2
     assert "differ in ring" in capsys.readouterr().err
+    less = finished(tmp_path / "less", "solo", hold_back=0.5)
+    assert main(["compare", str(less), str(run)]) == 2, "of half the training samples"
+    assert "differ in hold_back" in capsys.readouterr().err
     other = finished(tmp_path / "other", "fedavg")
     assert main(["compare", str(run), str(other)]) == 2
     assert "is a run of `fedavg`" in capsys.readouterr().err
