@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from peer.errors import InputError
 from peer.learning.tasks import Figure
 from peer.protocols.base import Protocol
 from peer.protocols.registry import PROTOCOLS, protocol_class
+from peer.spec.agreement import with_block
 from peer.text import number, printable
 
 COMPARED = ("data", "hold_back", "model", "task", "training", "seed", "init", "ring", "rounds")
@@ -32,7 +34,7 @@ def compare_command(arguments: argparse.Namespace, output: Output) -> int:
     if theirs.keys.protocol.name != "solo":
         raise InputError(f"{alone} is a run of `{theirs.keys.protocol.name}`; give one of `solo` in second place")
     protocol, protocol_alone = _protocol(run, ours), _protocol(alone, theirs)
-    differing = [key for key in COMPARED if key in ours.differing(theirs)]
+    differing = [key for key in COMPARED if key in _standardised_alone(ours).differing(theirs)]
     write = ""
     if protocol and (protocol_alone is None or protocol.local() != protocol_alone.local()):
         differing.append("local training")
@@ -82,6 +84,15 @@ def _spec(directory: Path) -> RecordedSpec:
     if not file.is_file():
         raise InputError(f"{directory} holds no run: there is no federation.yaml in it")
     return RecordedSpec.read(file)
+
+
+def _standardised_alone(spec: RecordedSpec) -> RecordedSpec:
+    """The spec as peers alone have it: what they standardise together, each then standardises by its own samples."""
+
+    def alone(data: Mapping[str, Any]) -> dict[str, Any]:
+        return {**data, "standardize": "own"} if data.get("standardize") == "federation" else {**data}
+
+    return replace(spec, content=with_block(spec.content, ("data",), alone))
 
 
 def _protocol(directory: Path, spec: RecordedSpec) -> Protocol | None:

@@ -67,6 +67,18 @@ def test_the_figure_that_judges_the_task_is_compared(tmp_path: Path, capsys: pyt
     assert list(said["gain"].values()) == pytest.approx([a - b for a, b in zip(ours, theirs, strict=True)])
 
 
+def test_alone_each_standardises_by_its_own_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = np.random.default_rng(1)
+    np.savez(tmp_path / "x.npz", x=drawn.normal(3, 2, (90, 4)), y=drawn.integers(0, 2, 90))
+    data, model = {"name": "npz", "path": str(tmp_path / "x.npz")}, {"name": "mlp"}
+    run = finished(tmp_path / "run", "fedavg", data=data | {"standardize": "federation"}, model=model)
+    alone = finished(tmp_path / "alone", ALONE, data=data | {"standardize": "own"}, model=model)
+    assert main(["compare", str(run), str(alone)]) == 0, "`solo` has no other way"
+    raw = finished(tmp_path / "raw", ALONE, data=data, model=model)
+    assert main(["compare", str(run), str(raw)]) == 2
+    assert "differ in data" in capsys.readouterr().err
+
+
 def test_runs_that_do_not_go_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, fewer = finished(tmp_path / "run", "solo"), finished(tmp_path / "fewer", "solo", peers=2)
     assert main(["compare", str(run), str(fewer)]) == 2
