@@ -19,6 +19,7 @@ A call that has sent and waits for its answers is a `Pending`: begun at the call
 from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import CORO_CLOSED, getcoroutinestate
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
@@ -44,6 +45,10 @@ class Pending(Coroutine[Any, Any, T]):
     @property
     def awaited(self) -> bool:
         return self._running is not None
+
+    @property
+    def over(self) -> bool:
+        return self._running is not None and getcoroutinestate(self._running) == CORO_CLOSED
 
     def _run(self) -> Coroutine[Any, Any, T]:
         if self._running is None:

@@ -9,8 +9,6 @@ and a wrong call shows before anything is started. From these counts follows how
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from inspect import CORO_CREATED, getcoroutinestate
 from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, assert_never
@@ -27,11 +25,12 @@ from peer.learning.named_tensors import named_sha256
 from peer.learning.randomness import derive, draw_from, sample_streams, torch_generator
 from peer.learning.training.phase import Phase
 from peer.network.collectives import Pending
-from peer.protocols.base import Peer, Received, Resources, State
+from peer.protocols.base import Received, Resources, State
 from peer.protocols.declarations import Share
 from peer.protocols.registry import PROTOCOLS
 from peer.runtime.rounds.admission import first_rows
 from peer.runtime.rounds.calls import CheckedCall, CheckedPeer, plain_notes
+from peer.runtime.rounds.round import was_awaited
 from peer.spec.federation import Spec
 from peer.views.view import STALENESS_BOUND
 
@@ -90,7 +89,7 @@ class DryRun(CheckedPeer):
         self.sent = self.journalled = 0
         self.calls: list[tuple[int | str, ...]] = []
         self.tokens: list[Token] = []
-        self._made: list[tuple[str, Coroutine[Any, Any, Any]]] = []
+        self._made = []
         self._spec, self._rehearsal = spec, rehearsal
         self._journal, self._recalled = journal, iter([*(journal or ())])
         self._weights = model.vector.detach().clone()
@@ -126,17 +125,6 @@ class DryRun(CheckedPeer):
         for _, work in forgotten:
             work.close()
         return [name for name, _ in forgotten]
-
-    def __getattribute__(self, name: str) -> Any:
-        """Record calls when they are made: one that is never awaited would do nothing, without a word."""
-        found = super().__getattribute__(name)
-        return partial(self._call, name, found) if name in Peer.__abstractmethods__ else found
-
-    def _call(self, name: str, method: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
-        work = method(*arguments, **keywords)
-        if isinstance(work, Coroutine):
-            self._made.append((name, work))
-        return work
 
     @property
     def model(self) -> Tensor:  # type: ignore[override]
@@ -235,14 +223,6 @@ class DryRun(CheckedPeer):
 
     def _use_ring(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
         self.ring = order
-
-    @property
-    def _exchanges(self) -> list[Pending[dict[str, Received]]]:
-        return [work for _, work in self._made if isinstance(work, Pending)]
-
-
-def was_awaited(work: Coroutine[Any, Any, Any]) -> bool:
-    return work.awaited if isinstance(work, Pending) else getcoroutinestate(work) != CORO_CREATED
 
 
 FLOAT32_BYTES = 4

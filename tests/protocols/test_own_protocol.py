@@ -83,6 +83,15 @@ class Elected(Base):
         if leads: await peer.receive_token("extractor")
 class Forgetful(Base):
     async def round(self, peer): peer.exchange("extractor")
+class Heedless(Base):
+    async def round(self, peer): peer.train(*self.local())
+class Mean(Base):
+    async def round(self, peer): peer.weighted_mean("extractor", 1.0)
+class Racing(Base):
+    async def round(self, peer):
+        task = asyncio.create_task(peer.weighted_mean("extractor", 1.0))
+        await asyncio.sleep(0)
+        if peer.rehearsal: await task
 class Hasty(Base):
     async def round(self, peer): peer.exchange("extractor")[peer.left]
 class Short(Base):
@@ -284,6 +293,19 @@ def test_a_wrong_one_is_told_by_check_and_ends_a_run_in_a_sentence(
     assert isinstance(failed, FailedError)
     assert sentence in str(failed)
     assert f"`wrong_ones:{name}`" in str(failed)
+
+
+@pytest.mark.parametrize(
+    ("name", "call"), [("Heedless", "train"), ("Mean", "weighted_mean"), ("Racing", "weighted_mean")]
+)
+def test_a_call_that_nobody_waits_for_ends_a_run(
+    name: str, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "unawaited_ones.py").write_text(WRONG)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ExceptionGroup) as told:
+        federate(tmp_path / "run", {"name": f"unawaited_ones:{name}"}, 3, trace=False)
+    assert f"calls `{call}` in round 1 and does not wait for it; write `await`" in str(told.value.exceptions[0])
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,10 @@ A vector's way out of a peer:
 import asyncio
 import hashlib
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from inspect import iscoroutinefunction
 from math import isfinite
 from typing import Any, Literal, NamedTuple, SupportsFloat, TypeVar
@@ -80,6 +81,9 @@ class CheckedCall(NamedTuple):
 class CheckedPeer(Peer):
     """Refuses wrong calls of a protocol with an InputError that says how to mend them; subclasses start the others."""
 
+    _made: list[tuple[str, Coroutine[Any, Any, Any]]]
+    """The calls of the present round, at least, that are to be awaited, by name."""
+
     def __init__(self, spec: Spec, model: Model, initial: Tensor | None = None) -> None:
         """initial: the model that all peers know at the start, (p,); None if there is none."""
         self._protocol, self._model = spec.protocol, model
@@ -100,10 +104,16 @@ class CheckedPeer(Peer):
     def _use_ring(self, order: tuple[str, ...], cost_before: float, cost_after: float) -> None:
         """Use that order of the ring from now on, as all others do."""
 
-    @property
-    @abstractmethod
-    def _exchanges(self) -> Iterable[Pending[dict[str, Received]]]:
-        """The exchanges of the present round, at least."""
+    def __getattribute__(self, name: str) -> Any:
+        """Record calls when they are made: one that is never awaited would do nothing, without a word."""
+        found = super().__getattribute__(name)
+        return partial(self._call, name, found) if name in Peer.__abstractmethods__ else found
+
+    def _call(self, name: str, method: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+        work = method(*arguments, **keywords)
+        if isinstance(work, Coroutine):
+            self._made.append((name, work))
+        return work
 
     def exchange(self, share: str, /, to: To = None, of: Of = None, **scalars: float) -> Awaitable[dict[str, Received]]:
         declared = self._share(share)
@@ -276,7 +286,8 @@ class CheckedPeer(Peer):
 
     def _check_pending(self) -> None:
         """Limit the exchanges under way: a receiver holds four messages per sender; more could wait for ever."""
-        if (pending := sum(not one.awaited for one in self._exchanges)) >= MAX_PENDING:
+        exchanges = [work for _, work in self._made if isinstance(work, Pending)]
+        if (pending := sum(not one.awaited for one in exchanges)) >= MAX_PENDING:
             raise self._refused(f"has {pending} exchanges under way", " and begins another; `await` one of them first")
 
     @contextmanager
@@ -395,8 +406,7 @@ class Communicator:
                 call,
                 lambda vectors: collectives.exchange(call.around, name, Outgoing(vectors, call.numbers), expected),
             )
-        self._round.exchanges.append(Pending(lambda: self._received(call, sent)))
-        return self._round.exchanges[-1]
+        return Pending(lambda: self._received(call, sent))
 
     async def _weighted_mean(self, call: CheckedCall) -> dict[str, Received]:
         with self._communicating():

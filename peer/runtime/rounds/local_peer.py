@@ -154,7 +154,7 @@ class LocalPeer(CheckedPeer):
     head = _of_participant("learner.model.head")
     layout = _of_participant("learner.model.layout")
     state = _of_participant("state", writable=True)
-    _exchanges = _of_participant("round.exchanges")
+    _made = _of_participant("round.made")
 
     def __init__(self, participant: Participant) -> None:
         setup, spec, model = participant.setup, participant.setup.spec, participant.setup.model

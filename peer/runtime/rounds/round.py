@@ -5,7 +5,10 @@ from the start again (rule R1).
 """
 
 import asyncio
+from collections.abc import Coroutine
+from inspect import CORO_CLOSED, CORO_CREATED, getcoroutinestate
 from itertools import count
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -14,7 +17,7 @@ from peer.errors import InputError
 from peer.learning.randomness import derive
 from peer.network.collectives import Collectives, Pending
 from peer.network.network import Network
-from peer.protocols.base import Received, Resources
+from peer.protocols.base import Resources
 from peer.runtime.checkpoints import Journal
 from peer.tasks import in_thread
 from peer.telemetry.events import Note
@@ -28,7 +31,8 @@ class Round:
         """trace: records the round's vectors; None: they are not recorded."""
         self.number, self.network, self.trace = number, network, trace
         self.collectives = Collectives(network, number)
-        self.exchanges: list[Pending[dict[str, Received]]] = []
+        self.made: list[tuple[str, Coroutine[Any, Any, Any]]] = []
+        """The protocol's calls to wait for, by name."""
         self.notes: dict[str, Note] = {}
         self.steps: list[int] = []
         """The steps of each phase whose length depends on the data or the clock."""
@@ -56,9 +60,20 @@ class Round:
         return np.random.default_rng(derive(seed, view, self.number, purpose))
 
     def check_awaited(self, protocol: str) -> None:
-        """Raise InputError if the protocol did not await an exchange."""
-        if not all(exchange.awaited for exchange in self.exchanges):
-            raise InputError(
-                f"`{protocol}` calls `exchange` in round {self.number} and does not wait for it; write `await` before "
-                "the call, or await what it returned"
-            )
+        """Raise InputError if the protocol did not await a call, or left it under way in a task."""
+        for name, work in self.made:
+            if not is_over(work):
+                if not was_awaited(work):
+                    work.close()  # or Python warns of it, too
+                raise InputError(
+                    f"`{protocol}` calls `{name}` in round {self.number} and does not wait for it; write `await` "
+                    "before the call, or await what it returned"
+                )
+
+
+def was_awaited(work: Coroutine[Any, Any, Any]) -> bool:
+    return work.awaited if isinstance(work, Pending) else getcoroutinestate(work) != CORO_CREATED
+
+
+def is_over(work: Coroutine[Any, Any, Any]) -> bool:
+    return work.over if isinstance(work, Pending) else getcoroutinestate(work) == CORO_CLOSED
