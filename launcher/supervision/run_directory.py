@@ -32,7 +32,7 @@ from peer.spec.checks import why_not_continued
 from peer.spec.document import dump_yaml
 from peer.spec.federation import Spec
 from peer.spec.loading import load_spec
-from peer.spec.recordings import RunFormat
+from peer.spec.recordings import RunFormat, recorded_run
 
 LIBRARIES = ("torch", "numpy")
 """Those whose versions a model's bits depend on."""
@@ -203,9 +203,12 @@ class RunDirectory:
             raise InputError(f"{error} (an earlier run's; --fresh discards it)") from None
 
     def named(self, spec: Spec, fresh: bool) -> Spec:
-        """The spec of this very run, where members sign what they say: no other run has its `run`."""
-        if spec.on_loss != "bypass" or spec.views or spec.run is not None:
+        """The spec of this very run, where members sign what they say: no other run has its `run`, but one that replays
+        its views, whose proofs are those of the recording."""
+        if spec.on_loss != "bypass" or spec.run is not None:
             return spec
+        if spec.views:
+            return spec.model_copy(update={"run": recorded_run(spec)})
         earlier = None if fresh else self.earlier()
         return spec.model_copy(update={"run": earlier.keys.run if earlier else token_hex(8)})
 

@@ -201,6 +201,15 @@ def recorded_views(config: PeerConfig, spec: Spec) -> tuple[Decision, ...] | Non
     return (*longest.decisions,)
 
 
+def recorded_run(spec: Spec) -> str | None:
+    """The `run` of the run in `recording`; None if it has none, or cannot be read, which its reader will tell."""
+    for id in spec.ids if spec.recording else ():
+        with suppress(OSError, ValueError):
+            run = (RunIdentity.read(spec.recording / id).spec or {}).get("run")
+            return run if isinstance(run, str) else None
+    return None
+
+
 def _longest(known: Mapping[str, Memory], recording: Path) -> Memory:
     most = max(known, key=lambda id: len(known[id].decisions))
     views = [one.view for one in known[most].decisions]

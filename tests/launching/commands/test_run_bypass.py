@@ -6,6 +6,10 @@ import pytest
 import yaml
 from fake_runs import Run, summary
 
+from launcher.supervision.run_directory import RunDirectory
+from peer.spec.loading import load_spec
+from peer.spec.recordings import RunIdentity
+
 
 @pytest.fixture
 def bypass(small: Path) -> None:
@@ -65,3 +69,16 @@ def test_each_fresh_run_is_another(run: Run, bypass: None, tmp_path: Path) -> No
     assert name() == first
     run(fresh=True)
     assert name() != first
+
+
+def test_a_run_that_replays_views_has_the_name_under_which_they_were_decided(
+    run: Run, bypass: None, small: Path, tmp_path: Path
+) -> None:
+    """Or their proofs, which it copies, would be those of another run, and its summary would refuse them."""
+    run()
+    once = load_spec(tmp_path / "out" / "federation.yaml")
+    again = load_spec(small, peers=3, overrides=["views=replay", f"recording={tmp_path / 'out'}"])
+    for id in once.ids:
+        RunIdentity.from_spec(once, id).write(tmp_path / "out" / id)
+    assert once.run is not None
+    assert RunDirectory(tmp_path / "again").named(again, fresh=False).run == once.run
