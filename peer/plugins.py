@@ -14,8 +14,9 @@ import sysconfig
 import traceback
 import warnings
 from abc import abstractmethod
+from asyncio import CancelledError, current_task
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -28,6 +29,7 @@ from pydantic import PydanticUndefinedAnnotation, PydanticUserError, ValidationE
 
 from peer.errors import FailedError, InputError, suggest
 from peer.settings import Settings
+from peer.tasks import first_cause
 
 OURS = tuple(Path(__file__).parents[1] / name for name in ("peer", "launcher", "extras"))
 _INSTALLED = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), *map(str, OURS))
@@ -145,10 +147,20 @@ def user_code_errors(name: str) -> Iterator[None]:
         yield
     except (FailedError, InputError):
         raise
-    except (Exception, SystemExit) as error:
-        if ":" not in name:
+    except (Exception, SystemExit, CancelledError) as error:
+        if ":" not in name or is_stopped(error):
             raise
+        if isinstance(error, ExceptionGroup) and isinstance(cause := first_cause(error), (FailedError, InputError)):
+            raise cause from None
         raise UserCodeError(f"`{name}` failed: {describe_error(error)}") from error
+
+
+def is_stopped(error: BaseException) -> bool:
+    """Whether an error is the cancellation of the present task, and not of another, for which a user's code waits."""
+    if isinstance(error, CancelledError):
+        with suppress(RuntimeError):  # a thread without a loop, which nobody cancels
+            return (task := current_task()) is not None and task.cancelling() > 0
+    return False
 
 
 @contextmanager
@@ -192,6 +204,10 @@ def check_options(function: Any, name: str, options: Mapping[str, Any], *positio
 
 def describe_error(error: BaseException) -> str:
     """What a user's code raised, in one line: kind, the message's first line, and the innermost line of their code."""
+    if isinstance(error, BaseExceptionGroup):
+        error = first_cause(error)
+    if isinstance(error.__cause__, StopIteration | StopAsyncIteration):  # Python hides it, and where it was raised
+        error = error.__cause__
     if isinstance(error, SyntaxError):
         message, place = error.msg or "", f"{error.filename}:{error.lineno}" if error.filename else ""
     else:

@@ -31,7 +31,7 @@ from launcher.plan import Plan, check_data_repeat, plan
 from launcher.table import fitting, named, quantity
 from peer.errors import InputError
 from peer.learning.training.phase import PROTOCOL_DEFAULTS
-from peer.plugins import describe_error
+from peer.plugins import describe_error, is_stopped
 from peer.protocols.base import Protocol
 from peer.runtime.dry_run import (
     FLOAT32_BYTES,
@@ -96,7 +96,9 @@ async def traffic(made: Plan, ids: Sequence[str]) -> dict[str, list[int]]:
             found[id] = [setup, *map(add, counts, figures)]
         except InputError:
             raise
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            if is_stopped(error):
+                raise
             _check_awaited(spec.protocol.name, dry_run)
             if ":" not in spec.protocol.name:
                 raise

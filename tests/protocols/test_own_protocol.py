@@ -83,6 +83,18 @@ class Elected(Base):
         if leads: await peer.receive_token("extractor")
 class Forgetful(Base):
     async def round(self, peer): peer.exchange("extractor")
+class Cancelled(Base):
+    async def round(self, peer):
+        task = asyncio.ensure_future(asyncio.sleep(9))
+        await asyncio.sleep(0)
+        task.cancel()
+        await task
+class Grouped(Base):
+    async def round(self, peer):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(peer.exchange("model"))
+class Exhausted(Base):
+    async def round(self, peer): next(iter(()))
 class Heedless(Base):
     async def round(self, peer): peer.train(*self.local())
 class Mean(Base):
@@ -269,6 +281,9 @@ class Leaving(Base):
         ("NotesTable", "notes a Tensor as `table` in round 1; note a number or a list of numbers"),
         ("Async", "gives `compute` an async function in round 1; give it a plain function and its arguments"),
         ("NoFunction", "gives `compute` a Tensor in round 1; give it a plain function and its arguments"),
+        ("Cancelled", "CancelledError ("),
+        ("Grouped", "sends `model` in round 1, and does not declare that"),
+        ("Exhausted", "StopIteration ("),
         ("Negative", "takes the mean of `extractor` in round 1 with weight -1.0; a weight is a number from 0 up"),
         ("Ragged", "declares `seen` as by_peer, and its shape is (2,); it needs a row for each of the 3 members"),
     ],
