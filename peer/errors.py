@@ -59,3 +59,9 @@ def optional(module: str, purpose: str, package: str, extra: str) -> Any:
             f"{purpose} needs {package}, which cannot be imported here ({error}); install it with: "
             f"pip install -c constraints.txt 'dfl[{extra}]'"
         ) from error
+
+
+def first_cause(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first exception of a group that is no group itself."""
+    error = errors.exceptions[0]
+    return first_cause(error) if isinstance(error, BaseExceptionGroup) else error

@@ -27,9 +27,8 @@ from typing import Any
 
 from pydantic import PydanticUndefinedAnnotation, PydanticUserError, ValidationError
 
-from peer.errors import FailedError, InputError, suggest
+from peer.errors import FailedError, InputError, first_cause, suggest
 from peer.settings import Settings
-from peer.tasks import first_cause
 
 OURS = tuple(Path(__file__).parents[1] / name for name in ("peer", "launcher", "extras"))
 _INSTALLED = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), *map(str, OURS))

@@ -7,6 +7,8 @@ from functools import partial
 from math import inf
 from typing import Any, ParamSpec, TypeVar
 
+from peer.errors import first_cause
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -73,12 +75,6 @@ async def background() -> AsyncIterator[asyncio.TaskGroup]:
         error = first_cause(errors)
         if not isinstance(error, _OverError):
             raise error from error.__cause__
-
-
-def first_cause(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first exception of a group that is no group itself."""
-    error = errors.exceptions[0]
-    return first_cause(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 async def shielded(function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:

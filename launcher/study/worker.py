@@ -23,13 +23,12 @@ from launcher.page.run_data import RunData
 from launcher.reports.summary import TimeSpent, summarise, weight_divergence
 from launcher.study.dask_worker import commit
 from launcher.study.grid import CellFiles, Network
-from peer.errors import FailedError, InputError
+from peer.errors import FailedError, InputError, first_cause
 from peer.files import lock
 from peer.network.transport.addresses import why_taken
 from peer.process import STOPS
 from peer.runtime.in_process import run_in_process
 from peer.spec.loading import load_spec
-from peer.tasks import first_cause
 
 PORTS = 1 << 16
 

@@ -203,7 +203,9 @@ def recorded_views(config: PeerConfig, spec: Spec) -> tuple[Decision, ...] | Non
 
 def recorded_run(spec: Spec) -> str | None:
     """The `run` of the run in `recording`; None if it has none, or cannot be read, which its reader will tell."""
-    for id in spec.ids if spec.recording else ():
+    if spec.recording is None:
+        return None
+    for id in spec.ids:
         with suppress(OSError, ValueError):
             run = (RunIdentity.read(spec.recording / id).spec or {}).get("run")
             return run if isinstance(run, str) else None
