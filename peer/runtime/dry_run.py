@@ -139,11 +139,12 @@ class DryRun(CheckedPeer):
         return self._weights[self._rehearsal.model.part("head")]
 
     async def train(self, *phases: Phase) -> float:
-        self._check_phases(phases)
-        generator = torch_generator(self._spec.seed, self.id, self.round, "rehearsal")
-        for where in self._rehearsal.model.trainable("model"):
-            part = self._weights[where]
-            part.add_(torch.empty(part.shape).uniform_(-NUDGE, NUDGE, generator=generator).to(part.device))
+        with self._around_training(phases):
+            generator = torch_generator(self._spec.seed, self.id, self.round, "rehearsal")
+            for where in self._rehearsal.model.trainable("model"):
+                part = self._weights[where]
+                part.add_(torch.empty(part.shape).uniform_(-NUDGE, NUDGE, generator=generator).to(part.device))
+            await asyncio.sleep(0)  # as in `_receive`
         return 1.0
 
     async def accuracy(self) -> float:

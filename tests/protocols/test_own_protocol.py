@@ -95,6 +95,12 @@ class Grouped(Base):
             group.create_task(peer.exchange("model"))
 class Exhausted(Base):
     async def round(self, peer): next(iter(()))
+class Overlapping(Base):
+    async def round(self, peer):
+        await asyncio.gather(peer.weighted_mean("extractor", 1.0), peer.train(*self.local()))
+class Overlapped(Base):
+    async def round(self, peer):
+        await asyncio.gather(peer.train(*self.local()), peer.weighted_mean("extractor", 1.0))
 class Heedless(Base):
     async def round(self, peer): peer.train(*self.local())
 class Mean(Base):
@@ -281,6 +287,8 @@ class Leaving(Base):
         ("NotesTable", "notes a Tensor as `table` in round 1; note a number or a list of numbers"),
         ("Async", "gives `compute` an async function in round 1; give it a plain function and its arguments"),
         ("NoFunction", "gives `compute` a Tensor in round 1; give it a plain function and its arguments"),
+        ("Overlapping", "calls `train` in round 1 while `weighted_mean` is under way; `await` that one first"),
+        ("Overlapped", "calls `weighted_mean` in round 1 while `train` is under way; `await` that one first"),
         ("Cancelled", "CancelledError ("),
         ("Grouped", "sends `model` in round 1, and does not declare that"),
         ("Exhausted", "StopIteration ("),

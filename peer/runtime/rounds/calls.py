@@ -91,6 +91,8 @@ class CheckedPeer(Peer):
         self._declared = spec.protocol.declarations(spec.rounds)
         self._running = ""
         """The call round the ring that is under way; empty if there is none."""
+        self._training = False
+        """Whether the model is being trained."""
 
     @abstractmethod
     def _start(self, call: CheckedCall) -> Awaitable[dict[str, Received]]:
@@ -207,6 +209,17 @@ class CheckedPeer(Peer):
             given = f"a {type(wrong[0]).__name__}" if isinstance(wrong, list) else "nothing"
             raise self._refused(f"gives `train` {given}", "; give it phases: await peer.train(*self.local())")
 
+    @contextmanager
+    def _around_training(self, phases: Sequence[object]) -> Iterator[None]:
+        """Refuse to train while a call round the ring, which may replace the model, or other training is under way."""
+        self._check_phases(phases)
+        self._check_idle("train")
+        self._training = True
+        try:
+            yield
+        finally:
+            self._training = False
+
     def _check_function(self, function: object, called: str = "compute") -> None:
         """Raise InputError unless this is a plain function that can run in the worker thread."""
         if iscoroutinefunction(function) or not callable(function):
@@ -297,13 +310,16 @@ class CheckedPeer(Peer):
         if self._protocol.graph == "none":
             hint = ", and its graph is `none`; let `graph` return another, such as `ring`"
             raise self._refused(f"calls `{call}`", hint)
-        if self._running:
-            raise self._refused(f"calls `{call}`", f" while `{self._running}` is under way; `await` that one first")
+        self._check_idle(call)
         self._running = call
         try:
             yield
         finally:
             self._running = ""
+
+    def _check_idle(self, call: str) -> None:
+        if busy := self._running or "train" * self._training:
+            raise self._refused(f"calls `{call}`", f" while `{busy}` is under way; `await` that one first")
 
     def _refused(self, what: str, why: str) -> InputError:
         return InputError(f"`{self._protocol.name}` {what} in round {self.round}{why}")

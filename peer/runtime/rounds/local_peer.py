@@ -172,8 +172,8 @@ class LocalPeer(CheckedPeer):
         self._own.communicator.use_ring(order, cost_before, cost_after)
 
     async def train(self, *phases: Phase) -> float:
-        self._check_phases(phases)
-        return await self._own.learner.train(phases, self._own.round)
+        with self._around_training(phases):
+            return await self._own.learner.train(phases, self._own.round)
 
     async def accuracy(self) -> float:
         return await self._own.learner.accuracy()
