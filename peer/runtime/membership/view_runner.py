@@ -39,7 +39,6 @@ class ViewRunner:
         bounds: RuntimeLimits = RuntimeLimits(),
     ) -> None:
         self._setup, self._transport, self._executor = setup, transport, executor
-        self._between_views = partial(transport, self._status)
         self._telemetry, self._bounds = telemetry, bounds
         self._checkpoints = Checkpoints(setup.out / "checkpoint")
         self.runtime: Runtime | None = None
@@ -87,7 +86,7 @@ class ViewRunner:
                     "certificates with `dfl-launch certs` where others do"
                 )
             self._membership = membership = Membership.open(setup, self._bounds, emit)
-            rejoin = Rejoin(membership, self._between_views, self._bounds.reminders)
+            rejoin = Rejoin(membership, partial(self._transport, self._status), self._bounds.reminders)
             await membership.follow_rewinds()
             async with background() as group:
                 group.create_task(Proposer(membership, self._bounds.reminders).run())
@@ -164,7 +163,7 @@ class ViewRunner:
             # All others have the last round, and only end there.
             raise ExcludedError("the others have finished without this peer, which came back in their last round")
         # It answers meanwhile: an evaluation that must end before, or a large model, may take longer than `absence`.
-        async with membership.connected(self._between_views(), listens=True):
+        async with membership.connected(self._transport(self._status), listens=True):
             # Views decided meanwhile may have made more rounds void.
             brought = entrants.get(membership.id, following.first - 1)
             await self._drop_after(membership.chain.valid(brought, membership.memory.entered))
