@@ -87,7 +87,7 @@ def parser() -> argparse.ArgumentParser:
     add = command("run", run_command, "run a federation, here or on other machines", spec_arguments, resumes=True)
     add("--out", type=Path, metavar="DIR", help="the run's directory (default: runs/<name>)")
     add("--fresh", action="store_true", help="discard the run that is in the directory")
-    add("--device", metavar="DEVICE", help="auto (default), cpu, mps, cuda or cuda:N, for all peers")
+    add("--device", metavar="DEVICE", help="auto (default), cpu, cuda or cuda:N, for all peers")
     add("--certs", type=Path, metavar="DIR", help="use the certificates that `certs` made there")
     add("--on", choices=[*ENGINES], default="local", help="the engine, which runs the peers (default: local)")
     option_argument(add, "a setting of the engine, such as memory=4g")

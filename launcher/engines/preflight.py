@@ -15,7 +15,7 @@ from launcher.run_files import certificate_files
 from peer.errors import FailedError, InputError
 from peer.runtime.dry_run import check_disk, disk_needed, dry_run_figures
 from peer.spec.federation import Spec
-from peer.spec.peer import PeerConfig, check_plaintext, refuse_plaintext
+from peer.spec.peer import DEVICES, PeerConfig, check_plaintext, refuse_plaintext
 from peer.spec.recordings import fixed_resources, recorded_views
 
 
@@ -28,17 +28,17 @@ def as_input_error(sentence: str = "{}") -> Iterator[None]:
         raise InputError(sentence.replace("{}", str(error))) from None
 
 
-def check_device(device: str, kinds: str = "auto, cpu, mps, cuda or cuda:N") -> None:
+def check_device(device: str) -> None:
     """Check that `--device` is one that a peer's config can name."""
     try:
         PeerConfig(federation=Path("federation.yaml"), id="peer0", device=device)
     except ValidationError:
-        raise InputError(f"--device {device}: choose {kinds}") from None
+        raise InputError(f"--device {device}: choose {DEVICES}") from None
 
 
 def check_container_device(device: str, gpus: object, where: str, option: str) -> None:
     """Check that `--device` can be had in a container, which sees no GPU unless it is given one."""
-    check_device(device, "auto, cpu, cuda or cuda:N")
+    check_device(device)
     if device not in ("auto", "cpu") and not gpus:
         raise InputError(f"--device {device}: {where} sees no GPU unless it is given one; add --option gpus={option}")
 

@@ -26,7 +26,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, field_validator
 
 from launcher.engines.base import Deployment, Engine, FollowedProcess, Run, as_text
-from launcher.engines.preflight import as_input_error, check_room, check_secrecy
+from launcher.engines.preflight import as_input_error, check_device, check_room, check_secrecy
 from launcher.run_files import RunFiles
 from peer.errors import FailedError, InputError
 from peer.files import lines, make_private, write_atomically, write_failure
@@ -207,6 +207,7 @@ class SlurmEngine(Engine[SlurmSettings]):
 
     def check(self, run: Run) -> None:
         check_programs()
+        check_device(run.device)
         check_secrecy(run, "--on slurm: peers on several nodes speak over the network")
         with as_input_error(NO_ANSWER):
             job = self._find(run)

@@ -19,6 +19,7 @@ from peer.spec.blocks import MAX_PORT, Address, Id, Member
 from peer.spec.document import Document, Location, validate
 from peer.spec.federation import Spec
 from peer.spec.loading import FIRST_PORT
+from peer.spec.peer import DEVICES, Device
 
 ADDRESS: TypeAdapter[str] = TypeAdapter(Address)
 
@@ -66,10 +67,8 @@ class Host(Settings):
     such an environment."""
     directory: Annotated[str, Field(min_length=1, max_length=4096), Wanted("a directory there, such as dfl")] = "dfl"
     """The directory of runs there, each in one of its name; relative to the home directory."""
-    device: Annotated[
-        Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")] | None, Wanted("auto, cpu, mps, cuda or cuda:N")
-    ] = None
-    """auto, cpu, mps, cuda or cuda:N. Not given: as --device has it."""
+    device: Annotated[Device | None, Wanted(DEVICES)] = None
+    """auto, cpu, cuda or cuda:N. Not given: as --device has it."""
 
     torch: Annotated[Literal["cpu", "cuda"] | None, Wanted("cpu or cuda")] = None
     """The build of torch that --install takes. Not given: `cuda` where `device` is CUDA, or auto and there is an NVIDIA

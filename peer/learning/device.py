@@ -17,7 +17,7 @@ from torch import Tensor
 
 from peer.errors import FailedError, InputError
 
-OUT_OF_MEMORY_MESSAGES = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "MPS backend out of memory")
+OUT_OF_MEMORY_MESSAGES = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """What torch's RuntimeErrors say of a GPU without room where it has no OutOfMemoryError for it: before the first tensor
 lies there, say, when others have taken all."""
 NOT_DETERMINISTIC = "does not have a deterministic implementation"
@@ -25,7 +25,7 @@ NOT_DETERMINISTIC = "does not have a deterministic implementation"
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:N` or `mps`; InputError without such a device."""
+    """`auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`; InputError without such a device."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda"):
@@ -35,8 +35,6 @@ def choose_device(name: str) -> torch.device:
                 f"device `{name}`: this machine shows {torch.cuda.device_count()} CUDA devices; use `auto` or `cpu`"
             )
         return torch.device("cuda", number)  # with its number, or torch does not limit its memory
-    if name == "mps" and not torch.backends.mps.is_available():
-        raise InputError("device `mps`: this machine has none; use `auto` or `cpu`")
     return torch.device(name)
 
 
@@ -90,15 +88,13 @@ def device_errors() -> Iterator[None]:
         ) from error
 
 
-BLOCKING_DEVICES = ("cpu", "mps")
-"""Devices without such copies: of Apple's GPUs torch does not say that they are safe."""
 Empty = Callable[[int, torch.dtype], Tensor]
 """Allocates uninitialised memory on the CPU for so many values."""
 
 
 def memory_for(device: torch.device) -> Empty:
     """Return an allocator for vectors that go to a device or come from it: pinned for a GPU."""
-    pinned = device.type not in BLOCKING_DEVICES
+    pinned = device.type != "cpu"
 
     def empty(size: int, dtype: torch.dtype) -> Tensor:
         with device_errors():
@@ -127,7 +123,7 @@ class Transfers:
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._empty = device, memory_for(device)
-        self._apart = device.type not in BLOCKING_DEVICES
+        self._apart = device.type != "cpu"
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def fetch(self, vector: Tensor) -> HostCopy:

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapV
 from peer.errors import InputError
 from peer.learning.data.sources import Source
 from peer.network.transport.addresses import is_loopback
-from peer.settings import PeerPath, Settings
+from peer.settings import PeerPath, Settings, Wanted
 from peer.spec.blocks import Address, AnySource, Id, Machine, Port, TrackerName
 from peer.spec.federation import Spec
 
@@ -25,6 +25,10 @@ def _threads(given: Any, check: ValidatorFunctionWrapHandler) -> Any:
 
 
 Threads = Annotated[Annotated[int, Field(ge=1, le=1024)] | Literal["auto"], WrapValidator(_threads)]
+
+
+DEVICES = "auto, cpu, cuda or cuda:N; not mps, as Apple's GPUs have no float64, in which losses are summed"
+Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$"), Wanted(DEVICES)]
 
 
 class TLS(Settings):
@@ -50,7 +54,7 @@ class PeerConfig(Settings):
     """Which member of the ring this peer is."""
     listen: Address | None = None
     """host:port to listen at. Default: its ring address's port, same host."""
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")] = "auto"
+    device: Device = "auto"
     """auto: a GPU when there is one."""
     out: PeerPath | None = None
     """Directory for this peer's files. Default: its id."""

@@ -152,6 +152,10 @@ def test_all_bytes_are_those_of_the_rounds_and_of_the_start(
         (["--peers", "3", "--set", "data={name: npz, path: missing.npz}"], "missing.npz"),
         (["--peers", "3", "--set", "model=cnnn"], "cnn"),
         (["--peers", "3", "--device", "abacus"], "--device abacus"),
+        (
+            ["--peers", "3", "--device", "mps"],
+            "--device mps: choose auto, cpu, cuda or cuda:N; not mps, as Apple's",
+        ),
         (["--peers", "3", "--set", "name=.."], "cannot name a directory"),
         (["--peers", "3", "--set", "ring=[]"], "ring"),
     ],

@@ -90,7 +90,7 @@ def test_slurm_counts_memory_in_either_case() -> None:
     [
         (
             "hosts: [{host: north, device: gpu}]",
-            ["hosts.yaml:1: `hosts.0.device` wants auto, cpu, mps, cuda or cuda:N"],
+            ["hosts.yaml:1: `hosts.0.device` wants auto, cpu, cuda or cuda:N; not mps, as Apple's GPUs"],
         ),
         (
             "hosts:\n - host: north\n - host: a b",

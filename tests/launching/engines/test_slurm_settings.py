@@ -25,6 +25,7 @@ def test_a_machine_without_slurm_is_told_where_to_go(
     assert not (tmp_path / "run").exists()
 
 
+PLAIN = "--set plaintext=true"
 NO_CONTROLLER = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
 NO_CONFIGURATION = """squeue: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host
 squeue: error: fetch_config: DNS SRV lookup failed
@@ -32,24 +33,33 @@ squeue: fatal: Could not establish a configuration source"""
 
 
 @pytest.mark.parametrize(
-    ("plaintext", "said", "sentence"),
+    ("words", "said", "sentence"),
     [
-        (True, NO_CONTROLLER, f"Slurm does not answer (squeue failed: {NO_CONTROLLER}); see what `scontrol ping` says"),
         (
-            True,
+            PLAIN,
+            NO_CONTROLLER,
+            f"Slurm does not answer (squeue failed: {NO_CONTROLLER}); see what `scontrol ping` says",
+        ),
+        (
+            PLAIN,
             NO_CONFIGURATION,
             "(squeue failed: Could not establish a configuration source); see what `scontrol ping` says",
         ),
-        (True, "", "(squeue failed: exit code 1)"),
+        (PLAIN, "", "(squeue failed: exit code 1)"),
         (
-            False,
+            "--device mps",
+            NO_CONTROLLER,
+            "--device mps: choose auto, cpu, cuda or cuda:N; not mps, as Apple's",
+        ),
+        (
+            "--set plaintext=false",
             NO_CONTROLLER,
             "make certificates with `dfl-launch certs` and give --certs, or write `plaintext: true`",
         ),
     ],
 )
 def test_a_cluster_that_does_not_answer_is_one_sentence_after_what_needs_no_answer(
-    plaintext: bool,
+    words: str,
     said: str,
     sentence: str,
     tmp_path: Path,
@@ -62,8 +72,7 @@ def test_a_cluster_that_does_not_answer_is_one_sentence_after_what_needs_no_answ
         (tmp_path / program).chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path))
     out = tmp_path / "run"
-    set_ = f"plaintext={str(plaintext).lower()}"
-    assert main(["run", str(DEMO), "--on", "slurm", "--set", set_, "--out", str(out)]) == 2
+    assert main(["run", str(DEMO), "--on", "slurm", *words.split(), "--out", str(out)]) == 2
     told = capsys.readouterr().err
     assert sentence in told
     assert told.count("\n") == 1
