@@ -61,7 +61,7 @@ exit status: 0 done, 1 failed, 2 wrong input, 75 certificates not valid now, 128
 
 
 def parser() -> argparse.ArgumentParser:
-    raw, helps = argparse.RawDescriptionHelpFormatter, dict[str, str]()
+    raw, helps, siblings = argparse.RawDescriptionHelpFormatter, dict[str, str](), list[Parser]()
     top = Parser(
         prog="dfl-launch",
         usage="dfl-launch [-h] [--version] COMMAND ...",
@@ -77,7 +77,8 @@ def parser() -> argparse.ArgumentParser:
     ) -> Callable[..., argparse.Action]:
         """found: what is called, or the module of launcher that has it as NAME_command."""
         made = commands.add_parser(name, description=f"{help[0].upper()}{help[1:]}.")
-        helps[name] = help
+        helps[name], made.siblings = help, siblings
+        siblings.append(made)
         for add_arguments in shared:
             add_arguments(made)
         named = f"{name.replace('-', '_')}_command"

@@ -72,6 +72,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **keywords: Any) -> None:
         super().__init__(**keywords, allow_abbrev=False)
+        self.siblings: list[Parser] = []
+        """Those of all commands, for options that belong to another."""
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
@@ -80,7 +82,9 @@ class Parser(argparse.ArgumentParser):
         known = self._option_string_actions
         # Before argparse complains that what was meant is missing.
         if unknown := next((name for name in self._options(given) if name not in known), None):
-            self.error(f"unknown option `{unknown}`; {suggest(unknown, [*known])}")
+            others = [f"`{one.prog}`" for one in self.siblings if unknown in one._option_string_actions][:3]
+            elsewhere = [f"`{unknown}` of {', '.join(others)}"] if others else []
+            self.error(f"unknown option `{unknown}`; {suggest(unknown, [*known], elsewhere)}")
         found, rest = super().parse_known_args(given, namespace)
         for last in self._get_positional_actions()[-1:]:
             if rest and last.nargs in ("*", "+") and not any(word.startswith("-") for word in rest):

@@ -77,6 +77,7 @@ def test_an_error_of_a_connection_is_none_of_the_output(capsys: pytest.CaptureFi
         (launch, ["rum", "fed.yaml"], "dfl-launch: error: unknown command `rum`; did you mean `run`?"),
         (launch, ["--versoin"], "dfl-launch: error: unknown option `--versoin`; did you mean `--version`?"),
         (launch, ["run", "--pers", "3"], "dfl-launch run: error: unknown option `--pers`; did you mean `--peers`?"),
+        (launch, ["watch", "run", "--on", "ssh"], "unknown option `--on`; did you mean `--on` of `dfl-launch run`?"),
         (launch, ["check", "fed.yaml", "--peer=3"], "unknown option `--peer`; did you mean `--peers`?"),
         (launch, ["run", "fed.yaml", "--on", "dokcer"], "unknown --on `dokcer`; did you mean `docker`?"),
         (launch, ["new", "protocl", "mine"], "unknown kind `protocl`; did you mean `protocol`?"),
