@@ -449,7 +449,7 @@ def _require(holds: bool, why: str) -> None:
 class Slot:
     """What a member has answered about the view of one number."""
 
-    number: int
+    number: Number
     promised: Ballot | None = None
     """The highest ballot that it has accepted."""
     released: Ballot | None = None

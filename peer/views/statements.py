@@ -10,15 +10,15 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, dataclass_transform, get_args
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, StrictBool, TypeAdapter, ValidationError
 
-from peer.views.view import Id, Number, Round, View
+from peer.views.view import Id, Many, Number, Round, View
 
 HIGHEST = 1 << 62
 """The highest counter of a ballot."""
 JUMP = 1 << 20
 """How far a ballot may exceed the highest known one: HIGHEST is so many such steps away that nobody gets there."""
-Counter = Annotated[int, Field(ge=1, le=HIGHEST)]
+Counter = Annotated[int, Field(ge=1, le=HIGHEST, strict=True)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Base64 = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/=]*$", max_length=8192)]
 Words = Annotated[str, Field(max_length=300, pattern=r"^[ -~]*$")]
@@ -130,8 +130,8 @@ class Guilt(Message):
 class Evidence(Message):
     """The proof on which members are expelled."""
 
-    consents: tuple[Signed[Consent], ...] = ()
-    guilt: tuple[Guilt, ...] = ()
+    consents: Many[Signed[Consent]] = ()
+    guilt: Many[Guilt] = ()
 
 
 class Lock(Message):
@@ -141,7 +141,7 @@ class Lock(Message):
     number: Number
     ballot: Ballot
     view: View | None
-    votes: tuple[Signed[Vote], ...]
+    votes: Many[Signed[Vote]]
     evidence: Evidence = Evidence()
 
 
@@ -150,23 +150,23 @@ class Decision(Message):
 
     view: View
     ballot: Ballot
-    votes: tuple[Signed[Vote], ...]
+    votes: Many[Signed[Vote]]
     evidence: Evidence = Evidence()
 
 
 class Grounds(Message):
     """All that a proposed view follows from, so that each member can compute it (`decision.next_view`)."""
 
-    promises: tuple[Signed[Promise], ...]
+    promises: Many[Signed[Promise]]
     lock: Lock | None = None
     """The highest lock that the promises name."""
-    announced: tuple[Signed[Announcement], ...] = ()
+    announced: Many[Signed[Announcement]] = ()
     """Announcements by members that have promised less than they announced."""
-    entries: tuple[Signed[Entry], ...] = ()
+    entries: Many[Signed[Entry]] = ()
     evidence: Evidence = Evidence()
-    leaves: bool = False
+    leaves: StrictBool = False
     """Whether the proposer leaves."""
-    missing: tuple[Id, ...] = ()
+    missing: Many[Id] = ()
     """Former members that still had rounds before the present view to play, and are lost: all go back."""
 
 
@@ -190,7 +190,7 @@ class Relay(Message):
     """Asks the receiver to ask members that have not answered the sender."""
 
     prepare: Signed[Prepare]
-    to: tuple[Id, ...]
+    to: Many[Id]
 
 
 class Propose(Message):
@@ -206,7 +206,7 @@ class Release(Message):
 
     number: Number
     ballot: Ballot
-    votes: tuple[Signed[Vote], ...]
+    votes: Many[Signed[Vote]]
 
 
 class Yield(Message):
@@ -219,7 +219,7 @@ class Yield(Message):
 class Decided(Message):
     """Decided views, in order; as a reply: views that the asker did not know."""
 
-    decisions: tuple[Decision, ...]
+    decisions: Many[Decision]
 
 
 class Ask(Message):
@@ -261,7 +261,7 @@ class Promised(Message):
 
 
 class Relayed(Message):
-    promises: tuple[Promised, ...]
+    promises: Many[Promised]
 
 
 class Voted(Message):
@@ -279,7 +279,7 @@ class Objection(Message):
     """Says that the proposal contradicts what this member knows."""
 
     why: Words
-    announced: tuple[Signed[Announcement], ...] = ()
+    announced: Many[Signed[Announcement]] = ()
     """Announcements by members that have promised less."""
 
 
@@ -356,11 +356,14 @@ def read(kind: type[Kept], text: bytes) -> Kept:
     """Return the value of a type of this module in a JSON text; raises InvalidError if it holds none."""
     adapter: TypeAdapter[Kept] = _adapter(kind)  # type: ignore[arg-type]
     try:
-        return adapter.validate_json(text, strict=True)
+        # Not by `validate_json`, whose errors each hold a copy of the object around them.
+        return adapter.validate_python(json.loads(text))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise InvalidError(f"{place or kind.__name__}: {first['msg']}"[:200]) from None
+    except (ValueError, RecursionError):
+        raise InvalidError(f"{kind.__name__}: not JSON") from None
 
 
 def _read_message(kinds: Any, text: bytes) -> Any:

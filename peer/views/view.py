@@ -7,18 +7,21 @@ reads these reasons from it, so that nothing else needs to be kept or agreed on.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias, TypeVar
 
-from pydantic import Field
+from pydantic import Field, StrictBool
 
 Id = Annotated[str, Field(max_length=64, pattern=r"^[a-z0-9-]+$")]
-Number = Annotated[int, Field(ge=0, le=1 << 31)]
-Round = Annotated[int, Field(ge=-1, le=1_000_001)]
+Number = Annotated[int, Field(ge=0, le=1 << 31, strict=True)]
+Round = Annotated[int, Field(ge=-1, le=1_000_001, strict=True)]
 """A round's number; -1: before the first one. The longest run has a million rounds."""
 STALENESS_BOUND = 4
 """W of rule R6: no peer starts a round more than W beyond the least durable round of all."""
 MAX_REASON_LENGTH = 300
 Reason = Annotated[str, Field(max_length=MAX_REASON_LENGTH, pattern=r"^[ -~]*$")]
+Item = TypeVar("Item")
+Many: TypeAlias = Annotated[tuple[Item, ...], Field(fail_fast=True)]
+"""Items from another party. The first error ends the reading: a megabyte can have a million, of a kilobyte each."""
 
 
 @dataclass(frozen=True)
@@ -26,17 +29,17 @@ class View:
     """The members from a round on."""
 
     number: Number
-    members: Annotated[tuple[Id, ...], Field(min_length=1)]
+    members: Annotated[Many[Id], Field(min_length=1)]
     """The members in the order of the spec; the first one breaks ties."""
     first: Annotated[Round, Field(ge=0)]
     """The first round that is played in this view."""
-    planned: bool = False
+    planned: StrictBool = False
     """True: all members of the view before play on to the end of round first - 1. False: that view's rounds from
     `first` on are void, and all go back to the state after round first - 1."""
-    entrants: tuple[tuple[Id, Round], ...] = ()
+    entrants: Many[tuple[Id, Round]] = ()
     """Members that are admitted, each with the round of the private state that it brings; -1: none."""
     reason: Reason = ""
-    expelled: tuple[Id, ...] = ()
+    expelled: Many[Id] = ()
     """Members expelled in this view or before, in the order of the spec; they are not admitted again."""
 
     def tolerates(self, faulty: int) -> int:

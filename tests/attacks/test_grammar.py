@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import grpc
 import pytest
@@ -70,6 +70,8 @@ def of_views(kind: Any, sign: Sign) -> st.SearchStrategy[Any]:
     if kind in LEAVES:
         return LEAVES[kind]
     origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return of_views(arguments[0], sign)
     if origin is Literal:
         return st.sampled_from(arguments)
     if origin is tuple:

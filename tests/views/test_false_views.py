@@ -1,15 +1,19 @@
 """What one liar of four can say about views, and that nobody believes it."""
 
+import subprocess
+import sys
+import tracemalloc
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 
 import pytest
 from assembly import AT_FIVE, ONE, Assembly, kept
 from cryptography import x509
 from keyrings import FEDERATION, ca, keyring
 
+from peer.views import statements
 from peer.views.decision import Attempt, MemberProgress, MembershipChange, next_view
 from peer.views.signing import CertifiedKeyring, Keyring
 from peer.views.statements import (
@@ -37,6 +41,7 @@ from peer.views.statements import (
     Signed,
     Vote,
     Voted,
+    read,
     read_reply,
     read_request,
     written,
@@ -269,6 +274,56 @@ def test_a_ballot_out_of_bounds_is_not_read(counter: int) -> None:
         read_request(written(asked(counter)))
     with pytest.raises(InvalidError, match=r"promised\.counter"):
         read_reply(written(Refused(1, Ballot(counter, "d"))))
+
+
+LISTS = [
+    (kind, one.name)
+    for kind in vars(statements).values()
+    if isinstance(kind, type) and is_dataclass(kind)
+    for one in fields(kind)
+    if "tuple[" in str(one.type)
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), LISTS)
+def test_of_a_list_of_errors_one_is_told(kind: type, name: str) -> None:
+    """All those of a megabyte took seconds, in which a peer is silent, and a gigabyte of memory."""
+    text = f'{{"{name}":[{",".join(["0"] * 20_000)}]}}'.encode()
+    tracemalloc.start()
+    with pytest.raises(InvalidError):
+        read(kind, text)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100 * len(text)
+
+
+SMALL = """
+from resource import RLIMIT_DATA, setrlimit
+from peer.views.statements import InvalidError, read_request
+text = b'Confirm {"lock":{"votes":[{"statement":{"more":[' + b",".join([b"[]"] * 340_000) + b"]}}]}}"
+setrlimit(RLIMIT_DATA, (200 << 20, 200 << 20))
+try:
+    read_request(text)
+except InvalidError as error:
+    print(error)
+"""
+
+
+def test_an_error_takes_no_copies_of_what_is_around_it() -> None:
+    told = subprocess.run([sys.executable, "-c", SMALL], capture_output=True, text=True, check=False)
+    assert told.stdout == "lock.number: Field required\n", told.stderr[-300:]
+
+
+@pytest.mark.parametrize("number", ['"1"', "true", "1.0", "NaN", "[1]", "1" * 5000, "[" * 9000])
+def test_a_number_is_written_as_a_number(number: str) -> None:
+    with pytest.raises(InvalidError):
+        read_request(f'Ask {{"number":{number}}}'.encode())
+
+
+@pytest.mark.parametrize("planned", ['"true"', "1", "0"])
+def test_yes_and_no_are_written_as_such(planned: str) -> None:
+    with pytest.raises(InvalidError, match="planned"):
+        read(View, f'{{"number":1,"members":["a"],"first":1,"planned":{planned}}}'.encode())
 
 
 def test_after_the_highest_jump_the_next_attempt_can_be_sent_and_decides() -> None:
