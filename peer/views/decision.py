@@ -106,7 +106,7 @@ from peer.views.statements import (
     Yield,
     canonical,
 )
-from peer.views.view import STALENESS_BOUND, Id, Number, Round, View, ViewChain, played
+from peer.views.view import STALENESS_BOUND, Id, Many, ManyKept, Number, Round, View, ViewChain, played
 
 Phase = Literal["accept", "commit"]
 NO_EVIDENCE = Evidence()
@@ -478,17 +478,17 @@ class Memory:
     """What a member must never forget (views.json): written to disk before any answer that rests on it (V1)."""
 
     id: Id
-    decisions: list[Decision] = field(default_factory=list)
+    decisions: ManyKept[Decision] = field(default_factory=list)
     slot: Slot = Slot(1)
-    consents: list[Signed[Consent]] = field(default_factory=list)
+    consents: ManyKept[Signed[Consent]] = field(default_factory=list)
     """This member's own consents to expulsions."""
-    guilt: list[Guilt] = field(default_factory=list)
+    guilt: ManyKept[Guilt] = field(default_factory=list)
     """Proofs that members of the present view lie."""
     entered: Number = 0
     """The number of the view that this peer plays, or has played last."""
     promised: Round = -1
     """The round that it has last promised to be able to go back to."""
-    authorities: tuple[str, ...] = ()
+    authorities: Many[str] = ()
     """CAs, in PEM, that this peer has trusted in this run."""
     version: Literal[2] = 2
 

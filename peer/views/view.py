@@ -22,6 +22,8 @@ Reason = Annotated[str, Field(max_length=MAX_REASON_LENGTH, pattern=r"^[ -~]*$")
 Item = TypeVar("Item")
 Many: TypeAlias = Annotated[tuple[Item, ...], Field(fail_fast=True)]
 """Items from another party. The first error ends the reading: a megabyte can have a million, of a kilobyte each."""
+ManyKept: TypeAlias = Annotated[list[Item], Field(fail_fast=True)]
+"""The same for a file, which may have come from another machine."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from cryptography import x509
 from keyrings import FEDERATION, ca, keyring
 
 from peer.views import statements
-from peer.views.decision import Attempt, MemberProgress, MembershipChange, next_view
+from peer.views.decision import Attempt, MemberProgress, MembershipChange, Memory, next_view
 from peer.views.signing import CertifiedKeyring, Keyring
 from peer.views.statements import (
     HIGHEST,
@@ -278,10 +278,10 @@ def test_a_ballot_out_of_bounds_is_not_read(counter: int) -> None:
 
 LISTS = [
     (kind, one.name)
-    for kind in vars(statements).values()
+    for kind in (*vars(statements).values(), Memory)
     if isinstance(kind, type) and is_dataclass(kind)
     for one in fields(kind)
-    if "tuple[" in str(one.type)
+    if "tuple[" in str(one.type) or "list[" in str(one.type)
 ]
 
 
