@@ -71,7 +71,7 @@ def of_views(kind: Any, sign: Sign) -> st.SearchStrategy[Any]:
         return LEAVES[kind]
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return of_views(arguments[0], sign)
+        return st.none() | of_views(arguments[0], sign)
     if origin is Literal:
         return st.sampled_from(arguments)
     if origin is tuple:
