@@ -102,8 +102,7 @@ class LinkEnd:
         self._net.announce(self._round)
         if self._sends:
             durability = self._net.durability
-            while durability.of(RECEIVER) < self._round:
-                await durability.wait_changed(durability.version)
+            await durability.changed.until(lambda: durability.of(RECEIVER) >= self._round)
 
     async def leave(self) -> None:
         await self._running.aclose()

@@ -9,7 +9,7 @@ have to go back to. Without certificates `least` rests on relayed reports: by it
 Peers of one process read on a board what relayed reports would say, and relay nothing (`SharedDurability`).
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 from peer.network.neighbours import Edges
 from peer.network.transport import DurabilityBoard
@@ -43,9 +43,8 @@ class Durability:
         """The rounds that others have on disk by a decided view."""
         self._incarnations: dict[str, int] = {}
         """The incarnation of each peer in its last handshake (`life` of the message)."""
-        self.version = 0
-        """A counter that grows with every change."""
-        self._changed = News()
+        self.changed = News()
+        """Set at every change, and for those who wait here for something else."""
 
     def of(self, peer: str) -> int:
         """The durable round of a peer by its first-hand report; NOTHING if there is none."""
@@ -72,7 +71,7 @@ class Durability:
             round = min(round, self.own + STALENESS_BOUND)
         if peer not in self.first_hand or round > self.first_hand[peer]:
             self.first_hand[peer] = round
-            self.notify_changed()
+            self.changed.set()
 
     def grant(self, durable: Mapping[str, int]) -> None:
         """Take what the members of a view have on disk because the view was decided."""
@@ -82,7 +81,7 @@ class Durability:
     def remember(self, first_hand: Mapping[str, int]) -> None:
         """Take first-hand reports from before a restart, or from an earlier view."""
         self.first_hand |= {peer: round for peer, round in first_hand.items() if round > self.of(peer)}
-        self.notify_changed()
+        self.changed.set()
 
     def lost(self, peer: str, said: Hello | Welcome) -> str | None:
         """A sentence if a peer's handshake shows that it has lost rounds that it had on disk; None if it has not.
@@ -110,7 +109,7 @@ class Durability:
         news = {peer: at for peer, at in others.items() if at > self._relayed.get(peer, NOTHING - 1)}
         if news:
             self._relayed |= news
-            self.notify_changed()
+            self.changed.set()
 
     def record_signed(self, peer: str, round: int, signature: str, certificate: str) -> None:
         """Take a peer's signed announcement, from any source; ImpossibleError if it is not signed or cannot be true."""
@@ -125,18 +124,13 @@ class Durability:
             raise ImpossibleError(f"it reported round {round} of `{peer}` as durable, which `{peer}` has not signed")
         self._announced[peer] = signed
         self._relayed[peer] = max(round, self._relayed.get(peer, round))
-        self.notify_changed()
+        self.changed.set()
 
     def announcements(self) -> Mapping[str, Signed[Announcement]]:
         """The announcement of each peer, to compare with its promise; if nothing is signed, only of neighbours."""
         if self._keyring.signs:
             return self._announced
         return {peer: Signed(peer, Announcement(self._view, at)) for peer, at in self.first_hand.items()}
-
-    def notify_changed(self) -> None:
-        """Wake all tasks that wait for a change."""
-        self.version += 1
-        self._changed.set()
 
     def relayed_for(self, listener: str) -> dict[str, int]:
         """The durable rounds of other peers that this peer can relay to a neighbour."""
@@ -196,15 +190,7 @@ class Durability:
 
     async def wait_all_durable(self, round: int) -> None:
         """Wait until every member is known to have that round on disk."""
-        await self._changed.until(lambda: self.least >= round)
-
-    async def wait_changed(self, version: int) -> None:
-        """Wait until something has changed since `version`."""
-        await self.wait_until(lambda: self.version != version)
-
-    async def wait_until(self, holds: Callable[[], bool]) -> None:
-        """Wait until that holds; it is looked at again with every change."""
-        await self._changed.until(holds)
+        await self.changed.until(lambda: self.least >= round)
 
     def behind(self, round: int) -> dict[str, int]:
         """The peers that are more than W rounds behind `round` (R6), each with its durable round; none if that round
@@ -215,7 +201,7 @@ class Durability:
 
     async def wait_within_bound(self, round: int) -> None:
         """Wait until no peer is more than W rounds behind `round` (R6)."""
-        await self._changed.until(lambda: not self.behind(round))
+        await self.changed.until(lambda: not self.behind(round))
 
     def _check(self, peer: str, round: int) -> None:
         if not NOTHING <= round <= self._rounds:

@@ -284,7 +284,7 @@ class Network:
         """End after that round, as all peers have agreed, whether it is the run that ends or their view."""
         self._state.last_round = round
         self.edges.end_after(round)
-        self.durability.notify_changed()
+        self.durability.changed.set()
 
     def announce(self, durable: int) -> None:
         """Announce that rounds up to `durable` are on this peer's disk (rule R3)."""
@@ -346,7 +346,6 @@ class Network:
     async def _watch_durability(self, tasks: asyncio.TaskGroup) -> None:
         """Release what is durable elsewhere (R4), forget edges that both ends are past (R7); by first-hand reports."""
         while True:
-            version = self.durability.version
             for peer, link in self.links.items():
                 link.outbox.release(self.durability.of(peer))
             for peer in self.edges.retire(self.durability.first_hand, self.durability.own):
@@ -354,7 +353,7 @@ class Network:
                 self._state.deliveries.forget(peer)
                 kept = {name: stream for name in SERVICES if (stream := self._streams.pop((peer, name), None))}
                 tasks.create_task(self._part_with(peer, kept))
-            await self.durability.wait_changed(version)
+            await self.durability.changed.next()
 
     async def _part_with(self, peer: str, kept: Mapping[Service, asyncio.Task[None]]) -> None:
         """End all streams with a former neighbour (R7). Those that it could open again end last, once it has forgotten

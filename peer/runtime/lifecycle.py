@@ -198,7 +198,7 @@ async def drain(network: Network, patience: float = inf, required: Callable[[], 
             if up:
                 said = True
                 network.report(_waiting_to_end(up))
-        await within(min(left, due - clock()), durability.wait_changed(durability.version))
+        await within(min(left, due - clock()), durability.changed.next())
     if said:
         network.report(Waiting(cause="stalled", awaited=(), sentence="all neighbours have on disk what they need"))
     return []

@@ -344,7 +344,7 @@ async def test_nothing_is_told_back_and_news_at_once() -> None:
     left = Caller(all, "left")
     assert (await left.hear(), (await left.hear()).others) == (Beat(), {}), "the welcome, and the first beat"
     await left.say(1, {"opposite": 3})
-    await asyncio.wait_for(state.durability.wait_until(lambda: state.durability.relayed_for("right") != {}), 5)
+    await asyncio.wait_for(state.durability.changed.until(lambda: state.durability.relayed_for("right") != {}), 5)
     state.durability.announce(2)
     beat = await left.hear()
     assert (beat.durable, beat.others, beat.heard) == (2, {}, 1)
@@ -360,7 +360,7 @@ async def test_who_claims_that_another_is_further_is_told_how_far_it_is() -> Non
     await left.hear()
     await left.hear()
     await left.say(0, {"right": 9})
-    await asyncio.wait_for(state.durability.wait_until(lambda: state.durability.of("left") == 0), 5)
+    await asyncio.wait_for(state.durability.changed.until(lambda: state.durability.of("left") == 0), 5)
     for round in (1, 2):
         state.durability.record_first_hand("right", round)
         assert (await left.hear()).others == {"right": min(round, state.durability.own + STALENESS_BOUND)}
@@ -403,7 +403,7 @@ async def test_a_member_that_changes_its_certificate_and_back_is_believed() -> N
 
     async def both_know(round: int) -> None:
         for state in (here, there):
-            await asyncio.wait_for(state.durability.wait_until(partial(knows, state, round)), 5)
+            await asyncio.wait_for(state.durability.changed.until(partial(knows, state, round)), 5)
 
     theirs, ours = pipes()
     tasks = [asyncio.create_task(listener.of("left").accept(CountedPipe(ours, "left", Traffic())))]

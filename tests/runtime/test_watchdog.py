@@ -156,7 +156,7 @@ async def test_who_has_finished_says_for_whom_it_does_not_end(monkeypatch: pytes
     now, durable, said = 0.0, 2, list[tuple[float, Event]]()
     neighbour = Neighbour("b", "b:1", state="up", signs=SignsOfLife(0.0, activity="serving in round 3"))
 
-    async def never(_version: object) -> None: ...
+    async def never() -> None: ...
 
     async def within(seconds: float, awaited: Coroutine[Any, Any, None]) -> bool:
         nonlocal now, durable
@@ -170,7 +170,7 @@ async def test_who_has_finished_says_for_whom_it_does_not_end(monkeypatch: pytes
     monkeypatch.setattr(lifecycle, "within", within)
     network = Mock(last_round=3, report=lambda event: said.append((now, event)))
     network.edges = Mock(neighbours={"b": neighbour}, last=lambda *_: 3)
-    network.durability = Mock(of=lambda _: durable, wait_changed=never)
+    network.durability = Mock(of=lambda _: durable, changed=Mock(next=never))
     assert await drain(network, patience=60) == []
     assert [at for at, _ in said[:2]] == [30, 630]
     why = "it has not said that its last round is on disk, but that it is serving in round 3"

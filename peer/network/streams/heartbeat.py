@@ -229,7 +229,7 @@ class HeartbeatStream:
             self.farewell_sent = standing.leaves
             if standing.leaves or standing.parted:
                 break
-            due = self._durability.wait_until(partial(self._is_due, standing))
+            due = self._durability.changed.until(partial(self._is_due, standing))
             await within(self._timeouts.heartbeat_interval, due)
         await self._pipe.finish()
 
@@ -401,7 +401,7 @@ class NeighbourHeartbeats:
                 signs.resources = beat.resources
             if beat.HasField("heard") and beat.heard > neighbour.progress.acked_durable:
                 neighbour.progress.acked_durable = beat.heard
-                self._state.durability.notify_changed()  # a farewell may wait for it
+                self._state.durability.changed.set()  # a farewell may wait for it
         self._apply_durable(beat)
         if beat.state == FAREWELL:
             # It must have heard that this peer has its last round, too (R8); or it leaves what it still owes.
@@ -540,9 +540,9 @@ class Heartbeats:
     async def close(self) -> None:
         """Say farewell to all neighbours (R8) and wait until they have ended the streams, as they do on hearing it."""
         self.leaving.set()
-        self.state.durability.notify_changed()  # wakes the streams, which wait there before their next beat
+        self.state.durability.changed.set()  # wakes the streams, which wait there before their next beat
         # Each looks before it waits: a stream could end before the task does.
-        news = (self.stream_ended.until(self._all_parted), self.state.durability.wait_until(self._all_parted))
+        news = (self.stream_ended.until(self._all_parted), self.state.durability.changed.until(self._all_parted))
         async with background() as group:
             await asyncio.wait([*map(group.create_task, news)], return_when=asyncio.FIRST_COMPLETED)
 
@@ -560,7 +560,7 @@ class Heartbeats:
 
     async def close_with(self, former: str) -> None:
         """Tell a former neighbour the last news (R7), and wait until it has ended the streams, having read them."""
-        self.state.durability.notify_changed()  # wakes the streams, which wait there before their next beat
+        self.state.durability.changed.set()  # wakes the streams, which wait there before their next beat
         ended = self.stream_ended.until(lambda: not self.of(former).streams)
         await within(self.state.timeouts.farewell_timeout, ended)
 

@@ -350,14 +350,14 @@ class NetworkState:
             with suppress(ImpossibleError):
                 self.durability.record_first_hand(neighbour.id, refusal.durable)
                 neighbour.progress.in_later_view = True
-                self.durability.notify_changed()
+                self.durability.changed.set()
                 self.edges.changed.set()
         progress = neighbour.progress
         if refusal.reason == Refusal.STRANGER and refusal.HasField("durable") and not progress.has_forgotten_edge:
             with suppress(ImpossibleError):
                 self.durability.record_first_hand(neighbour.id, refusal.durable)
                 progress.has_forgotten_edge = neighbour.id not in self.edges.current()
-                self.durability.notify_changed()
+                self.durability.changed.set()
 
 
 class DialledStream(ABC):

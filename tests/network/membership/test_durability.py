@@ -82,7 +82,7 @@ async def test_nobody_waits_to_begin_a_round_that_is_not_played(tmp_path: Path) 
     for last in (7, 6):
         assert not told.waiting.done()
         told.edges.end_after(last)
-        told.durability.notify_changed()
+        told.durability.changed.set()
         await asyncio.sleep(0)
     await asyncio.wait_for(told.waiting, 5)
 
