@@ -6,11 +6,11 @@ from peer.protocols.registry import PROTOCOLS, protocol_class
 
 def protocols() -> str:
     """One row per protocol."""
-    rows = ["| name | paper | edges | sends | least peers |", "|---|---|---|---|---|"]
+    rows = ["| name | paper | edges | sends |", "|---|---|---|---|"]
     for name in PROTOCOLS:
         protocol = protocol_class(name)
         shown = protocol(name=name)
-        rows.append(f"| `{name}` | {protocol.paper} | {shown.graph} | {sends(shown)} | {protocol.min_peers} |")
+        rows.append(f"| `{name}` | {protocol.paper} | {shown.graph} | {sends(shown)} |")
     return "".join(f"{row}\n" for row in rows)
 
 
