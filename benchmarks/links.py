@@ -6,7 +6,8 @@ another. Bare gRPC sends the same bytes, ready-made, as messages as long as fram
 the receiver drops them: what grpcio costs with nothing of ours in it. The links are what a peer has: frames with
 checksums, an outbox until the receiver's round is durable, gRPC's HTTP/2 streams with flow control, checks of every
 header against the manifest and of every value for NaN. Links and bare gRPC run without certificates and with mutual
-TLS.
+TLS. Records are raw TCP with each frame encrypted by AES-128-GCM: the least that an own transport could cost where TLS
+is too slow.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from itertools import count
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,6 +25,7 @@ from typing import NamedTuple
 
 import torch
 import uvloop
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from torch import Tensor
 
 from benchmarks.measure import Cost, Figure, in_turns, machine, median, ratios
@@ -41,10 +44,12 @@ from peer.network.wire.messages import Resources
 from peer.process import tune
 
 LINKS, BARE = ("links", "links, TLS"), ("bare gRPC", "bare gRPC, TLS")
-CONTESTANTS = (*LINKS, *BARE, "raw TCP")
+RAW, RECORDS = "raw TCP", "AES-GCM records"
+CONTESTANTS = (*LINKS, *BARE, RAW, RECORDS)
 IDS = SENDER, RECEIVER = ("peer0", "peer1")
 FRAME = Limits().frame
 Turn = Callable[[], Awaitable[None]]
+Streams = dict[str, socket.socket]
 
 
 class Place(NamedTuple):
@@ -152,20 +157,46 @@ class RawEnd:
         if self._sends:
             self._stream.sendall(self._bytes)
             return
-        done = 0
-        while done < len(self._bytes):
-            done += self._stream.recv_into(self._bytes[done:])
+        receive_into(self._stream, self._bytes)
 
 
-def process(conductor: Connection, sends: bool, places: dict[str, Place], raw: socket.socket, floats: int) -> None:
+class RecordsEnd:
+    """One end of a TCP connection with AES-128-GCM records. Both ends have the key, and count the records as nonces."""
+
+    TAG = 16
+
+    def __init__(self, stream: socket.socket, vector: Tensor, sends: bool) -> None:
+        self._stream, self._bytes, self._sends = stream, vector_bytes(vector), sends
+        self._cipher, self._counter = AESGCM(bytes(16)), count()
+        self._record = memoryview(bytearray(FRAME + self.TAG))
+
+    async def turn(self) -> None:
+        for start in range(0, len(self._bytes), FRAME):
+            block, nonce = self._bytes[start : start + FRAME], next(self._counter).to_bytes(12)
+            record = self._record[: len(block) + self.TAG]
+            if self._sends:
+                self._cipher.encrypt_into(nonce, block, None, record)
+                self._stream.sendall(record)
+            else:
+                receive_into(self._stream, record)
+                self._cipher.decrypt_into(nonce, record, None, block)
+
+
+def receive_into(stream: socket.socket, room: memoryview) -> None:
+    done = 0
+    while done < len(room):
+        done += stream.recv_into(room[done:])
+
+
+def process(conductor: Connection, sends: bool, places: dict[str, Place], streams: Streams, floats: int) -> None:
     """One of the two processes: takes its turns when told to, and says what each cost it."""
     tune(1, 4 * floats)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(take_turns(conductor, sends, places, raw, floats))
+        runner.run(take_turns(conductor, sends, places, streams, floats))
 
 
 async def take_turns(
-    conductor: Connection, sends: bool, places: dict[str, Place], raw: socket.socket, floats: int
+    conductor: Connection, sends: bool, places: dict[str, Place], streams: Streams, floats: int
 ) -> None:
     vector, id = torch.rand(floats), SENDER if sends else RECEIVER
     ends: dict[str, LinkEnd | StreamEnd] = {
@@ -179,7 +210,8 @@ async def take_turns(
     for end in ends.values():
         await end.join()
     turns: dict[str, Turn] = {name: end.turn for name, end in ends.items()}
-    turns["raw TCP"] = RawEnd(raw, vector, sends).turn
+    turns[RAW] = RawEnd(streams[RAW], vector, sends).turn
+    turns[RECORDS] = RecordsEnd(streams[RECORDS], vector, sends).turn
     conductor.send("ready")
     while (name := await asyncio.to_thread(conductor.recv)) is not None:
         began, cpu = time.monotonic(), time.process_time()
@@ -211,13 +243,16 @@ def _compare(megabytes: float, turns: int, certificates: Path) -> dict[str, list
     }
     context, floats = get_context("spawn"), round(megabytes * 1e6 / 4)
     conductors, processes = [], []
-    for sends, raw in zip((True, False), connected(), strict=True):
+    connections = {name: connected() for name in (RAW, RECORDS)}
+    for sends in (True, False):
         ours, theirs = context.Pipe()
         conductors.append(ours)
-        told = (theirs, sends, places, raw, floats)
+        streams = {name: ends[not sends] for name, ends in connections.items()}
+        told = (theirs, sends, places, streams, floats)
         processes.append(context.Process(target=process, args=told, daemon=True))
         processes[-1].start()
-        raw.close()
+        for stream in streams.values():
+            stream.close()
 
     def turn(name: str) -> Cost:
         for conductor in conductors:
@@ -245,11 +280,15 @@ def main() -> None:
     for name, costs in taken.items():
         wall, cpu = median(costs)
         print(f"  {name:14} {wall * 1e3:6.1f} ms, {arguments.megabytes / wall:6.0f} MB/s, {cpu * 1e3:6.1f} ms of CPU")
-    bars = (("links", "raw TCP", 0.6, 2.5), *((*pair, 0.8, 1.25) for pair in zip(LINKS, BARE, strict=True)))
+    bars = (("links", RAW, 0.6, 2.5), *((*pair, 0.8, 1.25) for pair in zip(LINKS, BARE, strict=True)))
     for ours, name, goodput, cpu in bars:
         against = ratios(taken[ours], taken[name])
         print(Figure(f"links: goodput of {name}'s", [1 / one.wall for one in against], goodput, least=True))
         print(Figure(f"links: CPU of {name}'s", [one.cpu for one in against], cpu))
+    for name in (RECORDS, BARE[1]):
+        against = ratios(taken[name], taken[RAW])
+        print(Figure(f"{name}: goodput of raw TCP's", [1 / one.wall for one in against], least=True))
+        print(Figure(f"{name}: CPU of raw TCP's", [one.cpu for one in against]))
     print(machine())
 
 
