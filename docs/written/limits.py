@@ -1,16 +1,15 @@
-"""The list of what others can make grow."""
+"""The list of what callers may use before they are known."""
 
-from peer.network.limits import Limits, UnknownCallerLimits
+from peer.network.limits import UnknownCallerLimits
 from peer.settings import field_docs
 from written.words import escaped
 
 
 def limits() -> str:
-    """What others can make grow: a line per limit, with the words below it in the source."""
+    """A line per limit of unknown callers, with the words below it in the source."""
     lines = [
-        f"- `{kind.__name__}.{name}` ({limit(getattr(kind(), name))}): {' '.join(escaped(text).split())}"
-        for kind in (UnknownCallerLimits, Limits)
-        for name, text in field_docs(kind).items()
+        f"- `{name}` ({limit(getattr(UnknownCallerLimits(), name))}): {' '.join(escaped(text).split())}"
+        for name, text in field_docs(UnknownCallerLimits).items()
     ]
     return "".join(f"{line}\n" for line in lines)
 
