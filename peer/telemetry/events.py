@@ -101,25 +101,25 @@ class Started(Event):
     schema: int
     """Version of the events that follow."""
     version: str
-    """The version of dfl."""
+    """Its version of dfl."""
     id: str
-    """The peer's id."""
+    """The peer."""
     federation: str
-    """The federation's name."""
+    """The federation."""
     protocol: str
-    """The protocol's name."""
+    """The protocol."""
     rounds: int
     """Rounds of the run, unless it ends early."""
     restarts: int = 0
-    """How often the peer was started before."""
+    """Earlier starts."""
     seconds: Annotated[float, Field(ge=0, le=1e12)] = 0.0
     """How long its earlier processes ran."""
     view: int = 0
-    """The view in which it begins."""
+    """Its first view."""
     members: tuple[str, ...] = ()
-    """Its members."""
+    """That view's members."""
     certificate_expires: Moment | None = None
-    """End of its certificates' validity, in Unix seconds; null without any."""
+    """When its certificates expire; null without any."""
 
     def __str__(self) -> str:
         return f"{self.id} of {self.federation} starts ({self.protocol}, {self.rounds} rounds)"
@@ -189,11 +189,10 @@ class Waiting(FreeTextEvent):
 
     name = "waiting"
     cause: Cause
-    """`join`: neighbours at the start; `staleness`: a peer too many rounds behind; `stalled`: a neighbour that sends
-    heartbeats but no message, or has not said that its last round is on disk; `quorum`: too few members for a
-    decision."""
+    """`join`: neighbours at the start; `staleness`: a peer too many rounds behind; `stalled`: a neighbour that lives
+    but sends no message, or has not said that its last round is on disk; `quorum`: members for a decision."""
     awaited: Annotated[tuple[Awaited, ...], Field(alias="for")]
-    """Those waited for, `{id, address, reason}` each; empty when it is over."""
+    """`{id, address, reason}` each; empty when it is over."""
     others: int = 0
     """How many more."""
     shortage: Shortage | None = None
@@ -214,7 +213,7 @@ class Resumed(Event):
 
     name = "resumed"
     round: Number
-    """The last round in the checkpoint."""
+    """The checkpoint's last round."""
 
     def __str__(self) -> str:
         return f"resumed after round {self.round}"
@@ -237,7 +236,7 @@ class RoundDurable(Event):
     name = "durable"
     level = logging.DEBUG
     round: Number
-    """The round; the one before the newest checkpoint's, or after the last round that one."""
+    """The one before the newest checkpoint's; after the last round that one."""
 
     def __str__(self) -> str:
         return f"round {self.round} is durable"
@@ -248,7 +247,7 @@ class CertificatesChanged(FreeTextEvent):
 
     name = "certificates"
     expires: Moment | None = None
-    """End of their validity, in Unix seconds; null if they are not used."""
+    """When they expire; null if they are not used."""
 
 
 class CertificateExpires(Event):
@@ -257,13 +256,13 @@ class CertificateExpires(Event):
     name = "certificate_expires"
     level = logging.WARNING
     file: str
-    """Path of the certificate that expires first."""
+    """The one that expires first."""
     expires: Moment
-    """When it expires, in Unix seconds."""
+    """When it expires."""
     days: Count
     """The threshold in days; 0 once it has expired."""
     left: FiniteFloat
-    """Seconds until then; not positive once it has expired."""
+    """Seconds until then."""
 
     def __str__(self) -> str:
         at = f"{datetime.fromtimestamp(self.expires, UTC):%Y-%m-%d %H:%M} UTC"
@@ -287,7 +286,7 @@ class Stopped(Event):
 
     name = "stopped"
     signal: str
-    """The signal's name, such as SIGTERM."""
+    """Such as SIGTERM."""
 
     def __str__(self) -> str:
         return f"stopped by {self.signal}"
@@ -321,7 +320,7 @@ class RingOrdered(Event):
     order: Annotated[tuple[str, ...], Field(min_length=1)]
     """All ids, round the ring."""
     cost_before: FiniteFloat
-    """Cost of the old order, which the protocol minimises."""
+    """Cost of the old order."""
     cost_after: FiniteFloat
     """Cost of the new order."""
 
@@ -335,7 +334,7 @@ class DataSummary(Event):
     name = "data"
     level = logging.DEBUG
     round: Number
-    """The first round with these data."""
+    """The first with these data."""
     samples: Count
     """Its training samples."""
     classes: dict[str, Ratio] = field(default_factory=dict)
@@ -364,7 +363,7 @@ class Unrepeatable(Event):
     name = "unrepeatable"
     level = logging.WARNING
     data: str
-    """The data set's name."""
+    """The data set."""
 
     def __str__(self) -> str:
         return UNREPEATABLE.format(data=self.data)
@@ -381,7 +380,7 @@ class Misbehaving(Event):
 
     name = "behaviour"
     peers: dict[str, str]
-    """How each of them misbehaves, by id."""
+    """How each misbehaves, by id."""
 
     def __str__(self) -> str:
         said = "; ".join(f"{id} ({how})" for id, how in self.peers.items())
@@ -389,21 +388,21 @@ class Misbehaving(Event):
 
 
 class RoundDone(Event):
-    """A round is over. A replayed one is emitted again, and the later event counts."""
+    """A round is over. Of a replayed one the later event counts."""
 
     name = "round"
     round: Number
-    """The round's number, from 1."""
+    """Its number, from 1."""
     accuracy: dict[str, Ratio | None] = field(default_factory=dict)
     """Accuracy by test set (`matched`, `global`, `paper`, `local`); empty without an evaluation."""
     figures: dict[str, FigureValue] = field(default_factory=dict)
     """The task's figures on the test set; empty without an evaluation."""
     validation: dict[str, FigureValue] = field(default_factory=dict)
-    """The task's figures on held-back samples; absent without any."""
+    """The same on held-back samples; absent without any."""
     loss: Loss = None
-    """Mean training loss; null without training, or if not finite."""
+    """Mean training loss; null without training."""
     test_loss: Loss = None
-    """Loss on the test set; null if not finite."""
+    """Loss on the test set."""
     balanced: Ratio | None = None
     """Mean of the classes' accuracies, from 0 to 1."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -461,7 +460,7 @@ class StoppedEarly(Event):
     round: Number
     """The last round."""
     best_round: Number
-    """The round with the best mean of the figure."""
+    """The round with its best mean."""
     figure: str
     """The figure that decided."""
 
@@ -480,7 +479,7 @@ class FineTuned(Event):
     figures: dict[str, FigureValue]
     """The task's figures on the test set."""
     validation: dict[str, FigureValue] = field(default_factory=dict)
-    """The task's figures on held-back samples; empty without any."""
+    """The same on held-back samples; empty without any."""
     balanced: Ratio | None = None
     """Mean of the classes' accuracies, from 0 to 1."""
 
@@ -494,7 +493,7 @@ class LinkChanged(Event):
 
     name = "link"
     neighbour: str
-    """The neighbour's id."""
+    """The neighbour."""
     state: str
     """Its state: `joining`, `up`, `suspected`, `down` or `left`."""
     reason: str = ""
@@ -510,9 +509,9 @@ class ReleaseSeen(Event):
     name = "release"
     level = logging.WARNING
     neighbour: str
-    """The neighbour's id."""
+    """The neighbour."""
     release: str
-    """Its release, by its own account."""
+    """Its release, as it says."""
     own: str
     """This peer's."""
 
@@ -548,7 +547,7 @@ class NeighbourLost(FreeTextEvent):
 
     name = "lost"
     neighbour: str
-    """The neighbour's id."""
+    """The neighbour."""
 
 
 class CallerRefused(Event):
@@ -556,14 +555,14 @@ class CallerRefused(Event):
 
     name = "refused"
     caller: str
-    """A neighbour's id, a name that the caller gave itself, or `a stranger`."""
+    """A neighbour, a name that the caller gave itself, or `a stranger`."""
     origin: str = ""
     """The caller's address."""
     kind: str = "unknown"
     """A word of the [contract](wire.md): `version`, `identity`, `stranger`, `federation`, `manifest`, `damaged`,
     `undeclared`, `lost`, `stream`, `connections`; or `unknown`, `many others`."""
     reason: str
-    """The reason; its words may be the caller's."""
+    """Why, perhaps in the caller's words."""
 
     def __str__(self) -> str:
         return f"refused {self.caller}" + (f" from {self.origin}" if self.origin else "") + f": {self.reason}"
@@ -574,11 +573,11 @@ class Conflict(Event):
 
     name = "conflict"
     sender: str
-    """The neighbour's id."""
+    """The neighbour."""
     round: Number
     """The message's round."""
     step: int
-    """The message's place in its round."""
+    """Its place in the round."""
 
     def __str__(self) -> str:
         where = f"(round {self.round}, step {self.step})"
@@ -591,7 +590,7 @@ class PeerRegressed(FreeTextEvent):
     name = "regressed"
     level = logging.ERROR
     neighbour: str
-    """The neighbour's id."""
+    """The neighbour."""
 
 
 class CheckpointDamaged(Event):
@@ -599,9 +598,9 @@ class CheckpointDamaged(Event):
 
     name = "damaged"
     round: Number
-    """The checkpoint's round."""
+    """Its round."""
     reason: str
-    """What is wrong with the checkpoint."""
+    """What is wrong."""
 
     def __str__(self) -> str:
         return f"the checkpoint of round {self.round} is damaged ({self.reason}); this peer goes on without it"
@@ -612,15 +611,15 @@ class ViewDecided(Event):
 
     name = "view"
     number: Number
-    """The view's number, from 1."""
+    """Its number, from 1."""
     members: tuple[str, ...]
-    """All members' ids."""
+    """All members."""
     first: Number
     """Its first round."""
     planned: bool
     """Whether earlier rounds are finished; else those from `first` on are void."""
     entrants: tuple[tuple[str, int], ...]
-    """The admitted peers, each with the round of its private state or -1."""
+    """Peers admitted, each with the round of its private state or -1."""
     reason: str
     """Why, in words."""
     expelled: tuple[str, ...] = ()
