@@ -39,8 +39,8 @@ INTRODUCTION = """\
 <!-- Written by `make docs` from the settings' classes; change their docstrings, not this file. -->
 
 [`federation.yaml`](#federationyaml) is the same for all peers; `dfl-launch run` writes each
-[peer's file](#a-peers-file) itself. Brackets hold a key's values (upper bounds below 1,000) and, after a semicolon, its
-default. [Examples](../examples/README.md) are whole files.
+[peer's file](#a-peers-file) itself. Brackets hold a key's values and, after a semicolon, its default.
+[Examples](../examples/README.md) are whole files.
 
 - YAML 1.2 (so `1e-3` is a number and `no` is a word), or JSON.
 - A relative path is relative to the file that names it.
@@ -125,7 +125,7 @@ def _each(
             yield f"{prose(kind)}\n"
         taken = defaults(kind, common)
         if taken:
-            yield f"Takes {taken}.\n"
+            yield f"{taken}\n"
         yield table(kind, leave_out, common)
 
 

@@ -264,8 +264,7 @@ class Classification(Task):
     ) = None
     """A weight per class in the loss: `[1, 20]` for a rare class 1."""
     focal: Annotated[FiniteFloat, Field(gt=0, le=100)] | None = None
-    """γ of the focal loss, (1 − p)^γ times the cross entropy, p being the probability of the sample's class (Lin et
-    al. 2017, Eq. 4)."""
+    """γ of the focal loss, (1 − p)^γ times the cross entropy (Lin et al. 2017, Eq. 4)."""
 
     has_classes: ClassVar[bool] = True
     _output_noun: ClassVar[tuple[str, str]] = ("classes", "classes")

@@ -81,7 +81,7 @@ class Member(Settings):
     """One peer of the federation."""
 
     id: Id
-    """Lower-case letters, digits and hyphens."""
+    """The peer's name."""
     address: Address | None = None
     """host:port at which the other peers reach it."""
     data: AnySource | None = None
@@ -136,7 +136,7 @@ def why_no_ports(first: str, ring: Mapping[str, str | None]) -> str | None:
 
 
 class Float32(Settings):
-    """Every vector as it is: 4 bytes a value."""
+    """Every vector as it is."""
 
     kind: Literal["float32"] = "float32"
 
@@ -146,7 +146,7 @@ class Float32(Settings):
 
 
 class Bfloat16(Settings):
-    """2 bytes per value; the rounding error goes with the next."""
+    """2 bytes per value."""
 
     kind: Literal["bfloat16"] = "bfloat16"
 
@@ -179,7 +179,7 @@ class Coded(Settings):
 
     kind: Literal["codec"]
     name: str
-    """Its class, `module:Name`, or the name that an installed package gives it."""
+    """`module:Name`, or the name that an installed package gives it."""
     options: dict[str, JsonValue] = Field(default_factory=dict, validate_default=True)
     """Its settings."""
 
@@ -256,7 +256,7 @@ def describe_behaviours(behaviours: Mapping[str, Behaviour]) -> dict[str, str]:
 
 
 class StopEarly(Settings):
-    """Peers exchange their headline figure on held-back samples and decide by the mean, which a liar can move."""
+    """Peers decide by the mean of their headline figure on held-back samples, which a liar can move."""
 
     patience: int = Field(default=5, ge=1)
     """Evaluations without a better mean before the end."""
@@ -270,7 +270,7 @@ class FinalEvaluation(Settings):
     """A closer look at each peer's last model on its test samples."""
 
     resamples: int = Field(default=1000, ge=100, le=10_000)
-    """Draws of the test samples, with replacement, that give each figure's 95 % interval."""
+    """Draws that give each figure's 95 % interval."""
     predictions: bool = False
     """Write each test sample's target, answer and outputs to <id>/predictions.csv."""
 
@@ -285,14 +285,15 @@ class Keep(Settings):
 
 
 class Rewind(Settings):
-    """How all go back: `1500` and `{round: 1500}` are the same. Once members have changed, it takes all three keys."""
+    """`1500` is short for `{round: 1500}`. [Once members have changed](backups.md#after-a-change-of-members), give all
+    three keys."""
 
     round: int = Field(ge=0)
     """The round to which they go back."""
     view: int | None = Field(default=None, ge=1)
-    """The number of the view in which they go on: one more than that of the last view that any peer knows."""
+    """The view in which they go on: one more than the last that any peer knows."""
     members: Annotated[list[Id], AfterValidator(lambda ids: sorted({*ids}))] = Field(default_factory=list)
-    """Its members, which hold that round, in any order; the others may be admitted afterwards."""
+    """Its members, which hold that round; others may be admitted later."""
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
@@ -315,7 +316,7 @@ AnyRewind = Annotated[Rewind, BeforeValidator(lambda given: {"round": given} if 
 
 
 class FineTune(Settings):
-    """Local training after the last round by plain SGD; nothing leaves the peer."""
+    """Local training by plain SGD after the last round; nothing leaves the peer."""
 
     epochs: int = Field(default=3, ge=1)
     """Passes over the training samples."""

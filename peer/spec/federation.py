@@ -66,7 +66,7 @@ class Spec(Settings):
     """What all peers agree on."""
 
     format: Annotated[int, Field(ge=1), AfterValidator(_readable)] = SPEC.writes
-    """Number of this file's [format](upgrading.md#formats)."""
+    """This file's [format](upgrading.md#formats)."""
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=100)] = "federation"
     """The federation, and its directory under runs/."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 42
@@ -74,7 +74,7 @@ class Spec(Settings):
     rounds: Annotated[int, Field(ge=1, le=1_000_000)] = 10
     """Communication rounds."""
     protocol: AnyProtocol
-    """`name` and the protocol's hyperparameters."""
+    """`name` and hyperparameters."""
     model: ModelSettings = ModelSettings()
     """Name, head, frozen parameters, weights."""
     task: AnyTask = Classification()
@@ -95,8 +95,8 @@ class Spec(Settings):
         Annotated[float, Field(gt=0, lt=1)] | Literal["given"] | None,
         Wanted("a share between 0 and 1, such as 0.1, or `given` for validation samples that come with the data"),
     ] = None
-    """Share of each peer's training samples reserved for `validation` figures and the
-    [best round](running.md#how-good-the-models-are), or `given`: [those of the data](running.md#data-of-your-own)."""
+    """Share of training samples held back for `validation` figures and the [best
+    round](running.md#how-good-the-models-are), or `given`: [those of the data](running.md#data-of-your-own)."""
     stop_early: StopEarly | None = None
     """End all peers once the `hold_back` figures stop improving."""
     finetune: FineTune | None = None
@@ -113,10 +113,9 @@ class Spec(Settings):
     """When a neighbour is lost: wait without limit, stop after `patience`, or [continue without it](views.md) after
     `absence`."""
     keep: Keep | None = None
-    """Older checkpoints to keep, besides the newest ones: `{every: 500, last: 3}`."""
+    """Older checkpoints to keep: `{every: 500, last: 3}`."""
     rewinds: Annotated[tuple[AnyRewind, ...], Field(min_length=1)] | None = None
-    """The rounds to which all peers have [gone back](backups.md#go-back-together), in order, such as `[1500]`;
-    [after a change of members](backups.md#after-a-change-of-members) with view and members."""
+    """Rounds to which all peers have [gone back](backups.md#go-back-together), in order: `[1500]`."""
     absence: Annotated[float, Field(ge=3, le=1e7)] = 30.0
     """Seconds of silence after which a peer is lost with `on_loss: bypass`."""
     start_with: Annotated[int, Field(ge=2)] | None = None
@@ -125,8 +124,8 @@ class Spec(Settings):
     """How many members may [lie about the membership](views.md#members-that-lie), with `on_loss: bypass`: f takes
     certificates and 3f + 1 members. Default: 1 from four members on with certificates, else 0."""
     run: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=100)] | None = None
-    """Signatures count in one run only. `dfl-launch run` draws it with `on_loss: bypass` (a peer's `run.json` has it);
-    by hand, set another per run."""
+    """With `on_loss: bypass`: the run in which signatures count. `dfl-launch run` draws it (see `run.json`); by hand,
+    set another per run."""
     views: Literal["replay"] | None = None
     """`replay` takes all views [from the run in `recording`](views.md#the-same-once-more)."""
     on_stop: Literal["stop", "leave"] = "stop"

@@ -35,23 +35,23 @@ class TLS(Settings):
     """This peer's certificates; `{id}` is its id."""
 
     ca: PeerPath
-    """The federation's CA certificate, PEM."""
+    """The CA's certificate, PEM."""
     cert: PeerPath
     """This peer's certificate, PEM; its DNS name is the peer's id."""
     key: PeerPath
-    """The certificate's private key, PEM."""
+    """Its private key, PEM."""
     earlier: tuple[PeerPath, ...] = ()
-    """Earlier CA certificates, PEM, for [a peer that lost its
-    directory](views.md#when-certificates-are-renewed): they verify past views only."""
+    """Earlier CAs' certificates, which verify past views only, for [a peer that lost its
+    directory](views.md#when-certificates-are-renewed)."""
 
 
 class PeerConfig(Settings):
     """What concerns one peer only."""
 
     federation: Path
-    """The federation's spec, relative to this file."""
+    """The federation's spec."""
     id: Id
-    """Which member of the ring this peer is."""
+    """Its `id` in the ring."""
     listen: Address | None = None
     """host:port to listen at. Default: its ring address's port, same host."""
     device: Device = "auto"
@@ -69,13 +69,13 @@ class PeerConfig(Settings):
     metrics: Port | None = None
     """host:port, or a port of 127.0.0.1, for [Prometheus](monitoring.md)."""
     tensorboard: bool | None = None
-    """Replaces the federation's `tensorboard`."""
+    """Replaces the federation's."""
     tracker: TrackerName | None = None
-    """Replaces the federation's `tracker`."""
+    """Replaces the federation's."""
     machine: Machine | None = None
     """For `resources: pinned`."""
     data: AnySource | None = None
-    """This peer's own data, a complete block; accuracies are then `local`."""
+    """This peer's own data, a complete block; accuracies are `local`."""
 
     @property
     def directory(self) -> Path:

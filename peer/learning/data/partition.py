@@ -74,7 +74,7 @@ def redraw(draw: Callable[[], list[Indices]]) -> list[Indices]:
 
 
 class Iid(Partition):
-    """Equal parts of one random permutation (McMahan et al., FedAvg)."""
+    """Equal parts of a random permutation (McMahan et al., FedAvg)."""
 
     kind: Literal["iid"] = "iid"
     """Every peer draws from the same distribution."""
@@ -139,10 +139,10 @@ class LabelSkew(Partition):
     kind: Literal["label-skew"]
     """Primary, secondary and minority classes."""
     k: int = Field(ge=1)
-    """Primary classes per peer; 2k+1 must not exceed the number of classes."""
+    """Primary classes per peer; at least 2k+1 classes."""
     fractions: Fractions | None = None
-    """Share of the budget per primary, secondary and minority class. Default: k=1 0.55, 0.20, 0.03; k=2 0.275, 0.20,
-    0.03; k≥3 0.275, 0.10, 0.015."""
+    """f of a primary, secondary and minority class. Default: k=1 0.55, 0.20, 0.03; k=2 0.275, 0.20, 0.03; k≥3 0.275,
+    0.10, 0.015."""
 
     _hint: ClassVar[str] = "give smaller fractions, since the peers before them took all there was"
 

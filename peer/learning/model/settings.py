@@ -16,7 +16,7 @@ class ModelSettings(Settings):
     name: str = "mlp"
     """One above, or `module:Name` of your own."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
-    """Keyword arguments of your own `module:Name`."""
+    """Keyword arguments of `module:Name`."""
     head: Patterns | None = None
     """Patterns of your head's parameters, `["classifier.*"]`; `[]`: none."""
     freeze: Patterns = ()

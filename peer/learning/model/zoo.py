@@ -91,18 +91,14 @@ def cnn_small(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Modul
 
 
 def cnn5(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
-    """FedISP's: conv 16, pool, conv 32, pool, FC 240, FC 120 | FC C; 5×5, unpadded. CIFAR-10: 236,418 in all.
-
-    The paper gives the kinds of layers and "0.24M"; the sizes are our choice.
-    """
+    """FedISP's: conv 16, pool, conv 32, pool, FC 240, FC 120 | FC C (sizes our choice); 5×5, unpadded. CIFAR-10:
+    236,418 in all."""
     return _five_layers(shape, classes, "cnn5", (240, 120))
 
 
 def cnn_xu(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
-    """CGSV's (Xu et al. 2021): conv 16, pool, conv 32, pool, FC 120, FC 84 | FC C. CIFAR-10: 121,182 in all.
-
-    5×5, unpadded; ReLU after every layer but the last.
-    """
+    """CGSV's (Xu et al. 2021): conv 16, pool, conv 32, pool, FC 120, FC 84 | FC C; 5×5, unpadded. CIFAR-10: 121,182 in
+    all."""
     return _five_layers(shape, classes, "cnn-xu", (120, 84))
 
 

@@ -108,14 +108,15 @@ class SGD:
 
 
 class Optimiser(Settings):
-    """A class of torch.optim with its arguments: `{name: AdamW, weight_decay: 0.01}`."""
+    """A [class of torch.optim](training.md#optimiser-and-scheduler) with its arguments: `{name: AdamW, weight_decay:
+    0.01}`."""
 
     model_config = ConfigDict(extra="allow")
 
     name: str
-    """The class; not `LBFGS` or `SparseAdam`."""
+    """The class."""
     lr: Annotated[float, Field(gt=0, le=1_000)] | None = None
-    """Learning rate. Not given: the protocol's own."""
+    """Learning rate. Default: the protocol's."""
     groups: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Other arguments by parameter name pattern, the first that matches: `{"*.bias": {weight_decay: 0}}`."""
 

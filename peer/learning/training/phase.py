@@ -155,7 +155,7 @@ class Training(Settings):
     step: Annotated[OwnFunction, BeforeValidator(_name_as_block)] | None = None
     """Replaces forward pass and loss."""
     loop: Annotated[OwnFunction, BeforeValidator(_name_as_block)] | None = None
-    """Replaces all of each phase's training; excludes the other keys of this block but `deterministic`."""
+    """Replaces all of a phase's training; excludes the other keys here but `deterministic`."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

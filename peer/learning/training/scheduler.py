@@ -33,12 +33,13 @@ Every = Literal["round", "epoch", "step"]
 
 
 class Scheduler(Settings):
-    """A class of torch.optim.lr_scheduler with its arguments: `{name: CosineAnnealingLR, T_max: 10}`."""
+    """A [class of torch.optim.lr_scheduler](training.md#optimiser-and-scheduler) with its arguments: `{name:
+    CosineAnnealingLR, T_max: 10}`."""
 
     model_config = ConfigDict(extra="allow")
 
     name: str
-    """The class; not `LambdaLR` or `MultiplicativeLR`."""
+    """The class."""
     every: Every = "round"
     """Advances after each round, epoch or optimiser step."""
     schedulers: list["Scheduler"] = Field(default_factory=list)

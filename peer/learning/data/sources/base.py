@@ -33,7 +33,7 @@ class Source(Settings):
     partition: AnyPartition = Iid()
     """The split among the peers."""
     limit: int | None = Field(default=None, ge=1)
-    """Use only so many training samples, drawn by `seed`."""
+    """Use only so many training samples."""
     validation: float = Field(default=0.0, ge=0, lt=1)
     """Share of test samples that all peers have, for protocols that judge models."""
 
@@ -41,22 +41,22 @@ class Source(Settings):
     """Changes of the data during the run. In the federation's data only."""
 
     transforms: Steps = ()
-    """Applied to each training sample: classes of `torchvision.transforms.v2`, `[RandomHorizontalFlip, {RandomCrop:
-    {size: 28, padding: 2}}]`, or your `module:name`."""
+    """For each training sample: classes of `torchvision.transforms.v2`, `[RandomHorizontalFlip, {RandomCrop: {size: 28,
+    padding: 2}}]`, or your `module:name`."""
     test_transforms: Steps = ()
-    """Such transforms for all other samples."""
+    """The same for all other samples."""
     standardize: Annotated[Literal["own", "federation"] | None, BeforeValidator(_true_or_whose)] = None
-    """[Bring each column](data.md#columns-of-one-scale) to mean 0 and deviation 1, by each peer's training samples
-    (`own`, `true`) or all (`federation`)."""
+    """[Bring columns to one scale](data.md#columns-of-one-scale), by each peer's training samples (`own`, `true`) or
+    all (`federation`)."""
     impute: Annotated[
         Rule | Annotated[dict[str, Rule], Field(min_length=1)] | None,
         Wanted("`mean`, `median` or `category`, or one for each of some columns, such as {age: median}"),
     ] = None
-    """Replace [missing values](data.md#missing-values) of all columns, or of those named: `{age: median}`. In the
-    federation's data only."""
+    """Replace [missing values](data.md#missing-values) of all columns, or of some: `{age: median}`. In the federation's
+    data only."""
     class_names: tuple[str, ...] | None = ()
-    """What classes 0, 1, ..., or labels, are called. Of a table the labels as text, of an `image-folder` the folders;
-    default there: whole numbers as they are, others in sorted order."""
+    """Names of classes 0, 1, ..., or of labels. Of a table the labels as text, of an `image-folder` the folders;
+    default there: whole numbers as they are, others sorted."""
     workers: int = Field(default=0, ge=0, le=64)
     """Processes per peer that read and transform ahead."""
 

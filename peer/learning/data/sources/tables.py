@@ -108,9 +108,9 @@ class Table(Source):
     columns: tuple[str, ...] | None = Field(default=None, min_length=1)
     """Columns to learn from, in order. Default: all but the label."""
     group: str | None = None
-    """A column, such as the patient's, whose equal values [stay together](data.md#tables); it is not learnt."""
+    """A column, such as the patient, whose equal values [stay together](data.md#tables); it is not learnt."""
     when_missing: Literal["refuse", "drop"] = "refuse"
-    """What to do with rows that lack a value that is not imputed (`check` counts them)."""
+    """What to do with rows that lack a value that is not imputed."""
     holdout: float = Field(default=0.2, gt=0, lt=1)
     """Share held out for testing where there is no test set."""
     class_names: tuple[str, ...] | None = Field(default=None, min_length=1)
