@@ -16,21 +16,21 @@ EVENTS = """\
 
 <!-- Written by `make docs` from peer/telemetry/events.py; change those, not this one. -->
 
-Each event is a JSON line of `<id>/events.jsonl`, and an object for a [tracker](monitoring.md#your-own-tracker). What the
-log says of it is `str(event)`, and in some events `sentence`.
+Each event is a JSON line of `<id>/events.jsonl`, and an object for a [tracker](monitoring.md#your-own-tracker). The
+log has `str(event)`, which in some events is also the field `sentence`.
 
 ```json
 {{"time": 1795392750.128, "event": "resumed", "round": 3}}
 ```
 
-This is version **{schema}** (`schema` in [started](#started)), which grows when an event or a field is removed or changes
-its meaning. Skip unknown events and fields, and lines that are not JSON objects (a crash may leave one).
+This is version **{schema}** (`schema` in [started](#started)), which grows when an event or a field is removed or
+changes its meaning. Skip unknown events and fields, and lines that are not JSON objects (a crash may leave one).
 
 Every event has `event`, its name, and
 
 {common}
-Times are in Unix seconds, peers are given by id, and losses and figures that are not finite are null. The level is INFO unless
-given; DEBUG events are not in the log.
+Times are in Unix seconds, peers are given by id, and losses and figures that are not finite are null. The level is
+INFO unless given; DEBUG events are not in the log.
 """
 
 

@@ -82,7 +82,7 @@ class Spec(Settings):
     data: AnySource
     """`name` of the data set, place and split. `{id}` in a path gives each peer its own."""
     init: Init = Field(default_factory=lambda earlier: earlier["protocol"].init)
-    """Whether all peers start from the same weights."""
+    """Whether peers start from the same weights."""
     wire: Wire = Float32()
     """Encoding of vectors."""
     training: Training = Field(default_factory=Training)

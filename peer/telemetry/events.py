@@ -94,7 +94,7 @@ def adapter(name: str) -> TypeAdapter[Any]:
 
 
 class Started(Event):
-    """A peer's process begins: its first event in the file."""
+    """A peer's process begins."""
 
     name = "started"
     level = logging.DEBUG

@@ -134,12 +134,12 @@ def _image(shape: tuple[int, ...], name: str, side: int) -> tuple[int, int, int]
 
 
 def mobilenet_v2(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
-    """Sandler 2018, FlexiFed's model | dropout .2, FC C. `shape` is (3, height, width)."""
+    """Sandler 2018, FlexiFed's | dropout .2, FC C. Colour images."""
     return _torchvision_model("mobilenet_v2", classes, "classifier")
 
 
 def resnet18(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
-    """He 2015, CYCle's model | FC C. `shape` is (3, height, width)."""
+    """He 2015, CYCle's | FC C. Colour images."""
     return _torchvision_model("resnet18", classes, "fc")
 
 

@@ -147,7 +147,7 @@ class Training(Settings):
     precision: Precision = "float32"
     """Precision of training; model, messages and evaluation stay float32."""
     deterministic: bool = True
-    """Compute [on GPUs](running.md#threads-containers-and-gpus) by algorithms that give the same bits each time."""
+    """Compute [on GPUs](running.md#threads-containers-and-gpus) by repeatable algorithms."""
     patience: Annotated[int, Field(ge=1)] | None = None
     """Ends a phase after so many epochs without a lower `hold_back` loss."""
     budget: Budget | None = None
