@@ -710,3 +710,5 @@ def _check_figures(found: type[Task], name: str) -> None:
         raise InputError(f"`{name}` has two figures that are called `{twice}`; give each its own name")
     if taken := next((one for one in names if one in RESERVED_FIGURE_NAMES), None):
         raise InputError(f"`{name}` has a figure `{taken}`, which tables or summaries have already; rename it")
+    if not isinstance(found.evaluation_batch, int) or found.evaluation_batch < 1:
+        raise InputError(f"`evaluation_batch` of `{name}` is {found.evaluation_batch!r}; it is a number from 1 on")

@@ -333,6 +333,21 @@ def test_figures_that_cannot_stand_beside_others_are_refused(name: str, said: st
     assert task_class("test_named_tasks:Untaken") is Untaken
 
 
+class AtNone(Regression):
+    evaluation_batch = 0
+
+
+class AtAll(Regression):
+    evaluation_batch = "all"  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(("name", "given"), [("AtNone", "0"), ("AtAll", "'all'")])
+def test_samples_evaluated_together_are_a_number_from_1_on(name: str, given: str) -> None:
+    said = f"`evaluation_batch` of `test_named_tasks:{name}` is {given}; it is a number from 1 on"
+    with pytest.raises(InputError, match=said):
+        task_class(f"test_named_tasks:{name}")
+
+
 class Unreduced(Regression):
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs - targets).square()
