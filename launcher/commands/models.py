@@ -305,7 +305,7 @@ def answers(asked: Asked, model: Model) -> Iterator[tuple[Tensor, Tensor]]:
             outputs = model.outputs(asked.batch(rows))
         except InputError as error:
             raise InputError(f"from sample {asked.names[at]} on: {error}" if at else str(error)) from error
-        yield model.task.answers(outputs), outputs
+        yield model.task.answered(outputs), outputs
 
 
 def write_csv(target: Path, asked: Asked, model: Model) -> None:
@@ -323,10 +323,12 @@ def write_csv(target: Path, asked: Asked, model: Model) -> None:
             labels = model.class_names if isinstance(model.task, Multilabel) else ()
             numbered = [f"answer {one}" for one in labels or range(answer.shape[1])]
             head = [*map(plain, asked.beside), "sample", *(["answer"] if len(numbered) == 1 else numbered)]
-            writer.writerow([*head, *(f"probability {one}" for one in names or range(shares.shape[1]))])
+            classes = names[: shares.shape[1]] or range(shares.shape[1])
+            writer.writerow([*head, *(f"probability {one}" for one in classes)])
         for said, probable in zip(answer.tolist(), shares.tolist(), strict=True):
             beside = [column[at] for column in asked.beside.values()]
-            texts = [*beside, asked.names[at], *([names[said[0]]] if names else said)]
+            named = [names[one] for one in said] if names and not some.is_floating_point() else said
+            texts = [*beside, asked.names[at], *named]
             writer.writerow([*map(plain, texts), *(f"{one:.6g}" for one in probable)])
             at += 1
     write_atomically(target, text.getvalue().encode())

@@ -168,6 +168,17 @@ class Task(Settings):
         """What `Model.predict` gives for the model's outputs (n, ...)."""
         return outputs
 
+    def answered(self, outputs: Tensor) -> Tensor:
+        """What `answers` gives; UserCodeError if one of a user's fails, InputError unless it answers each sample."""
+        with user_code_errors(self.name):
+            found: object = self.answers(outputs)
+        if not isinstance(found, Tensor) or found.shape[:1] != outputs.shape[:1]:
+            raise InputError(
+                f"the task `{self.name}`: its `answers` must return a tensor ({len(outputs)}, ...), an answer for each "
+                f"sample, not {describe_output(found, '')}"
+            )
+        return found
+
     def misfit(self, outputs: object, targets: Tensor, classes: int) -> str | None:
         """What the model should give for these targets instead of `outputs`, in words; None if they fit. Here: anything
         fits, unless a built-in task says of which shape one output must be."""
@@ -703,6 +714,8 @@ def _check_figures(found: type[Task], name: str) -> None:
         raise InputError(f'`{name}` has no figures; write figures = (Figure("error", better="down"),)')
     if wrong := next((one for one in figures if one.better not in ("up", "down")), None):
         raise InputError(f"`{name}` has a figure `{wrong.name}` that is better {wrong.better!r}; write up or down")
+    if not isinstance(found.evaluation_batch, int) or found.evaluation_batch < 1:
+        raise InputError(f"`evaluation_batch` of `{name}` is {found.evaluation_batch!r}; it is a number from 1 on")
     if found.inputs not in ("float32", "int64"):
         raise InputError(f"`inputs` of `{name}` is {found.inputs!r}; it is float32, or int64 for tokens")
     names = [one.name for one in figures]
@@ -710,5 +723,3 @@ def _check_figures(found: type[Task], name: str) -> None:
         raise InputError(f"`{name}` has two figures that are called `{twice}`; give each its own name")
     if taken := next((one for one in names if one in RESERVED_FIGURE_NAMES), None):
         raise InputError(f"`{name}` has a figure `{taken}`, which tables or summaries have already; rename it")
-    if not isinstance(found.evaluation_batch, int) or found.evaluation_batch < 1:
-        raise InputError(f"`evaluation_batch` of `{name}` is {found.evaluation_batch!r}; it is a number from 1 on")

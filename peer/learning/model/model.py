@@ -356,7 +356,9 @@ class Model:
         if names and not known:
             raise InputError(f"model {self.name} knows no names of classes; leave out `names`")
         outputs, single = self._outputs(x)
-        answers = self.task.answers(outputs).cpu()
+        answers = self.task.answered(outputs).cpu()
+        if names and answers.is_floating_point():
+            raise InputError(f"the task `{self.task.name}` does not answer with class numbers; leave out `names`")
         said = [np.array(known)[answer].tolist() for answer in answers.numpy()] if names else answers
         return said[0] if single else said
 

@@ -11,6 +11,7 @@ from PIL import Image
 
 from launcher.cli import main
 from peer import load_model
+from peer.errors import InputError
 from peer.learning.data.samples import Names, Standardisation
 from peer.learning.export import read_header, save_model
 from peer.learning.model.layout import Patterned
@@ -24,6 +25,7 @@ OWN = """
 import torch
 from torch import nn
 
+from peer import Figure, Task
 from peer.learning.tasks import Segmentation
 
 
@@ -33,6 +35,21 @@ class Slices(Segmentation):
 
     def infer(self, forward, inputs):
         return forward(inputs)
+
+
+class Shares(Task):
+    figures = (Figure("hits"),)
+    has_classes = True
+    said: str
+
+    def loss(self, outputs, targets):
+        return nn.functional.cross_entropy(outputs, targets)
+
+    def tally(self, outputs, targets):
+        return (outputs.argmax(1) == targets)[:, None]
+
+    def answers(self, outputs):
+        return {"classes": outputs.argmax(1), "shares": outputs.softmax(1), "list": outputs.tolist()}[self.said]
 
 
 class Net(nn.Module):
@@ -264,6 +281,33 @@ def test_a_model_that_reads_its_samples_itself(code: Path, tmp_path: Path, capsy
     assert "unexpected keyword argument 'scales'" in capsys.readouterr().err
     assert main(line) == 2
     assert "needs code, own_predicting:reading; if you trust it" in capsys.readouterr().err
+
+
+def test_answers_of_a_task_of_one_s_own(code: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from own_predicting import Shares
+
+    x = np.random.default_rng(0).normal(size=(3, 2))
+    np.save(tmp_path / "x.npy", x)
+    for said in ("classes", "shares", "list"):
+        example = Example(torch.zeros(2, 2), Shares(name="own_predicting:Shares", said=said), 2)
+        made = build("mlp", example, seed=0)
+        made.names = Names((), ("well", "ill"), {})
+        (tmp_path / said).mkdir()
+        save_model(made, tmp_path / said / "model.safetensors")
+    more = ("--code", str(code))
+    model = load_model(tmp_path / "classes" / "model.safetensors", user_task="own_predicting:Shares")
+    rows = answered(tmp_path / "classes", tmp_path / "x.npy", *more)
+    assert [*rows[0]] == ["sample", "answer"]  # whether its outputs are logits, only the task knows
+    assert [row["answer"] for row in rows] == model.predict(x, names=True)
+    rows = answered(tmp_path / "shares", tmp_path / "x.npy", *more)
+    assert [*rows[0]] == ["sample", "answer 0", "answer 1"]
+    model = load_model(tmp_path / "shares" / "model.safetensors", user_task="own_predicting:Shares")
+    np.testing.assert_allclose([float(row["answer 1"]) for row in rows], model.predict(x)[:, 1], rtol=1e-6)
+    with pytest.raises(InputError, match="does not answer with class numbers; leave out `names`"):
+        model.predict(x, names=True)
+    line = ["predict", str(tmp_path / "list"), str(tmp_path / "x.npy"), "--to", str(tmp_path / "list.csv"), *more]
+    assert main(line) == 2
+    assert "its `answers` must return a tensor (3, ...), an answer for each sample" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
