@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat, PrivateAttr, field_validator, model_validator
 from torch import Tensor
 from torch.nn import functional
+from torch.utils._pytree import tree_leaves
 
 from peer.errors import InputError, suggest
 from peer.learning.named_tensors import dtype_name
@@ -80,11 +81,17 @@ class Task(Settings):
         return type(self).infer is not Task.infer
 
     def inferred(self, forward: Callable[[Any], Tensor], inputs: Any) -> Tensor:
-        """What `infer` gives; UserCodeError if one of a user's fails."""
+        """What `infer` gives; UserCodeError if one of a user's fails, InputError unless it is of as many samples."""
         if not self.infers:
             return forward(inputs)
         with user_code_errors(self.name):
-            return self.infer(forward, inputs)
+            found = self.infer(forward, inputs)
+        if isinstance(found, Tensor) and found.shape[:1] != (samples := tree_leaves(inputs)[0].shape[:1]):
+            raise InputError(
+                f"the task `{self.name}`: its `infer` must return outputs ({samples[0]}, ...), of each sample, not "
+                f"{describe_output(found, '')}"
+            )
+        return found
 
     def targets(self, y: Targets, where: str, name: str) -> Targets:
         """Targets (n, ...) as the loss takes them: float32 or int64. InputError for what is none.

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -368,3 +368,14 @@ class Summed(Regression):
 def test_a_shape_that_is_wrong_is_told_with_the_one_that_is_right(task: type[Regression], said: str) -> None:
     with pytest.raises(InputError, match=f"^the task `regression`: {said}"):
         task_problem(task(name="regression"), torch.zeros(2, 3), torch.zeros(2, 3))
+
+
+class First(Regression):
+    def infer(self, forward: Callable[[Any], Tensor], inputs: Any) -> Tensor:
+        return forward(inputs)[:1]
+
+
+def test_an_infer_that_drops_samples_is_refused_before_it_is_judged_by_those_it_keeps() -> None:
+    inputs = {"x": torch.ones(2, 3)}
+    with pytest.raises(InputError, match=r"its `infer` must return outputs \(2, ...\), of each sample, not \(1, 3\)"):
+        First(name="regression").inferred(lambda given: given["x"], inputs)
