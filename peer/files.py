@@ -246,7 +246,7 @@ class LineFile:
 MAX_SETTINGS_BYTES = 1 << 20
 """Bytes of a file of settings; that of 10,000 peers has 0.5 MB."""
 MAX_RECORDS_BYTES = 256 << 20
-"""Bytes of a summary or a result: a peer writes 0.75 kB a round, so these are 300,000 rounds."""
+"""Bytes of a summary or of views.json: of a peer a summary holds 2,000 rounds, with 45 bytes for each number noted."""
 MAX_LINE_BYTES = 16 << 20
 """Bytes of a line of events.jsonl or audit.jsonl: an edge takes 0.2 kB, and a peer has at most 10,000."""
 

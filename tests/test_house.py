@@ -19,7 +19,7 @@ FLOORS = (
     {"peer.learning", "peer.network"},
     {"peer.topology", "peer.telemetry", "peer.views"},
     {"peer.plugins", "peer.files", "peer.process", "peer.tasks"},
-    {"peer.errors", "peer.settings", "peer.text", "peer.versions"},
+    {"peer.errors", "peer.records", "peer.settings", "peer.text", "peer.versions"},
 )
 """From the top down; rooms of one floor do not know each other."""
 LAUNCHER = (

@@ -17,6 +17,7 @@ from launcher.history import recorded_events
 from launcher.views import Views, view_of_event
 from peer.errors import FailedError
 from peer.files import lines, open_plain
+from peer.records import ManyKept, Named
 from peer.spec.federation import Spec
 from peer.spec.recordings import VIEWS, EarlierFormatError, read_proved_views, read_views
 from peer.telemetry.events import ViewDecided, objects
@@ -57,13 +58,13 @@ class AuditedRound(BaseModel):
     round: Count
     view: Count = 0
     interrupted: bool = False
-    edges: dict[str, list[str]]
-    sent: list[SentEntry]
-    received: list[ReceivedEntry]
-    orders: list[list[str]] = Field(default_factory=list)  # a plain default would be copied deeply, line by line
-    told: dict[str, Count] = Field(default_factory=dict)
-    noted: dict[str, Count] = Field(default_factory=dict)
-    own_code: list[str] = Field(default_factory=list)
+    edges: Named[ManyKept[str]]
+    sent: ManyKept[SentEntry]
+    received: ManyKept[ReceivedEntry]
+    orders: ManyKept[ManyKept[str]] = Field(default_factory=list)  # a plain default is copied deeply, line by line
+    told: Named[Count] = Field(default_factory=dict)
+    noted: Named[Count] = Field(default_factory=dict)
+    own_code: ManyKept[str] = Field(default_factory=list)
 
     @property
     def at(self) -> tuple[int, int]:

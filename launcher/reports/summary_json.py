@@ -9,6 +9,7 @@ from pydantic import Field, FiniteFloat, TypeAdapter
 from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
 
 from peer.files import MAX_RECORDS_BYTES, read_plain, write_atomically
+from peer.records import Many, ManyKept, Named, parsed
 from peer.telemetry.results import Figures, Result
 from peer.views.view import View
 
@@ -39,15 +40,15 @@ class Privacy(TypedDict):
     """The verdict on heads and edges; `launcher.reports.privacy` says what each stands for."""
 
     head_bytes_sent: int
-    edges_used: list[list[str]]
-    violations: list[Violation]
-    on_trust: list[UnverifiedBytes]
-    definitions: dict[str, bool | None]
-    counted: NotRequired[dict[str, str]]
+    edges_used: ManyKept[ManyKept[str]]
+    violations: ManyKept[Violation]
+    on_trust: ManyKept[UnverifiedBytes]
+    definitions: Named[bool | None]
+    counted: NotRequired[Named[str]]
     """Sentences that say what was counted, by definition; not in summaries of earlier versions."""
-    of_data: NotRequired[dict[str, int]]
+    of_data: NotRequired[Named[int]]
     """Bytes that all peers together sent of what is found of columns (`impute`, `standardize`), by vector."""
-    unknown: NotRequired[list[str]]
+    unknown: NotRequired[ManyKept[str]]
     """Peers whose audits are not there, or not to the end; written if there are any."""
 
 
@@ -58,14 +59,14 @@ class Gains(TypedDict):
     mcg: float
     cgs: float | None
     pearson: float | None
-    gain: dict[str, float]
+    gain: Named[float]
 
 
 class Worth(Gains):
     """The gains, the verdict in words, and each peer's figure after training alone."""
 
     verdict: str
-    alone: dict[str, float]
+    alone: Named[float]
 
 
 class AcrossPeers(TypedDict):
@@ -80,7 +81,7 @@ class AcrossPeers(TypedDict):
 class PeerSummary(Figures):
     """One peer's part. notes: what the protocol noted, {"round": 1, "gamma": 0.5}, in rounds with notes."""
 
-    notes: tuple[dict[str, Any], ...] = ()
+    notes: Many[dict[str, Any]] = ()
 
     @classmethod
     def from_result(cls, result: Result) -> Self:
@@ -100,45 +101,45 @@ class Summary:
     name: str
     protocol: str
     task: str = "classification"
-    figures: dict[str, AcrossPeers] = field(default_factory=dict)
+    figures: Named[AcrossPeers] = field(default_factory=dict)
     """The task's, by name, on the peers' test sets; the headline first."""
     peers: int
     rounds: int
     seed: int
-    ring: tuple[str, ...]
+    ring: Many[str]
     wall_seconds: FiniteFloat
-    mean_accuracy: dict[str, float | None]
+    mean_accuracy: Named[float | None]
     worst_accuracy: float | None
     gini: float | None
     r50: int | None
     plateau_sigma: float | None
-    history: tuple[dict[str, int | float | None], ...]
-    ring_cost: dict[str, FiniteFloat | None]
+    history: Many[Named[int | float | None]]
+    ring_cost: Named[FiniteFloat | None]
     restarts: int
-    per_peer: Annotated[tuple[PeerSummary, ...], Field(min_length=1)]
+    per_peer: Annotated[Many[PeerSummary], Field(min_length=1)]
     privacy: Privacy
-    replicated: dict[str, bool] = field(default_factory=dict)
+    replicated: Named[bool] = field(default_factory=dict)
     """Whether what the protocol declares as equal at all peers was so in the end, by name; written if it does."""
-    behaviour: dict[str, str] = field(default_factory=dict)
+    behaviour: Named[str] = field(default_factory=dict)
     """How peers misbehaved because the spec says so, by id; written if any does."""
     honest_accuracy: float | None = None
     """Mean over all other peers of the headline figure, of accuracies by the spec's test; written with `behaviour`."""
     stopped_early: bool = False
     """Whether all peers agreed to end after `rounds`, earlier than the spec has it; written if they did."""
-    missing: dict[str, str] = field(default_factory=dict)
+    missing: Named[str] = field(default_factory=dict)
     """Why peers are in none of the figures, by id; written if any is missing."""
-    views: tuple[View, ...] = ()
+    views: Many[View] = ()
     """All after the first, which has all peers; written, like the next two, if there was any."""
     exact: bool = True
     """Whether the result is that of a run in which no peer was ever lost."""
-    absences: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    absences: Named[ManyKept[tuple[int, int]]] = field(default_factory=dict)
     """The first and last of the rounds in which a peer's data took no part, by id."""
 
-    certificates: dict[str, FiniteFloat] = field(default_factory=dict)
+    certificates: Named[FiniteFloat] = field(default_factory=dict)
     """When the certificates of peers expire, in Unix seconds, by id: of those with less than 30 days left; written if
     there are any."""
 
-    rare: dict[str, FiniteFloat] = field(default_factory=dict)
+    rare: Named[FiniteFloat] = field(default_factory=dict)
     """The share of each class so rare that accuracies mislead; written if there are any and the headline is one."""
 
     worth: Worth | None = None
@@ -157,7 +158,7 @@ SUMMARIES = TypeAdapter(Summary)
 def read(path: Path) -> Summary | None:
     """The summary in a file; None if there is none, or none of a finished run that a launcher wrote like that."""
     try:
-        summary = SUMMARIES.validate_json(read_plain(path, MAX_RECORDS_BYTES))
+        summary = parsed(SUMMARIES, read_plain(path, MAX_RECORDS_BYTES))
     except (OSError, ValueError):
         return None
     return None if summary.missing else summary

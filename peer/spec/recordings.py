@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel
+from pydantic_core import from_json
 
 from peer.errors import InputError
 from peer.files import MAX_RECORDS_BYTES, lines, open_plain, read_plain, write_atomically
 from peer.protocols.base import Resources
+from peer.records import Named
 from peer.spec.agreement import ANEW, Agreement, differing, lasting_digest
 from peer.spec.federation import Spec
 from peer.spec.peer import PeerConfig
@@ -35,7 +37,7 @@ from peer.views.statements import read as parse
 from peer.views.view import View, played
 
 RUN = "run.json"
-MAX_RUN_BYTES = 16 << 20
+MAX_RUN_BYTES = 8 << 20
 """Bytes of the file; a ring of 10,000 peers with the longest names and addresses takes 4 MB."""
 
 
@@ -50,7 +52,7 @@ class RunFormat(BaseModel):
     @classmethod
     def check(cls, directory: Path) -> None:
         """Raise InputError for a run in a format that this release does not read; otherwise as `RunIdentity.read`."""
-        found = cls.model_validate_json(read_plain(directory / RUN, MAX_RUN_BYTES))
+        found = cls.model_validate(from_json(read_plain(directory / RUN, MAX_RUN_BYTES)))
         if not DIRECTORY.understands(found.version):
             writer = f"dfl {one_line(found.release)}" if found.release else "an earlier release of dfl"
             raise InputError(
@@ -65,7 +67,7 @@ class RunIdentity(RunFormat):
 
     id: str
     rounds: int
-    digests: dict[str, str]
+    digests: Named[str]
     spec: Mapping[str, Any] | None = None
     backup: bool = False
     """Whether the directory is a backup, from which a peer starts only if all go back (peer/runtime/backup.py)."""
@@ -91,7 +93,7 @@ class RunIdentity(RunFormat):
     @classmethod
     def read(cls, directory: Path) -> Self:
         """Raises OSError if there is none, ValueError for one that no peer wrote."""
-        return cls.model_validate_json(read_plain(directory / RUN, MAX_RUN_BYTES))
+        return cls.model_validate(from_json(read_plain(directory / RUN, MAX_RUN_BYTES)))
 
     def write(self, directory: Path) -> None:
         write_atomically(directory / RUN, self.model_dump_json().encode())

@@ -17,13 +17,14 @@ from typing import Annotated, Any, ClassVar, Literal, Self, dataclass_transform
 from pydantic import AfterValidator, Field, FiniteFloat, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
+from peer.records import Many, ManyKept, Named
 from peer.text import duration, number
 from peer.versions import EVENTS
 
 SCHEMA = EVENTS.writes
 """The version of these events, which the event `started` states. It grows when an event or a field is removed or
 changes its meaning, and not when one is added: readers ignore names that they do not know."""
-Note = float | list[float | None] | None
+Note = float | ManyKept[float | None] | None
 """A protocol's note about a round; None stands for a number that is not finite."""
 Ratio = Annotated[float, Field(ge=0, le=1 + 1e-6, allow_inf_nan=False)]
 """An accuracy; a weighted mean may slightly exceed 1."""
@@ -116,7 +117,7 @@ class Started(Event):
     """How long its earlier processes ran."""
     view: int = 0
     """Its first view."""
-    members: tuple[str, ...] = ()
+    members: Many[str] = ()
     """That view's members."""
     certificate_expires: Moment | None = None
     """When its certificates expire; null without any."""
@@ -191,7 +192,7 @@ class Waiting(FreeTextEvent):
     cause: Cause
     """`join`: neighbours at the start; `staleness`: a peer too many rounds behind; `stalled`: a neighbour that lives
     but sends no message, or has not said that its last round is on disk; `quorum`: members for a decision."""
-    awaited: Annotated[tuple[Awaited, ...], Field(alias="for")]
+    awaited: Annotated[Many[Awaited], Field(alias="for")]
     """`{id, address, reason}` each; empty when it is over."""
     others: int = 0
     """How many more."""
@@ -317,7 +318,7 @@ class RingOrdered(Event):
     """The ring has a new order."""
 
     name = "ring"
-    order: Annotated[tuple[str, ...], Field(min_length=1)]
+    order: Annotated[Many[str], Field(min_length=1)]
     """All ids, round the ring."""
     cost_before: FiniteFloat
     """Cost of the old order."""
@@ -337,7 +338,7 @@ class DataSummary(Event):
     """The first with these data."""
     samples: Count
     """Its training samples."""
-    classes: dict[str, Ratio] = field(default_factory=dict)
+    classes: Named[Ratio] = field(default_factory=dict)
     """Share of each class; empty without classes."""
 
     def __str__(self) -> str:
@@ -379,7 +380,7 @@ class Misbehaving(Event):
     """Some peers misbehave because the spec says so."""
 
     name = "behaviour"
-    peers: dict[str, str]
+    peers: Named[str]
     """How each misbehaves, by id."""
 
     def __str__(self) -> str:
@@ -393,11 +394,11 @@ class RoundDone(Event):
     name = "round"
     round: Number
     """Its number, from 1."""
-    accuracy: dict[str, Ratio | None] = field(default_factory=dict)
+    accuracy: Named[Ratio | None] = field(default_factory=dict)
     """Accuracy by test set (`matched`, `global`, `paper`, `local`); empty without an evaluation."""
-    figures: dict[str, FigureValue] = field(default_factory=dict)
+    figures: Named[FigureValue] = field(default_factory=dict)
     """The task's figures on the test set; empty without an evaluation."""
-    validation: dict[str, FigureValue] = field(default_factory=dict)
+    validation: Named[FigureValue] = field(default_factory=dict)
     """The same on held-back samples; absent without any."""
     loss: Loss = None
     """Mean training loss; null without training."""
@@ -405,7 +406,7 @@ class RoundDone(Event):
     """Loss on the test set."""
     balanced: Ratio | None = None
     """Mean of the classes' accuracies, from 0 to 1."""
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: Named[float] = field(default_factory=dict)
     """Seconds by phase: `train`, `communicate`, `evaluate`."""
     bytes_sent: Count = 0
     """Bytes handed to gRPC so far."""
@@ -413,7 +414,7 @@ class RoundDone(Event):
     """Bytes taken from gRPC so far."""
     tensor_bytes_sent: Count = 0
     """Bytes of tensor values sent so far."""
-    notes: dict[str, Note] = field(default_factory=dict)
+    notes: Named[Note] = field(default_factory=dict)
     """The protocol's notes."""
 
     @property
@@ -444,9 +445,9 @@ class BytesPassed(Event):
     level = logging.DEBUG
     round: Number
     """The round that is over."""
-    sent: dict[str, int]
+    sent: Named[int]
     """Bytes handed to gRPC, by neighbour."""
-    received: dict[str, int]
+    received: Named[int]
     """Bytes taken from gRPC, by neighbour."""
 
     def __str__(self) -> str:
@@ -474,11 +475,11 @@ class FineTuned(Event):
     """The peer has fine-tuned its model."""
 
     name = "finetuned"
-    accuracy: dict[str, Ratio | None]
+    accuracy: Named[Ratio | None]
     """Accuracy by test set, as in `round`."""
-    figures: dict[str, FigureValue]
+    figures: Named[FigureValue]
     """The task's figures on the test set."""
-    validation: dict[str, FigureValue] = field(default_factory=dict)
+    validation: Named[FigureValue] = field(default_factory=dict)
     """The same on held-back samples; empty without any."""
     balanced: Ratio | None = None
     """Mean of the classes' accuracies, from 0 to 1."""
@@ -612,17 +613,17 @@ class ViewDecided(Event):
     name = "view"
     number: Number
     """Its number, from 1."""
-    members: tuple[str, ...]
+    members: Many[str]
     """All members."""
     first: Number
     """Its first round."""
     planned: bool
     """Whether earlier rounds are finished; else those from `first` on are void."""
-    entrants: tuple[tuple[str, int], ...]
+    entrants: Many[tuple[str, int]]
     """Peers admitted, each with the round of its private state or -1."""
     reason: str
     """Why, in words."""
-    expelled: tuple[str, ...] = ()
+    expelled: Many[str] = ()
     """Peers expelled now or before."""
 
     def __str__(self) -> str:

@@ -12,7 +12,6 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, FiniteFloat, TypeAdapter
 
 from peer.files import (
-    MAX_RECORDS_BYTES,
     LineFile,
     open_plain,
     read,
@@ -21,6 +20,7 @@ from peer.files import (
     sync,
     write_atomically,
 )
+from peer.records import Many, Named, parsed
 from peer.telemetry.events import (
     Count,
     Failed,
@@ -48,9 +48,9 @@ def traced(round: int) -> str:
 
 MAX_FIGURES, MAX_CLASSES = 64, 100
 """More classes are told neither one by one nor by which is taken for which: a result has some 150 kB of 100."""
-OfClass = Annotated[dict[str, FigureValue], Field(max_length=MAX_FIGURES)]
-Intervals = Annotated[dict[str, tuple[FiniteFloat, FiniteFloat] | None], Field(max_length=MAX_FIGURES)]
-Counts = Annotated[tuple[Count, ...], Field(max_length=MAX_CLASSES)]
+OfClass = Annotated[Named[FigureValue], Field(max_length=MAX_FIGURES)]
+Intervals = Annotated[Named[tuple[FiniteFloat, FiniteFloat] | None], Field(max_length=MAX_FIGURES)]
+Counts = Annotated[Many[Count], Field(max_length=MAX_CLASSES)]
 Seconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 
@@ -68,12 +68,12 @@ class Best:
 class ModelFigures:
     """Figures of one model. Accuracies in 0..1, `test_loss` the task's."""
 
-    accuracy: dict[str, Ratio | None]
-    figures: dict[str, FigureValue] = field(default_factory=dict)
+    accuracy: Named[Ratio | None]
+    figures: Named[FigureValue] = field(default_factory=dict)
     """The task's, by name."""
     balanced: float | None = None
     test_loss: float | None = None
-    validation: dict[str, FigureValue] = field(default_factory=dict)
+    validation: Named[FigureValue] = field(default_factory=dict)
     """The task's on the samples that are held back; written if any are."""
 
 
@@ -83,11 +83,11 @@ class FinalFigures:
 
     intervals: Intervals
     """The 95 % interval of each of the task's figures; None where it is mostly not defined."""
-    classes: Annotated[dict[str, OfClass], Field(max_length=MAX_CLASSES)] = field(default_factory=dict)
+    classes: Annotated[Named[OfClass], Field(max_length=MAX_CLASSES)] = field(default_factory=dict)
     """Figures of each class or label, by its name or number, where there are at most MAX_CLASSES."""
-    class_intervals: Annotated[dict[str, Intervals], Field(max_length=MAX_CLASSES)] = field(default_factory=dict)
+    class_intervals: Annotated[Named[Intervals], Field(max_length=MAX_CLASSES)] = field(default_factory=dict)
     """Those of these figures."""
-    confusion: Annotated[tuple[Counts, ...], Field(max_length=MAX_CLASSES)] = ()
+    confusion: Annotated[Many[Counts], Field(max_length=MAX_CLASSES)] = ()
     """How many test samples of each class (rows) were taken for each class (columns)."""
 
 
@@ -97,8 +97,8 @@ class Figures:
 
     id: str
     samples: Count
-    accuracy: dict[str, Ratio | None]
-    figures: dict[str, FigureValue] = field(default_factory=dict)
+    accuracy: Named[Ratio | None]
+    figures: Named[FigureValue] = field(default_factory=dict)
     """The task's, by name."""
     balanced: float | None = None
     test_loss: float | None = None
@@ -107,9 +107,9 @@ class Figures:
     bytes_sent: Count
     bytes_received: Count
     tensor_bytes_sent: Count
-    sent_to: dict[str, Count]
-    seconds: dict[str, Seconds]
-    validation: dict[str, FigureValue] = field(default_factory=dict)
+    sent_to: Named[Count]
+    seconds: Named[Seconds]
+    validation: Named[FigureValue] = field(default_factory=dict)
     """The task's on the samples that are held back; written if any are."""
     best: Best | None = None
     """Written if samples are held back."""
@@ -130,10 +130,10 @@ class Result(Figures):
     more than MAX_ROUNDS, every n-th, the first and the last."""
 
     rounds: int
-    ring: tuple[str, ...]
-    ring_cost: dict[str, FiniteFloat | None]
-    history: tuple[RoundDone, ...]
-    replicated: dict[str, str] = field(default_factory=dict)
+    ring: Many[str]
+    ring_cost: Named[FiniteFloat | None]
+    history: Many[RoundDone]
+    replicated: Named[str] = field(default_factory=dict)
     """A digest of each state that the protocol declares as equal at all peers."""
     stopped_early: bool = False
     """Whether all peers agreed to end before the last round of the spec; written if so."""
@@ -237,6 +237,10 @@ MAX_ROUNDS = 2000
 """Rounds in the history of a result, so that it stays small after years."""
 
 
+MAX_RESULT_BYTES = 32 << 20
+"""16 kB for each of these rounds; without notes one takes 0.75 kB, and each figure and number noted 45 bytes more."""
+
+
 def thinned(history: Sequence[RoundDone]) -> tuple[RoundDone, ...]:
     """The rounds that a result holds. It depends on the last round alone, so that peers hold the same ones."""
     last = history[-1].round if history else 0
@@ -258,6 +262,6 @@ def write_result(out: Path, result: Result) -> None:
 def read_result(out: Path) -> Result | None:
     """The result in a peer's directory; None if there is none, or none that a peer wrote like that."""
     try:
-        return RESULTS.validate_json(read_plain(out / RESULT, MAX_RECORDS_BYTES))
+        return parsed(RESULTS, read_plain(out / RESULT, MAX_RESULT_BYTES))
     except (OSError, ValueError):
         return None

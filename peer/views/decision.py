@@ -61,6 +61,7 @@ from hashlib import sha256
 from math import inf
 from typing import Literal
 
+from peer.records import Many, ManyKept
 from peer.views import reasons
 from peer.views.signing import Keyring
 from peer.views.statements import (
@@ -106,7 +107,7 @@ from peer.views.statements import (
     Yield,
     canonical,
 )
-from peer.views.view import STALENESS_BOUND, Id, Many, ManyKept, Number, Round, View, ViewChain, played
+from peer.views.view import STALENESS_BOUND, Id, Number, Round, View, ViewChain, played
 
 Phase = Literal["accept", "commit"]
 NO_EVIDENCE = Evidence()

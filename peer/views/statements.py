@@ -12,7 +12,8 @@ from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, datacla
 
 from pydantic import Field, StrictBool, TypeAdapter, ValidationError
 
-from peer.views.view import Id, Many, Number, Round, View
+from peer.records import Many, parsed
+from peer.views.view import Id, Number, Round, View
 
 HIGHEST = 1 << 62
 """The highest counter of a ballot."""
@@ -356,13 +357,12 @@ def read(kind: type[Kept], text: bytes) -> Kept:
     """Return the value of a type of this module in a JSON text; raises InvalidError if it holds none."""
     adapter: TypeAdapter[Kept] = _adapter(kind)  # type: ignore[arg-type]
     try:
-        # Not by `validate_json`, whose errors each hold a copy of the object around them.
-        return adapter.validate_python(json.loads(text))
+        return parsed(adapter, text)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise InvalidError(f"{place or kind.__name__}: {first['msg']}"[:200]) from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise InvalidError(f"{kind.__name__}: not JSON") from None
 
 

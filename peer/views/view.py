@@ -7,9 +7,11 @@ reads these reasons from it, so that nothing else needs to be kept or agreed on.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any
 
 from pydantic import Field, StrictBool
+
+from peer.records import Many
 
 Id = Annotated[str, Field(max_length=64, pattern=r"^[a-z0-9-]+$")]
 Number = Annotated[int, Field(ge=0, le=1 << 31, strict=True)]
@@ -19,11 +21,6 @@ STALENESS_BOUND = 4
 """W of rule R6: no peer starts a round more than W beyond the least durable round of all."""
 MAX_REASON_LENGTH = 300
 Reason = Annotated[str, Field(max_length=MAX_REASON_LENGTH, pattern=r"^[ -~]*$")]
-Item = TypeVar("Item")
-Many: TypeAlias = Annotated[tuple[Item, ...], Field(fail_fast=True)]
-"""Items from another party. The first error ends the reading: a megabyte can have a million, of a kilobyte each."""
-ManyKept: TypeAlias = Annotated[list[Item], Field(fail_fast=True)]
-"""The same for a file, which may have come from another machine."""
 
 
 @dataclass(frozen=True)

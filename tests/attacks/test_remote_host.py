@@ -5,8 +5,11 @@ The SSH server is a real one, in this process; what it says of its files is not 
 
 import asyncio
 import base64
+import itertools
 import json
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from launcher.engines import ssh
 from launcher.engines.base import Run
@@ -23,11 +27,15 @@ from launcher.engines.programs.ssh_host import place
 from launcher.engines.ssh import collect_files, wanted_files, where_models_go
 from launcher.engines.ssh_connection import Agent, HostConnection, RemotePeer
 from launcher.engines.ssh_hosts import Host, Placement
+from launcher.reports.peer_files import AuditedRound
+from launcher.reports.summary_json import PeerSummary, Summary
 from launcher.run_files import RunFiles
 from peer.errors import FailedError, InputError
 from peer.spec.loading import load_spec
+from peer.spec.recordings import RunIdentity
 from peer.tasks import background
-from peer.telemetry.results import WANTED, traced
+from peer.telemetry.events import CLASSES_BY_NAME
+from peer.telemetry.results import WANTED, FinalFigures, ModelFigures, Result, traced
 
 asyncssh = pytest.importorskip("asyncssh")
 
@@ -308,3 +316,40 @@ async def test_a_log_without_end_fills_no_disk(following: Callable[..., Any], ou
     peer.on_notice({"peer": "peer0", "ended": 0})
     assert await peer.wait() == 0
     assert os.listdir(out) == [name]
+
+
+KINDS = (Result, FinalFigures, ModelFigures, *CLASSES_BY_NAME.values(), AuditedRound, RunIdentity, Summary, PeerSummary)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_of_a_record_full_of_errors_few_are_told(kind: type) -> None:
+    """All those of two megabytes took seconds and 300 MB of memory."""
+    adapter, many = TypeAdapter(kind), {str(number): [[]] for number in range(2000)}
+    names = {*getattr(kind, "__dataclass_fields__", {}), *getattr(kind, "model_fields", {}), "for"}
+    for name, wrong in itertools.product(names, ([*many.values()], many)):
+        assert max(errors(adapter, {name: given}) for given in (wrong, [wrong], {"": wrong})) < 300, name
+
+
+def errors(adapter: TypeAdapter[Any], given: object) -> int:
+    try:
+        adapter.validate_python(given)
+    except ValidationError as error:
+        return error.error_count()
+    return 0
+
+
+READS_ONE = """
+import sys
+from pathlib import Path
+from resource import RLIMIT_DATA, setrlimit
+from peer.telemetry.results import read_result
+setrlimit(RLIMIT_DATA, (200 << 20, 200 << 20))
+print(read_result(Path(sys.argv[1])))
+"""
+
+
+def test_a_result_full_of_errors_takes_little_memory(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text(f'{{"history": [{{"more": [{",".join(["[]"] * 700_000)}]}}]}}')
+    command = [sys.executable, "-c", READS_ONE, str(tmp_path)]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert told.stdout == "None\n", told.stderr[-300:]
