@@ -193,6 +193,12 @@ def recorded_views(config: PeerConfig, spec: Spec) -> tuple[Decision, ...] | Non
             "run whose views are to be replayed"
         )
     longest = _longest(known, spec.recording)
+    run = recorded_run(spec)
+    if longest.authorities and longest.decisions and run != spec.run:
+        raise InputError(
+            f"{spec.recording}: its views are signed for another `run`, so that no summary would believe them here; "
+            + (f"write `run: {run}`, as there" if run else "leave `run` out, as there")
+        )
     if config.tls and longest.decisions:
         own = {path.read_text() for path in (config.tls.ca, *config.tls.earlier)}
         if not longest.authorities or {*longest.authorities} - own:

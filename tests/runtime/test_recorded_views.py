@@ -221,6 +221,16 @@ def test_what_was_signed_in_one_run_is_not_in_another(tmp_path: Path) -> None:
         court.check_decision(ALL, decisions(first, [ALL, WITHOUT], "CA")[0])
 
 
+@pytest.mark.parametrize("run", ["second", None])
+def test_views_signed_for_another_run_are_refused_with_its_name(tmp_path: Path, run: str | None) -> None:
+    """A peer would play them to the end, and no summary would find the proofs in its own views.json."""
+    spec, recorded = record(tmp_path, {"peer0": [ALL]}, run="first"), federation(tmp_path, run="first")
+    (tmp_path / "run" / "peer0" / VIEWS).write_bytes(canonical(asdict(kept(recorded, "peer0", [ALL, WITHOUT], "CA"))))
+    assert found(spec.model_copy(update={"run": "first"})) == (WITHOUT,)
+    with pytest.raises(InputError, match="write `run: first`"):
+        found(spec.model_copy(update={"run": run}))
+
+
 def test_links_are_not_followed(tmp_path: Path) -> None:
     spec = record(tmp_path, {"peer0": [ALL]})
     path = tmp_path / "run" / "peer0" / VIEWS
