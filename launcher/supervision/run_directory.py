@@ -183,7 +183,8 @@ class RunDirectory:
         if not self.files.engine.exists() or (ended and (fresh or not self.files.place.exists())):
             return
         record, discard = LaunchRecord.read(self.files), f"`dfl-launch discard {self.path}`"
-        if record.on != engine.name and record.engine.outlives_launcher:
+        # By its name alone, as its libraries may not be installed: the peers of all engines but `local` outlive it.
+        if record.on not in (engine.name, "local"):
             raise InputError(
                 f"the run in {self.path} was begun by `--on {record.on}`, where its checkpoints are: go on there, or "
                 f"remove them by {discard}; or choose another --out"

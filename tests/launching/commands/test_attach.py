@@ -111,7 +111,12 @@ def test_a_refusal_of_before_is_told_to_who_attaches(
 
 @pytest.mark.parametrize("fresh", [[], ["--fresh"]])
 def test_another_engine_does_not_begin_beside_peers_that_may_run(
-    elsewhere: None, fresh: list[str], federation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    elsewhere: None,
+    fresh: list[str],
+    federation: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out = tmp_path / "out"
     arguments = ["run", str(federation), "--peers", "3", "--out", str(out)]
@@ -120,6 +125,9 @@ def test_another_engine_does_not_begin_beside_peers_that_may_run(
     assert main([*arguments[:-1], str(tmp_path / "link"), *fresh]) == 2
     assert "was begun by `--on elsewhere`, whose peers may still run" in capsys.readouterr().err
     assert len(RUNNING) == 3
+    monkeypatch.setitem(ENGINES, "elsewhere", "a_library_that_is_not_there:Engine")
+    assert main([*arguments, *fresh]) == 2
+    assert "was begun by `--on elsewhere`, whose peers may still run" in capsys.readouterr().err
 
 
 def test_what_the_engine_of_the_earlier_run_has_left_is_removed_whatever_engine_is_next(
