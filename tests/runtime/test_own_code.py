@@ -64,4 +64,5 @@ def test_a_task_is_found_however_it_is_written(task: Any) -> None:
 
 
 def test_a_spec_that_is_none_names_no_code() -> None:
+    assert user_code({"protocol": "extras.statistics:Statistics", "task": {"name": "extras.surfaces:Surfaces"}}) == []
     assert user_code({"training": 3, "data": [1], "ring": {"a": 1}, "model": {"name": 4}, "task": None}) == []

@@ -165,9 +165,9 @@ def _by_class(figures: Mapping[tuple[int, str], Any], names: Sequence[str]) -> d
 
 def user_figures(participant: Participant, found: ModelFigures) -> dict[str, Note]:
     """What user code adds to the audit: the figures of its task, the notes of its protocol."""
-    spec = participant.setup.spec
-    figures = found.figures if ":" in spec.task.name else {}
-    return {**figures, **(participant.round.notes if ":" in spec.protocol.name else {})}
+    spec, own = participant.setup.spec, participant.setup.own_code
+    figures = found.figures if spec.task.name in own else {}
+    return {**figures, **(participant.round.notes if spec.protocol.name in own else {})}
 
 
 def round_done(participant: Participant, found: ModelFigures, before: Mapping[str, float]) -> RoundDone:
