@@ -15,7 +15,7 @@ from launcher.recorded_spec import RecordedSpec
 from launcher.reports import summary_json
 from launcher.reports.summary import weight_divergence
 from launcher.reports.summary_json import Summary
-from launcher.reports.worth import collaboration_gains, signed
+from launcher.reports.worth import collaboration_gains, signed, standardised_alone
 from peer.errors import InputError
 from peer.learning.tasks import Figure
 from peer.protocols.base import Protocol
@@ -34,7 +34,8 @@ def compare_command(arguments: argparse.Namespace, output: Output) -> int:
     if theirs.keys.protocol.name != "solo":
         raise InputError(f"{alone} is a run of `{theirs.keys.protocol.name}`; give one of `solo` in second place")
     protocol, protocol_alone = _protocol(run, ours), _protocol(alone, theirs)
-    differing = [key for key in COMPARED if key in _standardised_alone(ours).differing(theirs)]
+    alone_spec = replace(ours, content=with_block(ours.content, ("data",), standardised_alone))
+    differing = [key for key in COMPARED if key in alone_spec.differing(theirs)]
     write = ""
     if protocol and (protocol_alone is None or protocol.local() != protocol_alone.local()):
         differing.append("local training")
@@ -84,15 +85,6 @@ def _spec(directory: Path) -> RecordedSpec:
     if not file.is_file():
         raise InputError(f"{directory} holds no run: there is no federation.yaml in it")
     return RecordedSpec.read(file)
-
-
-def _standardised_alone(spec: RecordedSpec) -> RecordedSpec:
-    """The spec as peers alone have it: what they standardise together, each then standardises by its own samples."""
-
-    def alone(data: Mapping[str, Any]) -> dict[str, Any]:
-        return {**data, "standardize": "own"} if data.get("standardize") == "federation" else {**data}
-
-    return replace(spec, content=with_block(spec.content, ("data",), alone))
 
 
 def _protocol(directory: Path, spec: RecordedSpec) -> Protocol | None:

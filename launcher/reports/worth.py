@@ -80,8 +80,7 @@ def solo_spec(spec: Spec) -> Spec:
     content = {key: value for key, value in plain.items() if key not in FEDERATION_KEYS}
     content["name"] = f"{spec.name[:95]}-solo"
     content["protocol"] = {"name": "solo", "like": plain["protocol"]}
-    if spec.data.standardize:
-        content["data"]["standardize"] = "own"
+    content["data"] = standardised_alone(content["data"])
     # Wrong labels are wrong data; a peer that sends nothing can misbehave in no other way.
     content["behaviour"] = {id: how for id, how in plain["behaviour"].items() if how["kind"] == "label-flip"}
     try:
@@ -89,6 +88,11 @@ def solo_spec(spec: Spec) -> Spec:
     except ValidationError as error:
         why = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise InputError(f"the peers cannot train alone: {why}; or leave out `--beside`") from None
+
+
+def standardised_alone(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A `data` block as peers alone have it: what all standardise together, each then standardises by its own samples."""
+    return {**data, "standardize": "own"} if data.get("standardize") == "federation" else {**data}
 
 
 def with_worth(summary: Summary, spec: Spec, directory: Path) -> Summary:

@@ -10,10 +10,10 @@ from launcher.headline import Headline
 from launcher.page.document import Row, csv_text
 from launcher.page.learning_curves import spread
 from launcher.reports.summary_json import Summary
-from launcher.reports.worth import collaboration_gains
+from launcher.reports.worth import collaboration_gains, standardised_alone
 from launcher.study.grid import Cell, Label
 from peer.files import write_atomically
-from peer.spec.agreement import sha256, user_code
+from peer.spec.agreement import sha256, user_code, with_block
 from peer.text import printable
 
 
@@ -35,7 +35,7 @@ def baselines(cells: Sequence[Cell], finished: Collection[str]) -> dict[str, Cel
 
 def _compared(cell: Cell) -> str:
     """The digest of all but the protocol: also of the files that it reads, as only these tell what is in them."""
-    spec = cell.spec.agreement.content
+    spec = with_block(cell.spec.agreement.content, ("data",), standardised_alone)
     modules = {name.partition(":")[0] for name in user_code({key: spec.get(key) for key in COMPARED})}
     read = {"data.path", "data.root", "model.weights", *modules}
     sources = {name: found for name, found in cell.sources.items() if name in read}

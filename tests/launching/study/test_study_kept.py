@@ -149,6 +149,16 @@ def test_gains_are_over_the_peers_alone_at_the_same_place(tmp_path: Path) -> Non
     assert not baselines(cells, {cells[0].key})
 
 
+def test_peers_that_standardise_together_have_a_baseline_in_those_that_each_do(tmp_path: Path) -> None:
+    """`solo` cannot have `standardize: federation`."""
+    (tmp_path / "one.npz").touch()
+    grid = {"protocol": ["rdfl", {"name": "solo", "like": "rdfl"}], "data.standardize": ["federation", "own"]}
+    left_out = [{"protocol": grid["protocol"][1], "data.standardize": "federation"}]
+    base = {"rounds": 1, "peers": 3, "data": {"name": "npz", "path": "one.npz"}}
+    together, each, alone = made(written(tmp_path, base=base, grid=grid, exclude=left_out))
+    assert baselines([together, each, alone], {alone.key}) == {together.key: alone, each.key: alone}
+
+
 def test_a_file_with_other_content_makes_another_cell(tmp_path: Path) -> None:
     def keys() -> list[str]:
         return [cell.key for cell in made(file)]
