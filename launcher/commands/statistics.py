@@ -25,7 +25,7 @@ from peer.telemetry.results import MODEL, read_result
 from peer.text import number, plural
 
 PROTOCOL = reference(Statistics)
-COLUMNS = ("site", "samples", "class", "column", "missing", "mean", "deviation", "histogram")
+COLUMNS = ("site", "samples", "class", "column", "missing", "mean", "deviation", "histogram", "bounds")
 BARS = " ▁▂▃▄▅▆▇█"
 MOST_SHOWN = 60
 
@@ -57,7 +57,8 @@ def show(run: Path, output: Output) -> int:
     if output.as_json:
         output.document(found)
         return 0
-    written = [one | {"histogram": " ".join(map(whole, one.get("histogram") or ()))} for one in found]
+    lists = {"histogram": whole, "bounds": str}
+    written = [one | {key: " ".join(map(word, one.get(key) or ())) for key, word in lists.items()} for one in found]
     write_atomically(run / "statistics.csv", csv_text(COLUMNS, written).encode())
     for kind in ("class", "column"):
         rows = [one for one in found if kind in one]
@@ -92,8 +93,8 @@ def bars(histogram: Sequence[int | None] | None) -> str:
 
 
 def statistics(run: Path) -> Iterator[dict[str, Any]]:
-    """{site, samples} of each class and {site, missing, mean, deviation, histogram} of each column, by site; None for
-    what was hidden. InputError where the run told none."""
+    """{site, samples} of each class and {site, missing, mean, deviation, histogram, bounds} of each column, by site;
+    None for what was hidden. bounds: where the bins meet. InputError where the run told none."""
     peers = sorted(place for place in run.iterdir() if place.is_dir()) if run.is_dir() else []
     told = {place: sites for place in peers if (sites := sites_of(place))}
     if not told:
@@ -106,12 +107,13 @@ def statistics(run: Path) -> Iterator[dict[str, Any]]:
             f"{run}: {first.name} and {', '.join(differing)} report different statistics, so one of them lies; ask "
             "their operators"
         )
-    for site, (counts, histograms) in told[first].items():
-        yield from of_site(site, counts, histograms, first)
+    for site, numbers in told[first].items():
+        yield from of_site(site, *numbers, first)
 
 
-def sites_of(place: Path) -> dict[str, tuple[list[float], list[float]]]:
-    """What a peer noted of each site, counts and histograms as `extras.statistics` has them; none if it noted other."""
+def sites_of(place: Path) -> dict[str, tuple[list[float], list[float], list[float]]]:
+    """What a peer noted of each site, counts, histograms and edges as `extras.statistics` has them; none if it noted
+    other."""
     result = read_result(place)
     notes = result.notes[0] if result and result.notes else {}
     found = {}
@@ -119,10 +121,11 @@ def sites_of(place: Path) -> dict[str, tuple[list[float], list[float]]]:
         if name.startswith(COUNTS):
             site = name.removeprefix(COUNTS)
             histograms = notes.get(f"histograms of {site}", [])
-            numbers = are_numbers(counts) and are_numbers(histograms)
+            edges = notes.get("edges", [])
+            numbers = all(map(are_numbers, (counts, histograms, edges)))
             if not numbers or not counts[1:] or not 0 <= counts[1] <= len(counts) - 2:
                 return {}
-            found[site] = counts, histograms
+            found[site] = counts, histograms, edges
     return found
 
 
@@ -133,7 +136,9 @@ def are_numbers(given: Any) -> bool:
     return isinstance(given, list) and all(isinstance(one, float | int) for one in given)
 
 
-def of_site(site: str, counts: list[float], histograms: list[float], place: Path) -> Iterator[dict[str, Any]]:
+def of_site(
+    site: str, counts: list[float], histograms: list[float], edges: list[float], place: Path
+) -> Iterator[dict[str, Any]]:
     classes = int(counts[1])
     columns = (len(counts) - 2 - classes) // 3
     of_classes, of_columns = names_of(place, classes, columns)
@@ -141,6 +146,7 @@ def of_site(site: str, counts: list[float], histograms: list[float], place: Path
     for name, count in zip(of_classes, counts[2 : 2 + classes], strict=True):
         yield {"site": site, "class": name, "samples": shown(count)}
     bins = len(histograms) // columns if histograms and columns else 0
+    bounded = bins > 0 and len(edges) == (bins - 1) * columns
     for at, name in enumerate(of_columns):
         missing, mean, deviation = counts[2 + classes + 3 * at : 5 + classes + 3 * at]
         few = missing == FEW
@@ -151,6 +157,7 @@ def of_site(site: str, counts: list[float], histograms: list[float], place: Path
             "mean": None if few else mean,
             "deviation": None if few else deviation,
             "histogram": [*map(shown, histograms[at * bins : (at + 1) * bins])] if bins else None,
+            "bounds": edges[at::columns] if bounded else None,
         }
 
 

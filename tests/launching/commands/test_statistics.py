@@ -61,14 +61,17 @@ def told(run: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, object
     return found
 
 
+def trained_on(run: Path, site: str) -> pandas.DataFrame:
+    rows = SITES[site]
+    order = np.random.default_rng(42).permutation(rows)
+    return pandas.read_csv(run.parent / f"{site}.csv").iloc[order[: rows - max(1, round(0.2 * rows))]]
+
+
 def test_the_figures_are_those_of_the_sites_training_samples(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     known = {(one["site"], one["column"]): one for one in told(run, capsys) if "column" in one}
     counts = {(one["site"], one["class"]): one["samples"] for one in told(run, capsys) if "class" in one}
-    for site, rows in SITES.items():
-        frame = pandas.read_csv(run.parent / f"{site}.csv")
-        tested = max(1, round(0.2 * rows))
-        order = np.random.default_rng(42).permutation(rows)
-        trained = frame.iloc[order[: rows - tested]]
+    for site in SITES:
+        trained = trained_on(run, site)
         assert counts[site, "all"] == len(trained)
         for column in ("age", "bmi", "smoker"):
             one, values = known[site, column], trained[column]
@@ -85,6 +88,20 @@ def test_the_figures_are_those_of_the_sites_training_samples(run: Path, capsys: 
     assert isinstance(told_of_bmi, list)
     assert len(told_of_bmi) == 8
     assert all(one is None or one == 0 or one >= 5 for one in told_of_bmi)
+    bounds = known["north", "bmi"]["bounds"]
+    assert bounds == sorted(set(bounds)) == known["south", "bmi"]["bounds"]
+    values = trained_on(run, "north")["bmi"].dropna()
+    counted, _ = np.histogram(values, [-np.inf, *bounds, np.inf])
+    assert all(one in (None, int(count)) for one, count in zip(told_of_bmi, counted, strict=True))
+    assert main(["statistics", str(run)]) == 0
+    with (run / "statistics.csv").open() as file:
+        (row,) = (one for one in csv.DictReader(file) if (one["site"], one["column"]) == ("north", "bmi"))
+    assert [*map(float, row["bounds"].split())] == bounds
+
+
+def test_its_figures_are_not_called_those_of_code_of_your_own(run: Path) -> None:
+    audit = [json.loads(line) for line in (run / "north" / "audit.jsonl").read_text().splitlines()]
+    assert not any({"noted", "own_code"} & line.keys() for line in audit)
 
 
 @given(counts=st.lists(st.one_of(st.integers(0, 12), st.integers(0, 5000)), max_size=12), smallest=st.integers(1, 40))
