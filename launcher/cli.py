@@ -279,6 +279,12 @@ def certificate_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run_command(arguments: argparse.Namespace, output: Output) -> int:
+    code: int = outcome_of_run(arguments, output).report(output)
+    return code
+
+
+def outcome_of_run(arguments: argparse.Namespace, output: Output) -> Any:
+    """The `RunOutcome`."""
     from launcher.command_spec import header, resolved
     from peer.spec.document import Document
 
@@ -307,7 +313,7 @@ def run_command(arguments: argparse.Namespace, output: Output) -> int:
             dashboard=dashboard_address(dashboard=arguments.dashboard, at=arguments.at, quiet=arguments.quiet),
             beside=arguments.beside is not None,
         )
-        return run(options, output).report(output)
+        return run(options, output)
 
 
 def asking_command(module: str, arguments: argparse.Namespace, output: Output) -> int:
@@ -323,9 +329,12 @@ def asking_command(module: str, arguments: argparse.Namespace, output: Output) -
             raise InputError(f"{run} holds another run; choose another directory with --out")
         output.say(f"Asking the peers, in {run}")
         line = ["run", *line, "--quiet", "--fresh", "--out", str(run)]
-        if code := run_command(parser().parse_args(line), Output(quiet=True)):
-            stopped = code in STOPS.values()
-            return output.failure(code, "stopped" if stopped else f"the run in {run} has failed; its logs say why")
+        quiet = Output(quiet=True)
+        ended = outcome_of_run(parser().parse_args(line), quiet)
+        if ended.code in STOPS.values():
+            return output.failure(ended.code, "stopped")
+        if ended.report(quiet):
+            return output.failure(ended.code, f"the run in {run} has failed; its logs say why")
     shown: int = asking.show(run, output)
     return shown
 

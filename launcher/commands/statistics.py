@@ -5,7 +5,7 @@ column, of each site.
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ def show(run: Path, output: Output) -> int:
     if output.as_json:
         output.document(found)
         return 0
-    lists = {"histogram": whole, "bounds": str}
+    lists: dict[str, Callable[[Any], str]] = {"histogram": whole, "bounds": str}
     written = [one | {key: " ".join(map(word, one.get(key) or ())) for key, word in lists.items()} for one in found]
     write_atomically(run / "statistics.csv", csv_text(COLUMNS, written).encode())
     for kind in ("class", "column"):

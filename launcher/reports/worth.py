@@ -91,7 +91,7 @@ def solo_spec(spec: Spec) -> Spec:
 
 
 def standardised_alone(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A `data` block as peers alone have it: what all standardise together, each then standardises by its own samples."""
+    """A `data` block as peers alone have it: what all standardise together, each then does by its own samples."""
     return {**data, "standardize": "own"} if data.get("standardize") == "federation" else {**data}
 
 
