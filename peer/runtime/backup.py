@@ -29,7 +29,7 @@ from peer.files import lines, open_plain, private, sync, write_atomically, write
 from peer.runtime.checkpoints import Checkpoints, Journal
 from peer.spec.blocks import Rewind
 from peer.spec.federation import Spec
-from peer.spec.recordings import VIEWS, RunFormat, RunIdentity, known_views
+from peer.spec.recordings import RUN, VIEWS, RunFormat, RunIdentity, known_views
 from peer.telemetry.results import AUDIT, EVENTS, RESULT
 from peer.views.decision import Memory, Slot
 from peer.views.statements import canonical
@@ -128,10 +128,10 @@ def pending_rewind(out: Path, spec: Spec) -> int | None:
 
 
 def rewind(out: Path, id: str, spec: Spec) -> int | None:
-    """Let the peer with this directory, its own, go back, if it is still to do so; return the round. Raises as
-    `pending_rewind`, and OSError if the disk is full."""
+    """Let the peer with this directory, its own, go back, if it is still to do so; return the round, also where an
+    earlier process has gone there and not told so. Raises as `pending_rewind`, and OSError if the disk is full."""
     if (round := pending_rewind(out, spec)) is None:
-        return None
+        return RunIdentity.read(out).rewound if (out / RUN).exists() else None
     files, entry = Checkpoints(out / "checkpoint"), (spec.rewinds or ())[-1]
     if entry.view is None or id in entry.members:
         source = next((one for one in (files, files.archive) if one.verify(round) is None), None)
@@ -150,7 +150,7 @@ def rewind(out: Path, id: str, spec: Spec) -> int | None:
     for name in (RESULT, "complete", *([VIEWS] if entry.view is None else [])):
         (out / name).unlink(missing_ok=True)
     sync(out)
-    RunIdentity.from_spec(spec, id).write(out)
+    RunIdentity.from_spec(spec, id).model_copy(update={"rewound": round}).write(out)
     sync(out)
     return round
 

@@ -55,8 +55,8 @@ def _refuse_other_run(theirs: RunIdentity, config: PeerConfig, spec: Spec) -> No
 
 @contextmanager
 def own_directory(config: PeerConfig, spec: Spec) -> Iterator[int | None]:
-    """Create the directory, and keep every other process out of it inside the block; yield the round to which the peer
-    went back for it, if any. Raises as `rewind`; a new directory that is still empty is removed."""
+    """Create the directory, and keep every other process out of it inside the block; yield what `rewind`
+    returns, and raise as it does; a new directory that is still empty is removed."""
     new = not (out := config.directory).exists()
     make_private(out)
     try:

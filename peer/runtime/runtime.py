@@ -109,7 +109,6 @@ class Runtime:
     async def _run_watched(self) -> bool:
         """Run, and watch the neighbours meanwhile."""
         network, emit, files = self.network, self.telemetry.emit, Checkpoints(self._out / "checkpoint")
-        record_run(self._out, self.setup.config.id, self._spec)
         async with background() as writing, background() as watchers:
             checkpointer = Checkpointer(files, self.participant, self._evaluator.progress, writing)
             lost = watch_unresponsive(network.edges, self._spec, self._gate, self.lifecycle, self._reminders)
@@ -121,6 +120,7 @@ class Runtime:
             rounds = Rounds(self.participant, self._evaluator, checkpointer)
             try:
                 await open_files(self.telemetry, self.participant)
+                record_run(self._out, self.setup.config.id, self._spec)  # which forgets that events were lacking
                 if self.setup.config.tls:
                     watchers.create_task(network.transport.watch_expiry())
                 return await self._run_rounds(rounds, checkpointer)

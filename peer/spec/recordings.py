@@ -71,6 +71,8 @@ class RunIdentity(RunFormat):
     spec: Mapping[str, Any] | None = None
     backup: bool = False
     """Whether the directory is a backup, from which a peer starts only if all go back (peer/runtime/backup.py)."""
+    rewound: int | None = None
+    """The round to which the peer has gone back, until that is in its events."""
 
     @classmethod
     def from_spec(cls, spec: Spec, id: str) -> Self:

@@ -71,6 +71,18 @@ def test_all_go_back_and_end_in_the_same_bits(place: Path, round: int, finished:
     assert [json.loads(one)["round"] for one in events if '"rewound"' in one] == [round, 6]
 
 
+def test_one_that_dies_after_it_went_back_tells_so_at_its_next_start(
+    place: Path, finished: tuple[Path, dict[str, str]]
+) -> None:
+    wanted = spec(place, rewinds=[4])
+    for id in wanted.ids:
+        assert rewind(place / id, id, wanted) == 4
+    assert run(place, rewinds=[4]) == finished[1]
+    run(place, rewinds=[4])
+    events = (place / "peer1" / "events.jsonl").read_text().splitlines()
+    assert [json.loads(one)["round"] for one in events if '"rewound"' in one] == [4]
+
+
 def test_members_that_may_change_go_back_too(tmp_path: Path) -> None:
     """They vote anew."""
     before = run(tmp_path, **BYPASS)
