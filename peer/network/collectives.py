@@ -26,9 +26,9 @@ import torch
 from torch import Tensor, empty, finfo, float32, isfinite
 
 from peer.errors import FailedError
-from peer.network.network import MessageShape, Network
+from peer.network.network import Network
 from peer.network.streams.link import MessageWriter
-from peer.network.wire.frames import Call, frame_count
+from peer.network.wire.frames import Call, MessageShape, frame_count
 from peer.network.wire.manifest import vector_bytes
 
 T = TypeVar("T")

@@ -14,9 +14,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from peer.errors import FailedError
 from peer.network.transport import FORBIDDEN, NO_ROUTE, REFUSED, TIMED_OUT
 from peer.network.wire.messages import Obstacle, Resources
 from peer.tasks import News
+from peer.topology import unreachable_pair_problem
 
 CLOSED_PORT_REASONS = (REFUSED, TIMED_OUT, NO_ROUTE, FORBIDDEN)
 """Reasons for which an address that may be correct does not answer."""
@@ -324,6 +326,12 @@ class Edges:
 
     def can_be_dialled(self, peer: str) -> bool:
         return self._addresses.get(peer) is not None
+
+    def refuse_unreachable(self, own: str, others: Iterable[str]) -> None:
+        """FailedError if neither this peer nor one of the others can be dialled."""
+        apart = [other for other in others if not self.can_be_dialled(other)]
+        if apart and not self.can_be_dialled(own):
+            raise FailedError(unreachable_pair_problem((own, apart[0])))
 
     def has(self, direction: Direction, peer: str) -> bool:
         return (direction, peer) in self._spans

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
@@ -28,29 +28,11 @@ from peer.network.streams.link import (
 )
 from peer.network.streams.stream import NetworkCallbacks, NetworkState, StreamTakeover
 from peer.network.transport import SERVICES, BreachError, DisconnectedError, Pipe, Service
-from peer.network.wire.frames import Call, Heading, Key, decode
+from peer.network.wire.frames import Call, Heading, Key, MessageShape, decode
 from peer.network.wire.manifest import Manifest, NotDeclaredError
 from peer.network.wire.messages import Welcome
 from peer.tasks import background, within
 from peer.telemetry.events import PeerRegressed
-from peer.text import plural
-from peer.topology import unreachable_pair_problem
-
-
-class MessageShape(NamedTuple):
-    """What every peer sends in a call."""
-
-    length: int | None
-    """Bytes of the vector; None: any number."""
-    scalars: int = 0
-    offset: int = 0
-    """Where in the vector the message begins, in bytes."""
-    may_be_empty: bool = False
-    """Whether the message may also be empty."""
-
-    def __str__(self) -> str:
-        start = f" from byte {self.offset} on" if self.offset else ""
-        return f"{self.length} bytes{start} with {plural(self.scalars, 'number')}"
 
 
 class Network:
@@ -118,11 +100,8 @@ class Network:
 
     def set_edges(self, round: int, receivers: Sequence[str], senders: Sequence[str]) -> None:
         """Exchange messages with these receivers and senders from that round on."""
-        me = self.identity.id
         # A protocol may reorder the ring, which could not be checked beforehand.
-        apart = [other for other in (*receivers, *senders) if not self.edges.can_be_dialled(other)]
-        if apart and not self.edges.can_be_dialled(me):
-            raise FailedError(unreachable_pair_problem((me, apart[0])))
+        self.edges.refuse_unreachable(self.identity.id, (*receivers, *senders))
         self.edges.use(round, receivers, senders)
         self.audit.note_edges(round, receivers, senders)
         self._open_streams()

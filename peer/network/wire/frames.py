@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import xxhash
 
+from peer.text import plural
+
 MAGIC = b"DFL2"
 HEADER = struct.Struct("<4sHHIIIIIQQI8xQ")
 MAX_DOUBLES = 4096
@@ -49,6 +51,22 @@ class Heading(NamedTuple):
     """The byte of the payload's vector at which the message begins."""
     length: int
     """How many bytes of the vector the whole message has."""
+
+
+class MessageShape(NamedTuple):
+    """What every peer sends in a call."""
+
+    length: int | None
+    """Bytes of the vector; None: any number."""
+    scalars: int = 0
+    offset: int = 0
+    """Where in the vector the message begins, in bytes."""
+    may_be_empty: bool = False
+    """Whether the message may also be empty."""
+
+    def __str__(self) -> str:
+        start = f" from byte {self.offset} on" if self.offset else ""
+        return f"{self.length} bytes{start} with {plural(self.scalars, 'number')}"
 
 
 @dataclass(frozen=True, slots=True)
