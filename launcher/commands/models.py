@@ -34,14 +34,12 @@ from launcher.output import Output
 from launcher.page.document import as_cell
 from peer.errors import InputError, optional, suggest
 from peer.files import open_plain, unwritable_reason, write_atomically
-from peer.learning.data.batch_reader import as_model_inputs
-from peer.learning.data.dataset import PIXEL_SCALE, channels_first
+from peer.learning.data.dataset import pixels_as_inputs
 from peer.learning.data.sources import SOURCES
 from peer.learning.data.sources.image_folder import SUFFIXES, ImageFiles
 from peer.learning.data.sources.npz import read_npz
 from peer.learning.export import export_state_dict, load_model, read_header
 from peer.learning.model.model import Model, as_inputs
-from peer.learning.model.shape_check import takes_several
 from peer.learning.tasks import Classification, Multilabel
 from peer.plugins import import_from, installed, load_object, user_input_errors
 from peer.telemetry.results import MODEL
@@ -154,7 +152,7 @@ class _Whole(nn.Module):
 def _whole(path: Path, trusted: bool) -> tuple[nn.Module, Tensor]:
     """The model, and two samples like those that it takes."""
     model = opened(path, trusted)
-    if takes_several(model.shape):
+    if model.takes_several:
         raise InputError(f"{path}: takes several inputs, and can only be had as --format state-dict")
     shape = (len(model.names.raw),) if model.names.rules else model.shape
     return _Whole(model).eval(), torch.zeros(2, *shape, dtype=getattr(torch, model.task.inputs))
@@ -209,7 +207,7 @@ def read(path: Path, model: Model, options: Mapping[str, Any]) -> Asked:
         return _of_images(images, model)
     if path.is_dir() and (arrays := [file for file in files if file.suffix == ".npy"]):
         return Asked([file.name for file in arrays], lambda rows: _scaled(_array(arrays[rows][0])[None], model), 1)
-    if takes_several(model.shape):
+    if model.takes_several:
         return _of_inputs(_several(path, model), model)
     asked = _of_inputs(_array(path), model)
     return replace(asked, batch=lambda rows: _scaled(asked.batch(rows), model))
@@ -233,7 +231,7 @@ def _scaled(x: Any, model: Model) -> Any:
     """Arrays (n, ...) as a data set of arrays gives them to the model: uint8 is pixels, unless it knows columns."""
     if x.dtype != np.uint8 or model.task.inputs != "float32" or model.names.raw:
         return np.array(x)
-    return as_model_inputs(channels_first(x), np.arange(len(x)), "float32", PIXEL_SCALE)
+    return pixels_as_inputs(x)
 
 
 def _several(path: Path, model: Model) -> Any:

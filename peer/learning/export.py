@@ -63,7 +63,7 @@ def save_model(model: Model, path: str | Path) -> None:
         if model.standard.imputed is not None:
             found = zip(model.names.rules.items(), model.standard.imputed[model.names.places].tolist(), strict=True)
             described["imputed"] = {name: {"rule": rule, "value": value} for (name, rule), value in found}
-    if takes_several(model.shape):
+    if model.takes_several:
         described["dtypes"] = model.dtypes
     if omitted := model.rebuilt:
         described["omitted"] = named_sha256(omitted)

@@ -222,6 +222,11 @@ def channels_first(pixels: Array) -> Array:
     return pixels
 
 
+def pixels_as_inputs(pixels: Array) -> Array:
+    """8-bit pixels as `labelled` has the model see them: (n, C, H, W) float32 from 0 to 1."""
+    return as_model_inputs(channels_first(pixels), np.arange(len(pixels)), "float32", PIXEL_SCALE)
+
+
 def _refuse_non_finite(x: Array, where: str, name: str) -> None:
     # Judged as float32, which the model sees: 1e300 is not finite there. In blocks, so that a memory-mapped
     # array is never held whole.

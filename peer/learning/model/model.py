@@ -338,6 +338,11 @@ class Model:
             logits: Tensor = spread(partial(_call, self.module, _named_tensors(self.module, self.layout, vector)), x)
         return logits
 
+    @property
+    def takes_several(self) -> bool:
+        """Whether it takes a dict or a tuple of inputs."""
+        return takes_several(self.shape)
+
     @overload
     def predict(self, x: Any, *, names: Literal[False] = False) -> Tensor: ...
 
@@ -369,7 +374,7 @@ class Model:
 
     def _outputs(self, x: Any) -> tuple[Tensor, bool]:
         """The outputs (n, ...), and whether `x` is one sample."""
-        if takes_several(self.shape):
+        if self.takes_several:
             return self._judged(self._as_several(x)), False
         batch = as_inputs(x, self.names, getattr(torch, self.task.inputs), self.device)
         shape = (len(self.names.raw),) if self.names.rules else self.shape
