@@ -35,6 +35,7 @@ from launcher.engines.programs.ssh_host import FOLLOWED
 from launcher.engines.ssh_hosts import Host, ssh_options, user_and_host
 from peer.errors import FailedError
 from peer.files import write_failure
+from peer.records import ManyKept, Named
 from peer.tasks import background
 
 CONNECT_TIMEOUT_S = 10
@@ -196,7 +197,7 @@ class CommandRejectedError(FailedError):
 
 
 class Survey(TypedDict):
-    python: list[NonNegativeInt]
+    python: ManyKept[NonNegativeInt]
     dfl: str | None
     time: Any
     torch: str
@@ -205,9 +206,9 @@ class Survey(TypedDict):
     free: NonNegativeInt
     there: str
     writable: bool
-    obstacles: list[str]
-    running: list[str]
-    codes: dict[str, int]
+    obstacles: ManyKept[str]
+    running: ManyKept[str]
+    codes: Named[int]
 
 
 class Placed(Survey):

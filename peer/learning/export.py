@@ -35,8 +35,9 @@ from peer.learning.model.weights import open_weights, tensor_file_errors
 from peer.learning.model.zoo import build, make_split
 from peer.learning.named_tensors import content_sha256, named_sha256
 from peer.learning.tasks import Task, task_class
+from peer.records import Many, Named
 
-Shape = tuple[PositiveInt, ...]
+Shape = Many[PositiveInt]
 
 
 def save_model(model: Model, path: str | Path) -> None:
@@ -150,8 +151,8 @@ class HeaderTask(BaseModel):
 class HeaderStandardisation(BaseModel):
     """How inputs are standardised."""
 
-    means: tuple[FiniteFloat, ...]
-    deviations: tuple[Annotated[FiniteFloat, Field(gt=0)], ...]
+    means: Many[FiniteFloat]
+    deviations: Many[Annotated[FiniteFloat, Field(gt=0)]]
 
 
 class HeaderImputation(BaseModel):
@@ -165,16 +166,16 @@ class ModelFileHeader(BaseModel):
     """What a file says of its model, each as JSON."""
 
     model: Json[str]
-    shape: Json[Shape | tuple[Shape, ...] | dict[str, Shape]]
+    shape: Json[Shape | Many[Shape] | Named[Shape]]
     classes: Json[PositiveInt]
     task: Json[HeaderTask] = HeaderTask(name="classification")
-    settings: Json[dict[str, JsonValue]] = Field(default_factory=dict)
-    columns: Json[tuple[str, ...]] = ()
-    class_names: Json[tuple[str, ...]] = ()
+    settings: Json[Named[JsonValue]] = Field(default_factory=dict)
+    columns: Json[Many[str]] = ()
+    class_names: Json[Many[str]] = ()
     standard: Json[HeaderStandardisation] | None = None
-    imputed: Json[dict[str, HeaderImputation]] = Field(default_factory=dict)
+    imputed: Json[Named[HeaderImputation]] = Field(default_factory=dict)
     omitted: Json[str] = ""
-    dtypes: Json[tuple[InputDtype, ...]] = ()
+    dtypes: Json[Many[InputDtype]] = ()
 
     @model_validator(mode="after")
     def _of_one_size(self) -> Self:

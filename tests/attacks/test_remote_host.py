@@ -25,12 +25,13 @@ from launcher.engines import ssh
 from launcher.engines.base import Run
 from launcher.engines.programs.ssh_host import place
 from launcher.engines.ssh import collect_files, wanted_files, where_models_go
-from launcher.engines.ssh_connection import Agent, HostConnection, RemotePeer
+from launcher.engines.ssh_connection import Agent, HostConnection, Placed, RemotePeer
 from launcher.engines.ssh_hosts import Host, Placement
 from launcher.reports.peer_files import AuditedRound
 from launcher.reports.summary_json import PeerSummary, Summary
 from launcher.run_files import RunFiles
 from peer.errors import FailedError, InputError
+from peer.learning.export import HeaderStandardisation, ModelFileHeader
 from peer.spec.loading import load_spec
 from peer.spec.recordings import RunIdentity
 from peer.tasks import background
@@ -318,16 +319,21 @@ async def test_a_log_without_end_fills_no_disk(following: Callable[..., Any], ou
     assert os.listdir(out) == [name]
 
 
-KINDS = (Result, FinalFigures, ModelFigures, *CLASSES_BY_NAME.values(), AuditedRound, RunIdentity, Summary, PeerSummary)
+KINDS = (
+    *(Result, FinalFigures, ModelFigures, *CLASSES_BY_NAME.values(), AuditedRound, Summary, PeerSummary),
+    *(RunIdentity, ModelFileHeader, HeaderStandardisation, Placed),
+)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_of_a_record_full_of_errors_few_are_told(kind: type) -> None:
     """All those of two megabytes took seconds and 300 MB of memory."""
     adapter, many = TypeAdapter(kind), {str(number): [[]] for number in range(2000)}
-    names = {*getattr(kind, "__dataclass_fields__", {}), *getattr(kind, "model_fields", {}), "for"}
+    inherited = (getattr(one, "__annotations__", {}) for one in kind.__mro__)
+    names = {*itertools.chain.from_iterable(inherited), "for"}
     for name, wrong in itertools.product(names, ([*many.values()], many)):
-        assert max(errors(adapter, {name: given}) for given in (wrong, [wrong], {"": wrong})) < 300, name
+        for given in (wrong, [wrong], {"": wrong}):
+            assert max(errors(adapter, {name: one}) for one in (given, json.dumps(given))) < 300, name
 
 
 def errors(adapter: TypeAdapter[Any], given: object) -> int:
