@@ -43,17 +43,17 @@ HEADERS = {
 class AccessControl:
     """Guards the pages. names: hosts by which they may be called, so no other site's name leads here; empty: any."""
 
-    def __init__(self, inner: ASGIApp, token: str, names: Collection[str]):
-        self.inner, self.token, self.names = inner, token, names
+    def __init__(self, app: ASGIApp, token: str, names: Collection[str]):
+        self.app, self.token, self.names = app, token, names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         if self.names and called_by(request.headers.get("host", "")) not in self.names:
             await PlainTextResponse(WRONG_NAME, 421, HEADERS)(scope, receive, send)
-        elif request.url.path != OPEN_PATH and not self.is_known(request):
+        elif scope["path"] != OPEN_PATH and not self.is_known(request):  # `request.url` is made of `Host`, too
             await PlainTextResponse(TOKEN_NEEDED, 403, HEADERS)(scope, receive, send)
         else:
-            await self.inner(scope, receive, send)
+            await self.app(scope, receive, send)
 
     def is_known(self, request: Request) -> bool:
         given = request.headers.get("authorization", "").removeprefix("Bearer ")

@@ -103,6 +103,14 @@ async def test_only_the_token_lets_in(serves: Serves) -> None:
             assert (await client.request(method, bare(made))).status_code == 405
 
 
+async def test_no_host_and_no_path_passes_for_the_page(serves: Serves) -> None:
+    async with serves() as (made, client):
+        for host in ("localhost", "localhost/?", "localhost/#", "localhost/\\?"):
+            for path in ("events", "peers/peer0", "%09", "%0A"):
+                answer = await client.get(bare(made) + path, headers={"Host": host})
+                assert answer.status_code in (403, 421), (host, path)
+
+
 async def test_without_the_token_nothing_of_the_run_is_told(serves: Serves, spec: Spec) -> None:
     """The page itself is for everybody; browsers keep to themselves what stands behind the `#` of its address."""
     async with serves() as (made, client):
