@@ -9,7 +9,9 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler
+from io import BufferedReader
 from pathlib import Path
 from socket import AI_PASSIVE, SHUT_RDWR, SOCK_STREAM, getaddrinfo, socket
 from socketserver import TCPServer, ThreadingMixIn
@@ -29,6 +31,8 @@ MAX_CONNECTIONS = 16
 """Connections at once, with a thread each; further ones are closed unheard."""
 CONNECTION_TIMEOUT_S = 10.0
 """Seconds that a connection may last: what Prometheus waits for an answer."""
+MAX_REQUEST_BYTES = 1 << 16
+"""Bytes of a request before its last line, which may have as many: the library would take 100 lines of so many."""
 CUT_OFF_REPORTED_FROM = 100
 """Connections that break in the middle, before that is reported: a scraper may time out."""
 PLAIN_TEXT = "text/plain; charset=utf-8"
@@ -40,10 +44,27 @@ class UnclearError(Exception):
     """The request cannot be understood."""
 
 
+class RequestLines(BufferedReader):
+    """The lines of a request; HTTPException once they have too many bytes, which is answered."""
+
+    left = MAX_REQUEST_BYTES
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        if self.left <= 0:
+            raise HTTPException("more than a request has")
+        line = super().readline(size)
+        self.left -= len(line)
+        return line
+
+
 class ScrapeRequest(BaseHTTPRequestHandler):
     """Answers every request without logging it; malformed ones are counted."""
 
     server: "Exposition"
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = RequestLines(self.rfile.detach())
 
     def do_GET(self) -> None:
         if self.server.names and called_by(self.headers.get("Host", "")) not in self.server.names:

@@ -341,6 +341,17 @@ def test_what_cannot_be_understood_is_answered_and_seldom_told(
     assert quiet(capfd, caplog)
 
 
+def test_a_request_has_few_bytes(lived: Metrics, here: tuple[str, int]) -> None:
+    """Of the library's server, six megabytes, kept several times over; here the last line never comes."""
+    lived.listen(here)
+    line = b"X: " + b"x" * 995 + b"\r\n"
+    lines = line * (exposition.MAX_REQUEST_BYTES // len(line) + 1)
+    with socket.create_connection(here, timeout=60) as connection:
+        connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n" + lines)
+        assert connection.recv(13) == b"HTTP/1.0 431 "
+    lived.close()
+
+
 def test_connections_that_are_reset_are_seldom_told(
     lived: Metrics, here: tuple[str, int], capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
