@@ -53,6 +53,7 @@ class Pending(Coroutine[Any, Any, T]):
     def _run(self) -> Coroutine[Any, Any, T]:
         if self._running is None:
             self._running = self._finish()
+            del self._finish  # it may hold large vectors
         return self._running
 
     def __await__(self) -> Generator[Any, Any, T]:

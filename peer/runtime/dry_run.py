@@ -30,7 +30,6 @@ from peer.protocols.declarations import Share
 from peer.protocols.registry import PROTOCOLS
 from peer.runtime.rounds.admission import first_rows
 from peer.runtime.rounds.calls import CheckedCall, CheckedPeer, plain_notes
-from peer.runtime.rounds.round import was_awaited
 from peer.spec.federation import Spec
 from peer.views.view import STALENESS_BOUND
 
@@ -89,7 +88,6 @@ class DryRun(CheckedPeer):
         self.sent = self.journalled = 0
         self.calls: list[tuple[int | str, ...]] = []
         self.tokens: list[Token] = []
-        self._made = []
         self._spec, self._rehearsal = spec, rehearsal
         self._journal, self._recalled = journal, iter([*(journal or ())])
         self._weights = model.vector.detach().clone()
@@ -110,7 +108,8 @@ class DryRun(CheckedPeer):
                 f"`{self._protocol.name}` sets `peer.{name}`, which a crash would lose; write peer.state[{name!r}] "
                 "= ..., or a variable of the round's own"
             )
-        self._made = [one for one in self._made if not was_awaited(one[1])]  # those would hold their results
+        if self._failed:
+            raise self._failed
         self._protocol.state_contract.check(self)
         return self.sent - before
 
@@ -121,10 +120,7 @@ class DryRun(CheckedPeer):
 
     def never_awaited(self) -> list[str]:
         """The methods that were called without `await`."""
-        forgotten = [(name, work) for name, work in self._made if not was_awaited(work)]
-        for _, work in forgotten:
-            work.close()
-        return [name for name, _ in forgotten]
+        return [name for name, call in self._made if not call.awaited]
 
     @property
     def model(self) -> Tensor:  # type: ignore[override]

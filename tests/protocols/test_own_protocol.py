@@ -1,5 +1,6 @@
 """A protocol of the user's own, named `module:Name`: the example of the README, and what it cannot do."""
 
+import gc
 import json
 from pathlib import Path
 
@@ -43,6 +44,7 @@ def test_mistakes_are_named(tmp_path: Path, protocol: dict[str, object], sentenc
 
 WRONG = """
 import asyncio
+import contextlib
 import random
 import torch
 from peer import Protocol, Record, Share
@@ -232,6 +234,16 @@ class Made(Base):
     async def round(self, peer): await peer.once(torch.zeros(2))
 class Keeping(Base):
     async def round(self, peer): peer.memory = torch.zeros(2)
+class Hiding(Base):
+    async def round(self, peer):
+        with contextlib.suppress(Exception): await peer.weighted_mean("model", 1.0)
+class Hidden(Base):
+    async def round(self, peer):
+        with contextlib.suppress(Exception): peer.exchange("model")
+class Unheard(Base):
+    async def round(self, peer):
+        task = asyncio.create_task(peer.weighted_mean("model", 1.0))
+        await peer.exchange("extractor")
 class Leaving(Base):
     async def round(self, peer): raise SystemExit(3)
 """
@@ -292,6 +304,9 @@ class Leaving(Base):
         ("Cancelled", "CancelledError ("),
         ("Grouped", "sends `model` in round 1, and does not declare that"),
         ("Exhausted", "StopIteration ("),
+        ("Hiding", "sends `model` in round 1, and does not declare that"),
+        ("Hidden", "sends `model` in round 1, and does not declare that"),
+        ("Unheard", "sends `model` in round 1, and does not declare that"),
         ("Negative", "takes the mean of `extractor` in round 1 with weight -1.0; a weight is a number from 0 up"),
         ("Ragged", "declares `seen` as by_peer, and its shape is (2,); it needs a row for each of the 3 members"),
     ],
@@ -302,6 +317,7 @@ def test_a_wrong_one_is_told_by_check_and_ends_a_run_in_a_sentence(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     (tmp_path / "wrong_ones.py").write_text(WRONG)
     monkeypatch.syspath_prepend(tmp_path)
@@ -312,6 +328,8 @@ def test_a_wrong_one_is_told_by_check_and_ends_a_run_in_a_sentence(
     assert "Traceback" not in printed
     with pytest.raises(ExceptionGroup) as told:
         federate(tmp_path / "run", {"name": f"wrong_ones:{name}"}, 3, trace=False)
+    gc.collect()
+    assert "never retrieved" not in caplog.text
     failed = told.value.exceptions[0]
     assert isinstance(failed, FailedError)
     assert sentence in str(failed)

@@ -20,8 +20,8 @@ A vector's way out of a peer:
 import asyncio
 import hashlib
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from inspect import iscoroutinefunction
@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peer.errors import DivergedError, FailedError, InputError
+from peer.errors import DivergedError, FailedError, InputError, UserError
 from peer.learning.device import HostCopy, Transfers, copies
 from peer.learning.model.layout import PARTS
 from peer.learning.model.model import Model
@@ -81,9 +81,6 @@ class CheckedCall(NamedTuple):
 class CheckedPeer(Peer):
     """Refuses wrong calls of a protocol with an InputError that says how to mend them; subclasses start the others."""
 
-    _made: list[tuple[str, Coroutine[Any, Any, Any]]]
-    """The calls of the present round, at least, that are to be awaited, by name."""
-
     def __init__(self, spec: Spec, model: Model, initial: Tensor | None = None) -> None:
         """initial: the model that all peers know at the start, (p,); None if there is none."""
         self._protocol, self._model = spec.protocol, model
@@ -93,6 +90,10 @@ class CheckedPeer(Peer):
         """The call round the ring that is under way; empty if there is none."""
         self._training = False
         """Whether the model is being trained."""
+        self._made: list[tuple[str, Pending[Any]]] = []
+        """The calls of the present round that are to be awaited, by name."""
+        self._failed: UserError | None = None
+        """The error of the first call that was refused or has failed."""
 
     @abstractmethod
     def _start(self, call: CheckedCall) -> Awaitable[dict[str, Received]]:
@@ -112,10 +113,43 @@ class CheckedPeer(Peer):
         return partial(self._call, name, found) if name in Peer.__abstractmethods__ else found
 
     def _call(self, name: str, method: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
-        work = method(*arguments, **keywords)
-        if isinstance(work, Coroutine):
-            self._made.append((name, work))
-        return work
+        if iscoroutinefunction(method):
+            call = Pending(lambda: self._awaited(lambda: method(*arguments, **keywords)))
+        else:
+            with self._keeping_errors():
+                begun = method(*arguments, **keywords)
+            if not isinstance(begun, Pending):
+                return begun
+            call = Pending(lambda: self._awaited(lambda: begun))
+        self._made.append((name, call))
+        return call
+
+    async def _awaited(self, begin: Callable[[], Awaitable[T]]) -> T:
+        with self._keeping_errors():
+            return await begin()
+
+    @contextmanager
+    def _keeping_errors(self) -> Iterator[None]:
+        """Keep the first error of a call: a protocol that catches it goes on without what the others send or get."""
+        try:
+            yield
+        except UserError as error:
+            self._failed = self._failed or error
+            with suppress(RuntimeError):  # a thread without a loop
+                if task := asyncio.current_task():
+                    task.add_done_callback(_retrieved)
+            raise
+
+    def _check_calls(self) -> None:
+        """At a round's end, raise what a call raised, though the protocol may have caught it, or InputError if a call
+        was not awaited, or left under way in a task."""
+        made, self._made = self._made, []
+        if self._failed:
+            raise self._failed
+        for name, call in made:
+            if not call.over:
+                why = " and does not wait for it; write `await` before the call, or await what it returned"
+                raise self._refused(f"calls `{name}`", why)
 
     def exchange(self, share: str, /, to: To = None, of: Of = None, **scalars: float) -> Awaitable[dict[str, Received]]:
         declared = self._share(share)
@@ -299,8 +333,7 @@ class CheckedPeer(Peer):
 
     def _check_pending(self) -> None:
         """Limit the exchanges under way: a receiver holds four messages per sender; more could wait for ever."""
-        exchanges = [work for _, work in self._made if isinstance(work, Pending)]
-        if (pending := sum(not one.awaited for one in exchanges)) >= MAX_PENDING:
+        if (pending := sum(name == "exchange" and not call.awaited for name, call in self._made)) >= MAX_PENDING:
             raise self._refused(f"has {pending} exchanges under way", " and begins another; `await` one of them first")
 
     @contextmanager
@@ -338,9 +371,15 @@ class SendQueue:
             sent.set_result(send())
             return sent
         task = asyncio.get_running_loop().create_task(_in_turn(self._last, fetched, send))
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # else the error is reported twice
+        task.add_done_callback(_retrieved)
         self._last = task
         return task
+
+
+def _retrieved(done: asyncio.Task[Any]) -> None:
+    """Take a task's error, which is told elsewhere, so that asyncio does not report it as well."""
+    if not done.cancelled():
+        done.exception()
 
 
 async def _in_turn(before: asyncio.Future[Any] | None, fetched: Collection[HostCopy], send: Callable[[], T]) -> T:

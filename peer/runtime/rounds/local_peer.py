@@ -154,7 +154,6 @@ class LocalPeer(CheckedPeer):
     head = _of_participant("learner.model.head")
     layout = _of_participant("learner.model.layout")
     state = _of_participant("state", writable=True)
-    _made = _of_participant("round.made")
 
     def __init__(self, participant: Participant) -> None:
         setup, spec, model = participant.setup, participant.setup.spec, participant.setup.model

@@ -41,7 +41,7 @@ class Rounds:
             await settle_columns(participant)
             first_rows(self._protocol, participant.state, len(peer.members))
             await self._protocol.start(peer, self._spec.init)
-            participant.round.check_awaited(self._protocol.name)
+            peer._check_calls()
         self._lifecycle.become("evaluating")
         await self._close(0)
 
@@ -55,7 +55,7 @@ class Rounds:
             if number == self._setup.view.first:
                 await self._begin_view()
             await self._protocol.round(peer)
-            participant.round.check_awaited(self._protocol.name)
+            peer._check_calls()
             self._protocol.state_contract.check(peer)
         if trace:
             await in_thread(trace.write, shared, trace_facts(participant))

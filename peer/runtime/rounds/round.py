@@ -5,17 +5,13 @@ from the start again (rule R1).
 """
 
 import asyncio
-from collections.abc import Coroutine
-from inspect import CORO_CLOSED, CORO_CREATED, getcoroutinestate
 from itertools import count
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from peer.errors import InputError
 from peer.learning.randomness import derive
-from peer.network.collectives import Collectives, Pending
+from peer.network.collectives import Collectives
 from peer.network.network import Network
 from peer.protocols.base import Resources
 from peer.runtime.checkpoints import Journal
@@ -31,8 +27,6 @@ class Round:
         """trace: records the round's vectors; None: they are not recorded."""
         self.number, self.network, self.trace = number, network, trace
         self.collectives = Collectives(network, number)
-        self.made: list[tuple[str, Coroutine[Any, Any, Any]]] = []
-        """The protocol's calls to wait for, by name."""
         self.notes: dict[str, Note] = {}
         self.steps: list[int] = []
         """The steps of each phase whose length depends on the data or the clock."""
@@ -58,22 +52,3 @@ class Round:
         """A generator from which all members draw the same numbers. seed: the run's."""
         view = f"view {self.network.identity.view}"
         return np.random.default_rng(derive(seed, view, self.number, purpose))
-
-    def check_awaited(self, protocol: str) -> None:
-        """Raise InputError if the protocol did not await a call, or left it under way in a task."""
-        for name, work in self.made:
-            if not is_over(work):
-                if not was_awaited(work):
-                    work.close()  # or Python warns of it, too
-                raise InputError(
-                    f"`{protocol}` calls `{name}` in round {self.number} and does not wait for it; write `await` "
-                    "before the call, or await what it returned"
-                )
-
-
-def was_awaited(work: Coroutine[Any, Any, Any]) -> bool:
-    return work.awaited if isinstance(work, Pending) else getcoroutinestate(work) != CORO_CREATED
-
-
-def is_over(work: Coroutine[Any, Any, Any]) -> bool:
-    return work.over if isinstance(work, Pending) else getcoroutinestate(work) == CORO_CLOSED
