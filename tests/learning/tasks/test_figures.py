@@ -19,7 +19,7 @@ SPACES = ((3, 2), (2, 3, 2))
 def figures(task: Task, outputs: Tensor, targets: Tensor, batch: int) -> dict[str, float]:
     pairs = zip(torch.split(outputs, batch), torch.split(targets, batch), strict=True)
     rows = torch.cat([task.tally(some, wanted) for some, wanted in pairs]).double()
-    return task.results(rows.sum(0), len(targets))
+    return task.judge(rows.numpy())
 
 
 def drawn(seed: int, *shape: int) -> Tensor:
@@ -57,6 +57,13 @@ def test_of_numbers(seed: int, n: int, columns: int, batch: int, at: float, scal
         "r2": (1 - (wrong**2).sum(0) / ((y - y.mean(0)) ** 2).sum(0)).mean(),
     }
     assert figures(Regression(name="regression"), outputs, targets, batch) == pytest.approx(wanted, rel=1e-4)
+
+
+def test_of_numbers_whose_mean_is_far_above_their_deviation() -> None:
+    outputs, targets = 1e7 + drawn(1, 300, 2), 1e7 + drawn(2, 300, 2)
+    y, wrong = targets.numpy().astype(np.float64), (outputs.double() - targets.double()).numpy()
+    r2 = (1 - (wrong**2).sum(0) / ((y - y.mean(0)) ** 2).sum(0)).mean()
+    assert figures(Regression(name="regression"), outputs, targets, 7)["r2"] == pytest.approx(r2)
 
 
 @few
