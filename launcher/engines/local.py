@@ -34,7 +34,7 @@ from typing import Any, BinaryIO
 import psutil
 
 from launcher.engines.base import Deployment, Engine, FollowedProcess, Run
-from launcher.engines.preflight import check_device, check_resources, check_room, check_secrecy
+from launcher.engines.preflight import check_resources, check_room, check_secrecy
 from launcher.engines.programs import fork_server as program
 from peer.errors import FailedError, InputError
 from peer.learning.device import choose_device, in_turn
@@ -42,6 +42,7 @@ from peer.network.transport.addresses import split, why_taken
 from peer.process import raise_open_files, signals_deferred
 from peer.settings import Settings
 from peer.spec.federation import Spec
+from peer.spec.peer import check_device
 from peer.tasks import background, in_thread
 from peer.telemetry.metrics import client
 from peer.telemetry.telemetry import load_tracker, writer_class

@@ -7,15 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from launcher.engines.base import Run
 from launcher.plan import Plan, outline, plan
 from launcher.run_files import certificate_files
 from peer.errors import FailedError, InputError
 from peer.runtime.dry_run import check_disk, disk_needed, dry_run_figures
 from peer.spec.federation import Spec
-from peer.spec.peer import DEVICES, PeerConfig, check_plaintext, refuse_plaintext
+from peer.spec.peer import PeerConfig, check_device, check_plaintext, refuse_plaintext
 from peer.spec.recordings import fixed_resources, recorded_views
 
 
@@ -26,14 +24,6 @@ def as_input_error(sentence: str = "{}") -> Iterator[None]:
         yield
     except FailedError as error:
         raise InputError(sentence.replace("{}", str(error))) from None
-
-
-def check_device(device: str) -> None:
-    """Check that `--device` is one that a peer's config can name."""
-    try:
-        PeerConfig(federation=Path("federation.yaml"), id="peer0", device=device)
-    except ValidationError:
-        raise InputError(f"--device {device}: choose {DEVICES}") from None
 
 
 def check_container_device(device: str, gpus: object, where: str, option: str) -> None:

@@ -26,12 +26,13 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, field_validator
 
 from launcher.engines.base import Deployment, Engine, FollowedProcess, Run, as_text
-from launcher.engines.preflight import as_input_error, check_device, check_room, check_secrecy
+from launcher.engines.preflight import as_input_error, check_room, check_secrecy
 from launcher.run_files import RunFiles
 from peer.errors import FailedError, InputError
 from peer.files import lines, make_private, write_atomically, write_failure
 from peer.settings import Settings, Wanted
 from peer.spec.federation import Spec
+from peer.spec.peer import check_device
 from peer.tasks import background, in_thread, within
 from peer.text import one_line, plural, printable
 

@@ -30,7 +30,7 @@ from typing import Any, cast
 import asyncssh
 
 from launcher.engines.base import Deployment, Engine, Run, certificates_beside, shipped
-from launcher.engines.preflight import as_input_error, check_device, check_secrecy
+from launcher.engines.preflight import as_input_error, check_secrecy
 from launcher.engines.programs.ssh_host import torch_build
 from launcher.engines.ssh_connection import Agent, HostConnection, RemotePeer, probe_hosts
 from launcher.engines.ssh_hosts import Host, Placement, SshSettings, placement
@@ -39,6 +39,7 @@ from launcher.run_files import certificate_files
 from peer.errors import FailedError, InputError
 from peer.files import write_failure
 from peer.spec.federation import Spec
+from peer.spec.peer import check_device
 from peer.tasks import background, within
 from peer.telemetry.events import LAST_MOMENT
 from peer.telemetry.results import BEST_MODEL, MODEL, WANTED

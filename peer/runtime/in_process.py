@@ -29,7 +29,7 @@ from peer.runtime.runtime import Runtime
 from peer.runtime.setup import prepare
 from peer.spec.federation import Spec
 from peer.spec.loading import load_spec
-from peer.spec.peer import PeerConfig, peer_data
+from peer.spec.peer import PeerConfig, check_device, peer_data
 from peer.telemetry.results import traced
 from peer.telemetry.telemetry import Telemetry
 
@@ -99,6 +99,7 @@ def federate(
     `peers`, `overrides` and `device` correspond to `--peers`, `--set` and `--device` of `dfl-launch run`. InputError if
     the settings are wrong; an ExceptionGroup of the peers' errors if they fail.
     """
+    check_device(device, "device")
     spec = load_spec(Path(federation), peers=peers, overrides=["trace=true", *overrides])
     asyncio.run(run_in_process(spec, Path(out), device=device))
     return Federated(Path(out), tuple(spec.ids))

@@ -83,6 +83,14 @@ class PeerConfig(Settings):
         return self.out or Path(self.id)
 
 
+def check_device(device: str, option: str = "--device") -> None:
+    """InputError unless that is a device that a peer's config can name."""
+    try:
+        PeerConfig(federation=Path("federation.yaml"), id="peer0", device=device)
+    except ValidationError:
+        raise InputError(f"{option} {device}: choose {DEVICES}") from None
+
+
 def check_plaintext(config: PeerConfig, spec: Spec) -> None:
     """Raises InputError if a peer without certificates would connect beyond loopback and the spec does not allow it."""
     if config.tls:

@@ -15,6 +15,8 @@ import torch
 from faults.scenarios import specification
 from meta_device import META, Copy, Device
 
+from peer import federate
+from peer.errors import InputError
 from peer.network.transport.memory import MemoryNetwork
 from peer.protocols.base import Peer
 from peer.runtime.data_and_model import fitting_model
@@ -113,3 +115,8 @@ async def test_all_samples_lie_where_the_model_does(tmp_path: Path) -> None:
 def test_a_protocol_reaches_nothing_but_the_interface() -> None:
     public = {name for name in dir(LocalPeer) if not name.startswith("_")}
     assert public <= {*Peer.__annotations__, *dir(Peer)}
+
+
+def test_federate_refuses_a_device_that_no_peer_can_have(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="device mps: choose auto, cpu, cuda or cuda:N"):
+        federate("federation.yaml", tmp_path, device="mps")
