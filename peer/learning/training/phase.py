@@ -13,6 +13,7 @@ import torch
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from torch import Tensor
 
+from peer.errors import InputError
 from peer.learning.data.samples import Batch
 from peer.learning.device import device_errors
 from peer.learning.model.layout import ModelPart
@@ -22,7 +23,7 @@ from peer.learning.training.scheduler import Scheduler
 from peer.plugins import load_function, reference, takes, user_code_errors
 from peer.settings import Settings
 
-GradientHook = Callable[[Tensor, Tensor], None]
+GradientHook = Callable[[Tensor, Tensor], object]
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 StepFunction = Callable[..., Any]
 """Called with a `peer.learning.training.step.TrainingStep` and a batch; gives its mean loss, of shape ()."""
@@ -75,6 +76,17 @@ class Phase:
         function = self.step or self.loss
         name = reference(function) if function else task.name
         return name if ":" in name and not name.startswith("peer.") else None
+
+    def correct(self, parameters: Tensor, gradient: Tensor) -> None:
+        """Let `gradient_hook` change the gradient; InputError for one that returns another, which would go unheeded."""
+        assert self.gradient_hook is not None
+        found = self.gradient_hook(parameters, gradient)
+        in_place = {one.untyped_storage().data_ptr() for one in (parameters, gradient)}
+        if isinstance(found, Tensor) and found.untyped_storage().data_ptr() not in in_place:
+            raise InputError(
+                f"`{reference(self.gradient_hook)}` returns a new gradient, and a `gradient_hook` changes the one that "
+                "it is given; write gradient.copy_(...), or add_ and the like"
+            )
 
     def mean_loss(self, task: Task, outputs: Tensor, batch: Batch) -> Tensor:
         """Return the batch's loss, of shape ().

@@ -209,7 +209,7 @@ class Steps:
         finite = self._precision.unscale(self._optimiser, self._gradient)
         self._clip()
         if self._phase.gradient_hook is not None and finite:
-            self._phase.gradient_hook(self._step.parameters, self._gradient)
+            self._phase.correct(self._step.parameters, self._gradient)
         self._precision.step(self._optimiser)
         return loss
 

@@ -266,8 +266,7 @@ class TrainingLoop:
                 values.copy_(parameter.grad)
         if scale is not None:
             flat.div_(scale)
-        assert self._phase.gradient_hook is not None
-        self._phase.gradient_hook(model.vector[where], flat[where])
+        self._phase.correct(model.vector[where], flat[where])
         if scale is not None:
             flat.mul_(scale)
         for parameter, values in parameters:

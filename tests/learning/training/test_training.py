@@ -107,6 +107,14 @@ def test_clipping_by_value() -> None:
     assert max(seen) == pytest.approx(1e-3)
 
 
+def test_a_correction_that_goes_unheeded_is_refused() -> None:
+    trained(small(), block(), Phase("model", 1, SGD(LR), gradient_hook=lambda parameters, gradient: gradient.add_(1)))
+    with pytest.raises(
+        InputError, match="returns a new gradient, and a `gradient_hook` changes the one that it is given"
+    ):
+        trained(small(), block(), Phase("model", 1, SGD(LR), gradient_hook=lambda parameters, gradient: gradient + 1))
+
+
 def test_a_phase_ends_when_what_is_held_back_gets_worse() -> None:
     made, held_back = small(), samples()
     trainer = Trainer(made, samples(), 1, "peer0", Training(patience=2))
