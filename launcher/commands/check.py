@@ -181,7 +181,8 @@ def _rounds_foreseen(calls: Mapping[str, Calls]) -> float:
 
 
 def _check_tokens(protocol: str, tokens: Mapping[str, Sequence[Token]], end: float) -> None:
-    """InputError where peers wait for a token that nobody passes them, as when all receive before they pass.
+    """InputError where peers wait for a token that nobody passes them, as when all receive before they pass, or pass
+    one that nobody takes.
 
     tokens: every peer's; those of round `end` and later may rest on what others tell. All other calls are taken to end.
     """
@@ -198,6 +199,11 @@ def _check_tokens(protocol: str, tokens: Mapping[str, Sequence[Token]], end: flo
             raise InputError(
                 f"`{protocol}`: in round {round} {' and '.join(waiting)} would wait for ever for a token that nobody "
                 "passes; one peer must call `pass_token` before it calls `receive_token`"
+            )
+        for id, vector in +on_the_way:
+            raise InputError(
+                f"`{protocol}`: in round {round} nobody takes the token `{vector}` that {id} passes; its right "
+                "neighbour must call `receive_token`"
             )
 
 

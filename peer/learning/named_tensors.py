@@ -21,7 +21,9 @@ class NamedTensors(UserDict[str, Tensor]):
                 f"{self.called}[{name!r}] = {type(value).__name__}: only tensors are kept, by a name; "
                 "write torch.tensor(...) and read it with .item()"
             )
-        super().__setitem__(name, value)
+        if why := _unkept(value):
+            raise TypeError(f"{self.called}[{name!r}] = a tensor that {why}")
+        super().__setitem__(name, value.detach() if value.requires_grad else value)  # as after a crash
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "data":
@@ -36,17 +38,30 @@ class NamedTensors(UserDict[str, Tensor]):
         )
 
     def aliasing_problem(self, model: Tensor) -> str | None:
-        """Name one that shares memory with another or with the model's vector; None if each has its own.
+        """Name one without memory, or that shares it with another or with the model's vector; None if each has its own.
 
         After a crash each name holds a tensor of its own: tensors that shared memory would silently diverge.
         """
         seen = {model.untyped_storage().data_ptr(): "the model"}
         for name, tensor in self.items():
             own = f"{self.called}[{name!r}]"
+            if tensor.is_meta and not model.is_meta:
+                return f"keeps in {own} a tensor of the device `meta`, which has no values; make it on the model's"
             other = seen.setdefault(tensor.untyped_storage().data_ptr(), own)
             if tensor.numel() and other != own:
                 return f"keeps in {own} a view of {other}; write .clone(), or a crash would change the result"
         return None
+
+
+def _unkept(tensor: Tensor) -> str | None:
+    """Why a tensor would be another one after a crash, or none; None if a checkpoint can keep it."""
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
+        return "is sparse, nested or quantized; keep a plain one, as by .to_dense() or .dequantize()"
+    if any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+        return "repeats values of one place in memory, as expand() does; write .clone()"
+    if tensor.dtype in (torch.complex32, torch.complex128):
+        return f"is {dtype_name(tensor)}, which no checkpoint can hold; write torch.view_as_real(...)"
+    return None
 
 
 def dtype_name(tensor: Tensor) -> str:

@@ -5,11 +5,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from federations import federate, resolve
 from ring_medians import assert_extractors_alone_left, assert_medians_of_three
 
 from launcher.cli import main
 from peer.errors import FailedError, InputError
+from peer.protocols.base import State
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAME = "my_protocol:RingMedian"
@@ -244,6 +246,17 @@ class Unheard(Base):
     async def round(self, peer):
         task = asyncio.create_task(peer.weighted_mean("model", 1.0))
         await peer.exchange("extractor")
+class Sparse(Base):
+    async def round(self, peer): peer.state["m"] = torch.eye(2).to_sparse()
+class Wide(Base):
+    async def round(self, peer): peer.state["m"] = torch.zeros(2, dtype=torch.complex128)
+class Meta(Base):
+    async def round(self, peer): peer.state["m"] = torch.zeros(2, device="meta")
+class Expanded(Base):
+    async def round(self, peer): peer.state["m"] = torch.zeros(1).expand(2)
+class Untaken(Base):
+    async def round(self, peer):
+        if peer.position == 0: await peer.pass_token("extractor")
 class Leaving(Base):
     async def round(self, peer): raise SystemExit(3)
 """
@@ -307,6 +320,10 @@ class Leaving(Base):
         ("Hiding", "sends `model` in round 1, and does not declare that"),
         ("Hidden", "sends `model` in round 1, and does not declare that"),
         ("Unheard", "sends `model` in round 1, and does not declare that"),
+        ("Sparse", "peer.state['m'] = a tensor that is sparse, nested or quantized; keep a plain one"),
+        ("Wide", "peer.state['m'] = a tensor that is complex128, which no checkpoint can hold"),
+        ("Meta", "keeps in peer.state['m'] a tensor of the device `meta`, which has no values"),
+        ("Expanded", "peer.state['m'] = a tensor that repeats values of one place in memory, as expand() does"),
         ("Negative", "takes the mean of `extractor` in round 1 with weight -1.0; a weight is a number from 0 up"),
         ("Ragged", "declares `seen` as by_peer, and its shape is (2,); it needs a row for each of the 3 members"),
     ],
@@ -368,6 +385,7 @@ def test_a_call_that_nobody_waits_for_ends_a_run(
         ("Elsewhere", "comes to other values of peer.state['count'] when it plays a round again"),
         ("Leaving", "fails in a dry run, in round 1: SystemExit: 3 ("),
         ("Waiting", "in round 1 peer0 and peer1 and peer2 would wait for ever for a token that nobody passes; one"),
+        ("Untaken", "in round 1 nobody takes the token `extractor` that peer0 passes; its right neighbour must call"),
         ("Unkept", "declares 'weihgts' as unchanging and keeps nothing under that name; write"),
     ],
 )
@@ -379,6 +397,11 @@ def test_what_a_run_would_not_tell_is_found_by_check(
     (tmp_path / "fed.yaml").write_text(f"protocol: uneven_ones:{name}\nrounds: 2\n")
     assert main(["check", str(tmp_path / "fed.yaml"), "--peers", "3"]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_a_parameter_is_kept_as_a_crash_would_leave_it() -> None:
+    state = State(weights=torch.nn.Parameter(torch.ones(2)))
+    assert state["weights"].mul_(2).tolist() == [2, 2]
 
 
 @pytest.mark.parametrize("name", ["Seeded", "Chain", "Elected"])
