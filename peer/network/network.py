@@ -22,6 +22,7 @@ from peer.network.streams.link import (
     KeptFrame,
     KeptFrames,
     MessageWriter,
+    NeverSentError,
     OutgoingLink,
     Receiver,
     ReverseLink,
@@ -150,7 +151,13 @@ class Network:
         FailedError if it is not what every peer sends in that call.
         """
         longest = self.manifest.largest if count is None else count
-        message = await self.inbox(sender).message(self.key(call), longest)
+        try:
+            message = await self.inbox(sender).message(self.key(call), longest)
+        except NeverSentError as error:
+            raise FailedError(
+                f"{sender} {error}, and this peer still calls {call} in round {call.round}; every peer must make the "
+                "same calls: compare its code with this peer's"
+            ) from None
         heading, number = message.heading, self.manifest.number(call.name, call.round)
         if heading.payload != number or heading.call != call.tag:
             other = self.manifest.payloads[heading.payload].name

@@ -385,6 +385,10 @@ class IncomingMessage:
         return self.values[start // width : (start + count) // width]
 
 
+class NeverSentError(Exception):
+    """Raised for a message that its sender has left out; the text says how that is known."""
+
+
 class Inbox:
     """All messages of one sender, from this peer's present round on."""
 
@@ -397,6 +401,8 @@ class Inbox:
         """The bytes of all vectors and scalars that wait to be consumed."""
         self._waiting = 0
         """The number of messages that wait to be consumed."""
+        self._latest = -1
+        """The newest round of which something has come."""
         self._silent: set[Key] = set()
         self._changed = News()
 
@@ -417,6 +423,7 @@ class Inbox:
             self.messages[frame.key] = message
             self.held += message.bytes
             self._waiting += 1
+            self._latest = max(self._latest, frame.key.round)
         self._changed.set()
         return result
 
@@ -456,8 +463,14 @@ class Inbox:
         self._hand_over(self.messages.pop(key))
 
     async def message(self, key: Key, count: int) -> IncomingMessage:
-        """Wait until the first `count` bytes of the message with that key, or all of it, have arrived; return it."""
+        """Wait until the first `count` bytes of the message with that key, or all of it, have arrived; return it.
+
+        NeverSentError if something of a later round is here: on each stream all that the sender wrote before, and this
+        peer lacks, comes before it.
+        """
         while (message := self.messages.get(key)) is None or not message.has(count):
+            if message is None and self._latest > key.round:
+                raise NeverSentError(f"has gone on to round {self._latest}")
             self.awaited = key
             await self._changed.next()
         self.awaited = None

@@ -10,7 +10,7 @@ import torch
 from communicating import all_of, exchange, members, vectors
 
 from peer.errors import FailedError
-from peer.network.collectives import Expected, Neighbourhood
+from peer.network.collectives import Collectives, Expected, Neighbourhood
 from peer.network.wire.frames import Call
 from peer.network.wire.manifest import NotDeclaredError
 from peer.topology import receivers, senders
@@ -49,6 +49,19 @@ async def test_what_is_not_declared_does_not_leave() -> None:
         with pytest.raises(NotDeclaredError, match="is no receiver"):
             await exchange(replace(member, around=left), torch.zeros(8))
         assert member.sent() == {}
+
+
+async def test_one_call_more_than_a_neighbour_makes_is_told_when_that_is_in_a_later_round() -> None:
+    async with members(3, 8, "ring") as made:
+        await all_of(made, lambda i, m: exchange(m, torch.ones(8)))
+        one_more = exchange(made[0], torch.ones(8))
+        for other in made[1:]:
+            other.network.begin_round(2)
+            exchange(replace(other, collectives=Collectives(other.network, 2)), torch.ones(8))
+        with pytest.raises(
+            FailedError, match=r"peer\d has gone on to round 2, and this peer still calls exchange\(`v`\)"
+        ):
+            await one_more
 
 
 EXCHANGE = Call(1, 1 << 16, "exchange", "v", ("a",))
