@@ -15,7 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from strangers import resealed
-from views.gang import Gang
+from views.gang import MANY, Gang
 
 from faults.clock import Life, in_life
 from faults.liars import FAR, Lies, TwoTongued
@@ -45,6 +45,7 @@ from peer.views.statements import (
     read_request,
     written,
 )
+from peer.views.statements import Reply as ViewReply
 from peer.views.view import ViewChain
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ class Conspiracy:
                 await self._wait()
                 await pipe.send(question.SerializeToString())
                 await self._wait()
-                await pipe.send(written(request))
+                await pipe.send(self.words.text(request))
                 if random.random() < 0.2:
                     await asyncio.sleep(random.choice([0.0, 1.0, 30.0]))
                     return
@@ -400,7 +401,18 @@ class Words:
             case "Heartbeat":
                 return self.beat(Beat(durable=-1, state="training"), puppet).SerializeToString()
         requests = self._plot.gang.requests
-        return written(random.choice(requests)) if requests else b"Ask {}"
+        return self.text(random.choice(requests)) if requests else b"Ask {}"
+
+    def text(self, said: Request | ViewReply) -> bytes:
+        """What is said about views; now and then one of its lists is full of what has no place there, or is none."""
+        text, random = written(said), self._random
+        if random.random() > 0.05 or not (lists := [place for place, byte in enumerate(text) if byte == ord("[")]):
+            return text
+        place, wrong = random.choice(lists), random.choice([b"null", b"0", b"true", b'""', b"[]", b"{}"])
+        rest = text[place + 1 :]
+        if random.random() < 0.2:
+            return text[:place] + wrong + rest[rest.index(b"]") + 1 :]
+        return text[: place + 1] + b",".join([wrong] * MANY) + (b"" if rest.startswith(b"]") else b",") + rest
 
 
 class Lying(TwoTongued):
@@ -442,12 +454,12 @@ class Lying(TwoTongued):
             return data
         if self._dialled:
             request = gang.request(read_request(data))
-            return written(request) if request else b""
+            return self._plot.words.text(request) if request else b""
         answer = Answer.FromString(data)
         if answer.HasField("refusal") or not self._asked:
             return data
         reply = gang.reply(self._puppet, self._asked, read_reply(answer.reply))  # type: ignore[arg-type]
-        return Answer(reply=written(reply)).SerializeToString() if reply else b""
+        return Answer(reply=self._plot.words.text(reply)).SerializeToString() if reply else b""
 
     def _reply(self, reply: Reply) -> bytes:
         words = self._plot.words

@@ -16,18 +16,21 @@ SIGNED = tuple(name for name, scenario in HEALING.items() if scenario.signed)
 
 
 def plan(name: str, seed: int) -> tuple[list[Kill], Weather, tuple[Order, ...]]:
-    """Plan who lies until when, with faults in two of three runs; now and then a liar is to be expelled."""
+    """Plan who lies until when, with faults in two of three runs; now and then a liar is to be expelled, or an honest
+    member to leave."""
     random, scenario, spec = Random(f"treason {name} {seed}"), HEALING[name], specification(name)
     faulty = spec.tolerated(True)
     kills, weather = views.plan(name, seed) if random.random() < 0.67 else ([], Weather(random.choice([0.002, 0.2])))
     traitors = tuple(random.sample(scenario.ids, faulty))
     # Whose disk is emptied has forgotten what it had promised, as a liar does.
     kills = [replace(kill, wipe=False) for kill in kills]
-    if scenario.peers == 3 * faulty + 1:  # without another member there would be more liars than so few can bear
+    leaver = random.random() < 0.3 and scenario.peers > 3 * faulty + 1
+    if scenario.peers - leaver == 3 * faulty + 1:  # without another there would be more liars than so few can bear
         kills = [replace(kill, away=tuple(min(seconds, 3.0) for seconds in kill.away)) for kill in kills]
     weather = replace(weather, traitors=traitors, treason=random.choice([5.0, 15.0, 40.0]))
     honest = tuple(id for id in scenario.ids if id not in traitors)
     orders = (Order(random.uniform(0.3, 8.0), traitors[0], honest),) if random.random() < 0.15 else ()
+    orders += (Order(random.uniform(0.3, 8.0), random.choice(honest)),) if leaver else ()
     return kills, weather, orders
 
 
@@ -39,7 +42,7 @@ def check(name: str, seed: int) -> tuple[Outcome, list[str]]:
         return outcome, outcome.faults
     wrong = views.wrong_with(name, outcome)
     for id, digest in outcome.digests.items():
-        if not digest and id not in {*weather.traitors, *outcome.absent}:
+        if not digest and id not in {*weather.traitors, *outcome.absent, *outcome.gone}:
             wrong.append(f"{id} was there all the time and has not finished")
     return outcome, wrong
 

@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 MOST = 40
 """How many pieces of each kind are remembered."""
 
+MANY = 2000
+"""How many pieces of a kind they put where few can be needed."""
+
 FAR = 1000
 """No counter of theirs is higher: `test_views` tells what comes of one that is."""
 
@@ -90,7 +93,7 @@ class Gang:
 
     def _take_apart(self, value: Any) -> None:
         if isinstance(value, tuple):
-            for one in value:
+            for one in value[:MOST]:
                 self._take_apart(one)
         elif is_dataclass(value):
             self._remember(self.seen.setdefault(kind(value), []), value)
@@ -113,16 +116,19 @@ class Gang:
         self.note(honest)
         draw = self.random.random()
         if draw < 0.65:
-            return honest
+            return Confirm(self.padded(honest.lock)) if isinstance(honest, Confirm) and draw < 0.3 else honest
         return self._read(read_request, self.changed(honest)) if draw < 0.85 else None
 
     def reply(self, machine: "Machine", request: Request, honest: Reply) -> Reply | None:
         self.note(honest)
         draw, random = self.random.random(), self.random
+        if isinstance(request, Confirm) and random.random() < 0.5:  # before others have heard it
+            self.send(machine, Confirm(self.padded(request.lock)))
         if draw < 0.5:
             return honest
         if draw < 0.6 and isinstance(honest, Promised):
             lock = self.any(Lock) if random.random() < 0.6 else None
+            lock = self.padded(lock) if lock and random.random() < 0.3 else lock
             promise = replace(honest.promise.statement, locked=lock.ballot if lock else None)
             return Promised(machine.acceptor.keyring.sign(promise), lock)
         if draw < 0.6 and isinstance(honest, Consents):
@@ -145,6 +151,12 @@ class Gang:
         ]
         guilt = tuple(honest[:1]) or ((Guilt(*votes),) if votes else ())
         return Evidence(consents, guilt if random.random() < 0.5 else ())
+
+    def padded(self, lock: Lock) -> Lock:
+        """With evidence that proves nothing, as nobody, or only one, has signed it."""
+        random, liar = self.random, self.random.choice(self.liars)
+        unsigned = (Signed(random.choice(self.world.ids), Consent(random.choice(self.world.ids))),)
+        return replace(lock, evidence=random.choice([Evidence(unsigned * MANY), self.evidence(liar)]))
 
     def announcement(self, teller: "Machine") -> Signed[Announcement]:
         random = self.random
@@ -224,6 +236,7 @@ class Gang:
         votes, (view, evidence) = (*by.values(),), self.views.get(vote.digest, (None, Evidence()))
         if vote.phase == "accept":
             lock = Lock(vote.number, vote.ballot, view, votes, evidence)
+            lock = self.padded(lock) if self.random.random() < 0.3 else lock
             self._take_apart(lock)
             self.send(liar, Confirm(lock))
         elif view:
@@ -263,7 +276,10 @@ class Gang:
             if (those := self.seen.get((Signed, Announcement), []))
             else ()
         )
-        grounds = Grounds((*some,), lock, announced, leaves=random.random() < 0.3)
+        playing = {id for one in chain.last_rounds(number - 1) for id in chain.of(one).members}
+        left = sorted(playing - {*chain.current.members})
+        missing = (random.choice(left),) * random.choice([0, 1, 2, MANY]) if left else ()
+        grounds = Grounds((*some,), lock, announced, leaves=random.random() < 0.3, missing=missing)
         try:
             view = lock.view if lock and lock.view else next_view(chain, ballot.proposer, grounds, self.world.rules)
         except ValueError:

@@ -90,5 +90,10 @@ def of_size(world: "World", machine: Machine) -> Iterator[str]:
     """Whether others can make it keep ever more."""
     memory = machine.memory
     most = len(world.ids)
+    if lock := machine.acceptor.slot.lock:
+        try:
+            machine.acceptor.verifier.check_evidence(machine.chain.current, lock.evidence)
+        except InvalidError as error:
+            yield f"{machine.id} keeps evidence of which nothing is proved: {error}"
     if len(memory.guilt) > most or len(memory.consents) > most or len(memory.decisions) > len(world.decided):
         yield f"{machine.id} keeps too much"

@@ -29,11 +29,14 @@ FIRST: dict[str, int] = {
     "less is told after a restart": 280,
     "guilt of two ballots": 300,
     "back behind the entry": 330,
+    "one is missing twice": 490,
 }
 """From which seed on that is so of what only few histories show: to be looked for anew if the simulation changes."""
 
 RULES: dict[str, tuple[Any, str, str, str]] = {
     "any half is a quorum": (View, "is_quorum", "and self.members[0] in those", ""),
+    "any evidence for no change": (Verifier, "check_lock", "self.check_evidence(present, lock.evidence)", "pass"),
+    "one is missing twice": (Verifier, "_check_grounds", "len({*grounds.missing}) == len(grounds.missing)", "True"),
     "a promise tells of no lock": (Acceptor, "_promise", "slot.lock.ballot if slot.lock else None", "None"),
     "the lowest lock is carried": (Verifier, "check_proposal", "carried = max(", "carried = min("),
     "any signature": (Verifier, "check_signed", "self._keyring.is_valid(signed)", "True"),

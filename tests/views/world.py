@@ -119,10 +119,13 @@ class World:
         self._begin()
 
     def _begin(self) -> None:
-        """With one outside, or in the midst of the run."""
+        """With one outside, or that leaves, or in the midst of the run."""
         random, outside = self.random, self.random.choice(["", "", self.ids[-1], self.random.choice(self.ids)])
+        begun = random.choice([0, 5, 9])
+        leaves = bool(self.liars and begun) and self.gang.random.random() < 0.5
         if outside and len(self.ids) > self.rules.min_members:
-            view = View(1, tuple(id for id in self.ids if id != outside), 0)
+            rest = tuple(id for id in self.ids if id != outside)
+            view = View(1, rest, begun + STALENESS, planned=True) if leaves else View(1, rest, 0)
             digest = self.machines[outside].acceptor.verifier.digest(self.decided[0], view)
             vote = Vote("commit", 1, Ballot(1, view.members[0]), digest)
             votes = tuple(one.acceptor.keyring.sign(vote) for one in self.machines.values())
@@ -131,8 +134,7 @@ class World:
             for machine in self.machines.values():
                 promise_kept(machine.acceptor, 1)
                 machine.acceptor.handle(Decided((Decision(view, vote.ballot, votes),)))
-                machine.memory.entered = int(machine.id in view.members)
-        begun = random.choice([0, 5, 9])
+                machine.memory.entered = int(machine.id in view.members and not leaves)
         for machine in self.machines.values():
             if begun:
                 machine.have_played(begun + random.randrange(STALENESS))
@@ -216,6 +218,7 @@ class World:
     def _forget(self, number: int) -> None:
         """Count nothing that was said of views of that number or a later one."""
         self.letters.clear()
+        self.gang.memories = [one for one in self.gang.memories if len(one[1].decisions) < number]
         self.committed = {vote: ids for vote, ids in self.committed.items() if vote.number < number}
         self.promised = {key: ballot for key, ballot in self.promised.items() if key[1] < number}
         self.leaving = {one for one in self.leaving if one[1] < number}
@@ -547,6 +550,7 @@ class World:
         machine.write()
         if machine in self.honest:
             self.note(machine, reply)
+            self.wrong += judgement.of_size(self, machine)
         return reply
 
     def judged(self, machine: Machine, sender: str, request: Request) -> Reply:
@@ -609,6 +613,9 @@ class World:
             return found
         there_or_out = {*view.expelled, *(one.signer for one in grounds.promises)}
         away = [id for id in (*machine.chain.current.members, *grounds.missing) if id not in there_or_out]
+        if len({*away}) < len(away):
+            self.wrong.append(f"{machine.id} asks {len(away)} times whether one of {len({*away})} is there")
+            return None
         there = [id for id in away if self.answers(machine, id, ballot)]
         return Objection(f"{', '.join(there)} answers") if there else None
 
