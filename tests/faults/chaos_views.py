@@ -147,19 +147,21 @@ def ordeals(minutes: float, seed: int, counts: Counter[str]) -> list[str]:
     random, nursery, wrong = Random(seed), Accidents(), list[str]()
     end, number = time.time() + 60 * minutes, 0
     try:
-        with tempfile.TemporaryDirectory(prefix="chaos-") as place:
-            while time.time() < end:
-                ordeal, began = Ordeal(Path(place) / str(number), nursery, random, number % 2 == 1), time.time()
-                number += 1
-                try:
-                    views = ordeal.run()
-                    ordeal.counts["views"] += len(views) - 1
-                except (AssertionError, TimeoutError, OSError) as error:
-                    wrong.append(f"members, federation {number}: {error!r}\n{ordeal.federation.account()}")
-                finally:
-                    ordeal.federation.end()
-                counts += ordeal.counts + Counter(["federations whose members changed"])
-                print(f"members: {time.time() - began:.0f} s, {dict(ordeal.counts)}", flush=True)
+        while time.time() < end:
+            place = Path(tempfile.mkdtemp(prefix="chaos-"))
+            ordeal, began = Ordeal(place / "federation", nursery, random, number % 2 == 1), time.time()
+            number += 1
+            try:
+                views = ordeal.run()
+                ordeal.counts["views"] += len(views) - 1
+                shutil.rmtree(place)
+            except (AssertionError, TimeoutError, OSError) as error:
+                account = ordeal.federation.account()
+                wrong.append(f"members, federation {number}, which is kept in {place}: {error!r}\n{account}")
+            finally:
+                ordeal.federation.end()
+            counts += ordeal.counts + Counter(["federations whose members changed"])
+            print(f"members: {time.time() - began:.0f} s, {dict(ordeal.counts)}", flush=True)
     finally:
         nursery.close()
     return wrong
