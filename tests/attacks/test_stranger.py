@@ -7,6 +7,8 @@ import signal
 import socket
 import ssl
 import struct
+import sys
+import tracemalloc
 import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -18,7 +20,24 @@ import psutil
 import pytest
 from certified import secured
 from endless import endless
-from raw_http2 import INITIAL_WINDOW, RST_STREAM, SETTINGS, RawConnection, connect, field, prefix, questions
+from raw_http2 import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    INITIAL_WINDOW,
+    PREFACE,
+    RST_STREAM,
+    SETTINGS,
+    RawConnection,
+    connect,
+    field,
+    frame,
+    prefix,
+    questions,
+    request,
+)
 from real_peers import Build, SmallFederation, until
 
 from launcher.run_files import certificate_files
@@ -41,6 +60,8 @@ REFLECTION, HEALTH = "grpc.reflection.v1alpha.ServerReflection/ServerReflectionI
 FLOOD = 700
 """Connections, one after the other."""
 SERVING = b"\x08\x01"
+ONE_HEADER = b"\x90"
+"""An entry of the table that every HTTP/2 connection begins with."""
 HERE, ELSEWHERE = "127.0.0.1", "127.0.0.2"
 """This machine at an address of the ring, and at another."""
 
@@ -181,6 +202,33 @@ async def serving(
         yield address, probes
     finally:
         await transport.close()
+
+
+def ask_with_long_headers(address: str) -> None:
+    """One call with 10,000 headers on a connection that never acknowledges the bound on them, until one is answered."""
+    headers = b"".join(frame(CONTINUATION, 0, 1, ONE_HEADER * 1000) for _ in range(10))
+    said = PREFACE + frame(SETTINGS, 0, 0) + frame(HEADERS, 0, 1, request(f"/{HEALTH}/Check")) + headers
+    said += frame(CONTINUATION, END_HEADERS, 1) + frame(DATA, END_STREAM, 1, prefix(0))
+    heard = b""
+    while SERVING not in heard:  # gRPC refuses some of them at random
+        with connect(address) as connection:
+            connection.sendall(said)
+            heard = b""
+            while SERVING not in heard and b"grpc-status" not in heard:
+                heard += connection.recv(1 << 16)
+
+
+async def test_headers_that_grpc_does_not_bound_do_not_hold_up_the_event_loop(
+    ports: Callable[[int], list[int]],
+) -> None:
+    """gRPC's own loop over calls would make three objects of each."""
+    async with serving(ports) as (address, probes):
+        for place in (address, probes):
+            tracemalloc.start()
+            await asyncio.to_thread(ask_with_long_headers, place)
+            _, most = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            assert most < 10_000 * sys.getsizeof("")
 
 
 def give_up(address: str) -> None:

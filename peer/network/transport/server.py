@@ -75,31 +75,44 @@ class GrpcServer(_server.Server):
 
 
 class _Calls(cygrpc.AioServer):  # type: ignore[misc]
-    """Serves calls of known methods as usual, and all others, whatever their names, by one handler."""
+    """Serves calls of known methods, and all others, whatever their names, by one handler.
+
+    gRPC's own loop over calls makes Python objects of all headers of each, and its bound on headers holds only for
+    callers that have acknowledged it: a few others could hold up the event loop for seconds. This one reads none.
+    """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, options: Sequence[tuple[str, Any]], rest: Handler, faults: OwnFaults
     ) -> None:
         super().__init__(loop, None, (), (), tuple(options), None)
         self._loop_here, self._rest, self._faults = loop, rest, faults
-        self._turned_away: set[asyncio.Task[None]] = set()
+        self._handlers: dict[bytes, grpc.RpcMethodHandler[bytes, bytes]] = {}
+        self._served: set[asyncio.Task[None]] = set()
+
+    def add_registered_method_handlers(self, method_handlers: "dict[str, grpc.RpcMethodHandler[bytes, bytes]]") -> None:
+        super().add_registered_method_handlers(method_handlers)
+        self._handlers |= {name.encode(): handler for name, handler in method_handlers.items()}
 
     def _make_request_call_future(self, method: bytes | None) -> "asyncio.Future[Any]":
         """The future of the next call of a method, for which the server waits; None: of any unknown method."""
-        if method is None:
-            return self._loop_here.create_task(self._hand_on())
-        future: asyncio.Future[Any] = super()._make_request_call_future(method)
-        return future
+        return self._loop_here.create_task(self._hand_on(method))
 
-    async def _hand_on(self) -> None:
-        """Give each call of an unknown method a task, which ends when its caller reads or leaves; until cancelled."""
+    async def _hand_on(self, method: bytes | None) -> None:
+        """Give each call a task, which ends when its handler does or its caller leaves; until cancelled."""
+        loop = self._loop_here
         while True:
-            call = await self._request_call()
-            task = self._loop_here.create_task(self._one(cygrpc._ServicerContext(call, None, None, self._loop_here)))
-            self._turned_away.add(task)
-            task.add_done_callback(self._turned_away.discard)
+            if method is None:
+                call = await self._request_call()
+                serving = self._turn_away(cygrpc._ServicerContext(call, None, None, loop))
+            else:
+                call = await self._request_registered_call(method)
+                handling = cygrpc._handle_stream_stream_rpc(self._handlers[method], call, loop)
+                serving = cygrpc._schedule_rpc_coro(handling, call, loop, method.decode())
+            task = loop.create_task(serving)
+            self._served.add(task)
+            task.add_done_callback(self._served.discard)
 
-    async def _one(self, context: Any) -> None:
+    async def _turn_away(self, context: Any) -> None:
         with suppress(grpc.aio.BaseError):  # aborting raises one
             await self._rest(None, context)
 

@@ -70,7 +70,7 @@ async def test_a_server_that_ends_by_a_fault_says_so(
     """gRPC's own word for it is one of those that no peer logs."""
     calls, fail = GrpcServer([], print)._server, asyncio.Event()
 
-    async def hand_on() -> None:
+    async def hand_on(_method: bytes | None) -> None:
         await fail.wait()
         raise LookupError("no more calls")
 
