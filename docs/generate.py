@@ -45,16 +45,11 @@ def pages() -> dict[Path, str]:
 
 
 def listed(examples: Path) -> str:
-    """The page of examples: protocols in a paragraph, other specs by the first sentence of their comment."""
-    files = sorted(examples.glob("*.yaml"))
-    methods = [file for file in files if file.stem in PROTOCOLS]
+    """The page of examples: specs that are no protocol's by the first sentence of their comment."""
     rows = ["# Examples", "", "Each file says how to run it.", ""]
-    rows += [
-        f"One per [protocol](../docs/protocols.md): {', '.join(f'[{one.stem}]({one.name})' for one in methods)}.",
-        "",
-    ]
-    for file in files:
-        if file not in methods:
+    rows += ["One per [protocol](../docs/protocols.md) has its name, such as [fedavg.yaml](fedavg.yaml).", ""]
+    for file in sorted(examples.glob("*.yaml")):
+        if file.stem not in PROTOCOLS:
             comment = re.match(r"(# .*\n)+", file.read_text(encoding="utf-8"))
             assert comment, f"{file.name} does not say what it shows"
             words = " ".join(comment[0].replace("\n#", "\n").removeprefix("#").split())

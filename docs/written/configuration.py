@@ -39,7 +39,8 @@ INTRODUCTION = """\
 <!-- Written by `make docs` from the settings' classes; change their docstrings, not this file. -->
 
 [`federation.yaml`](#federationyaml) is the same for all peers; `dfl-launch run` writes each
-[peer's file](#a-peers-file) itself. Brackets hold a key's values and, after a semicolon, its default.
+[peer's file](#a-peers-file) itself. Brackets hold a key's values and, after a semicolon, its default, if any; linked
+keys hold blocks.
 [Examples](../examples/README.md) are whole files.
 
 - YAML 1.2 (so `1e-3` is a number and `no` is a word), or JSON.

@@ -17,7 +17,7 @@ EVENTS = """\
 <!-- Written by `make docs` from peer/telemetry/events.py; change those, not this one. -->
 
 Each event is a JSON line of `<id>/events.jsonl`, and an object for a [tracker](monitoring.md#your-own-tracker). The
-log has `str(event)`, which in some events is also the field `sentence`.
+log has `str(event)`, in some events also the field `sentence`.
 
 ```json
 {{"time": 1795392750.128, "event": "resumed", "round": 3}}
@@ -26,21 +26,18 @@ log has `str(event)`, which in some events is also the field `sentence`.
 This is version **{schema}** (`schema` in [started](#started)), which grows when an event or a field is removed or
 changes its meaning. Skip unknown events and fields, and lines that are not JSON objects (a crash may leave one).
 
-Every event has `event`, its name, and
-
-{common}
-Times are in Unix seconds, peers are given by id, and losses and figures that are not finite are null. The level is
-INFO unless given; DEBUG events are not in the log.
+Every event has `event`, its name, and `time`, 0 before it is emitted. Times are in Unix seconds, peers are given by id,
+and losses and figures that are not finite are null. The level is INFO unless given; DEBUG events are not in the log.
 """
 
 
 def events() -> str:
     """The whole of events.md: every event with its fields, in the order of the source."""
-    parts = [EVENTS.format(schema=SCHEMA, common=fields_of(Event, ["time"]))]
+    parts = [EVENTS.format(schema=SCHEMA)]
     for event in CLASSES_BY_NAME.values():
         told = prose(event) + (f" Level: {logging.getLevelName(event.level)}." if event.level != logging.INFO else "")
         own = [one.name for one in dataclasses.fields(event) if one.name not in {"time", "sentence"}]
-        parts.append(f"## {event.name}\n\n{told}\n\n{fields_of(event, own)}")
+        parts.append(f"## {event.name}\n\n{told}\n" + (f"\n{fields_of(event, own)}" if own else ""))
     return "\n".join(parts)
 
 
@@ -48,11 +45,12 @@ def fields_of(kind: type[Event], names: Collection[str]) -> str:
     """A line per field: its name in the JSON, what it holds, its meaning. Empty when there is no field."""
     schema, words = TypeAdapter(kind).json_schema()["properties"], field_docs(kind)
     known = {**{name: name for name in schema}, "awaited": "for"}
-    lines = [
-        f"- `{known[name]}` ({holds(schema[known[name]])}): {' '.join(escaped(words.get(name, '')).split())}"
-        for name in names
-    ]
-    return "".join(f"{line}\n" for line in lines)
+    lines = []
+    for name in names:
+        meaning = " ".join(escaped(words.get(name, "")).split())
+        told = "" if meaning == f"The {name}." else f": {meaning}"  # the name says it
+        lines.append(f"- `{known[name]}` ({holds(schema[known[name]])}){told}\n")
+    return "".join(lines)
 
 
 def holds(field: Schema) -> str:

@@ -1,6 +1,7 @@
 """A list of the keys of a block: what each may be, its default, its meaning."""
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -17,14 +18,14 @@ from written.words import escaped
 SUPPLIED = {
     "init": "the protocol's",
     "training": "the protocol's",
-    "ring": "from `--peers N`",
+    "ring": "",
     "data": "`digits`",
     "test": "`matched`",
 }
 """Fields without a default in their class, for which reading the file supplies one."""
 LINKED = (
     *("protocol", "model", "task", "data", "training", "wire", "partition", "drift", "behaviour", "ring", "machines"),
-    *("tls", "optimiser", "scheduler", "stop_early", "budget"),
+    *("tls", "optimiser", "scheduler", "stop_early", "budget", "keep", "rewinds"),
 )
 """Keys whose value is a block with a chapter of its own."""
 ELSEWHERE: Mapping[tuple[type[BaseModel], str], str] = {
@@ -113,9 +114,12 @@ def rows(settings: type[BaseModel], leave_out: Collection[str] = ()) -> list[Row
 def _lines(found: Collection[Row]) -> str:
     lines = []
     for key, values, default, meaning in found:
-        value = values.removeprefix("integer ") if default.strip("`").isdigit() else values  # as the default shows
-        given = {"": "", "required": "; required"}.get(default, f"; {default}")
-        lines.append(f"- {key} ({value}{given}): {' '.join(meaning.split())}")
+        shown = default.strip("`")
+        value = values.removeprefix("integer ") if shown.isdigit() else values  # as the default shows
+        block = re.fullmatch(r"\[block]\((.*)\)", value)
+        given = "; ".join(part for part in ("" if block or (value == "boolean" and shown) else value, default) if part)
+        name = f"[{key}]({block[1]})" if block else key
+        lines.append(f"- {name}{f' ({given})' if given else ''}: {' '.join(meaning.split())}")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -150,9 +154,9 @@ def bounded(field: Schema) -> str:
 
 
 def shown_default(field: Schema) -> str:
-    """The default as it would be written in YAML, of a block its word; an empty block has none in the schema."""
-    default = field.get("default", [] if field.get("items") else {})
-    if default is None:
+    """The default as it would be written in YAML, of a block its word. Empty when nothing is set or listed."""
+    default = field.get("default")
+    if default in (None, [], {}):
         return ""
     if isinstance(default, dict):
         default = default.get("name", default.get("kind", default))
