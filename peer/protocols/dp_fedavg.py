@@ -37,7 +37,7 @@ class DPFedAvg(PlainSGD, Protocol):
 
     name: Literal["dp-fedavg"] = "dp-fedavg"
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """q: probability of drawing each peer in a round, known to peers only."""
+    """q: probability of drawing each peer in a round."""
     clip_norm: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     """S: maximum norm of an update."""
     noise_multiplier: Annotated[float, Field(ge=0, le=1e6)] = 1.0
@@ -45,7 +45,7 @@ class DPFedAvg(PlainSGD, Protocol):
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """δ, at which ε is calculated."""
     insecure_reproducible_noise: bool = False
-    """Draw the noise from the seed: runs repeat, but nothing is protected."""
+    """Draw the noise from the seed: nothing is protected."""
     momentum: Fraction = 0.0
     """Momentum of SGD."""
     keep_momentum: KeepMomentum = False

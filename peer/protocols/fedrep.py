@@ -22,7 +22,7 @@ class FedRep(Participation, MeanExtractor):
     momentum: Fraction = 0.9
     """Momentum of SGD."""
     keep_momentum: bool = True
-    """Keep momenta across rounds, as FIRMA's published column has it; the original does not."""
+    """Keep momenta across rounds, as in FIRMA; the original does not."""
     head_epochs: Epochs = 2
     """E_h: local epochs of the head."""
     extractor_epochs: Epochs = 2

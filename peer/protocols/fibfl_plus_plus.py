@@ -31,7 +31,7 @@ class FibFLPlusPlus(TwoPhase, Protocol):
     tau: Fraction = 0.35
     """The accuracy below which a neighbour does not count (Eq. 6)."""
     ring_cost: RingCost = "cosine"
-    """Cost of two neighbours: Eq. 8's cosine, or the published figures' dot product."""
+    """Eq. 8's cosine, or the published figures' dot product."""
     reorder_every: Annotated[int, Field(ge=0)] = 0
     """Reorder the ring every so many rounds; 0: once."""
     warmup: Annotated[int, Field(ge=0)] | None = None

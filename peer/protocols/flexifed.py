@@ -86,8 +86,7 @@ class FlexiFed(PlainSGD, Protocol):
     beta: Fraction = 0.5
     """Weight of the own model."""
     resources: ResourceSource = "measured"
-    """Source of cores, memory and rates: measured each round; `machines`, or a peer's `machine`; the run in
-    `recording`."""
+    """Of cores, memory and rates: measured each round; `machines`; the run in `recording`."""
 
     paper: ClassVar[str] = "FlexiFed, Algorithm 1"
     records: ClassVar[tuple[Record, ...]] = (Record("machine", 3), Record("rates", "peers"), Record("links"))

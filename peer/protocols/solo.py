@@ -19,7 +19,7 @@ class Solo(Protocol):
 
     name: Literal["solo"] = "solo"
     like: str = "fibfl"
-    """Whose local training: a name, or a block, `{name: fibfl, lr: 0.02}`. The default trains 21 epochs a round."""
+    """Whose local training: a name, or `{name: fibfl, lr: 0.02}`. The default trains 21 epochs a round."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Its hyperparameters, where not the defaults."""
 

@@ -155,7 +155,7 @@ class Bfloat16(Settings):
 
 
 class TopK(Settings):
-    """Only the most changed values of extractor and head."""
+    """The most changed values only."""
 
     kind: Literal["top-k"] = "top-k"
     share: Annotated[float, Field(gt=0, le=0.5)] = 0.1
@@ -206,7 +206,7 @@ Wire = Annotated[
 
 
 class LabelFlip(Settings):
-    """Trains on wrong labels and reports their mix; tested against true ones."""
+    """Trains on wrong labels and reports their mix."""
 
     kind: Literal["label-flip"]
     """Wrong labels."""
@@ -224,7 +224,7 @@ class Noise(Settings):
 
 
 class Stale(Settings):
-    """A free rider: always sends what it sent first."""
+    """Always sends what it sent first."""
 
     kind: Literal["stale"]
     """Always the first vector."""
@@ -270,7 +270,7 @@ class FinalEvaluation(Settings):
     """A closer look at each peer's last model on its test samples."""
 
     resamples: int = Field(default=1000, ge=100, le=10_000)
-    """Draws that give each figure's 95 % interval."""
+    """Draws for each 95 % interval."""
     predictions: bool = False
     """Write each test sample's target, answer and outputs to <id>/predictions.csv."""
 
@@ -281,7 +281,7 @@ class Keep(Settings):
     every: int = Field(ge=1)
     """Keep the checkpoint of every round that this divides."""
     last: int = Field(default=3, ge=1)
-    """How many of them, the newest first."""
+    """How many, the newest first."""
 
 
 class Rewind(Settings):
@@ -289,9 +289,9 @@ class Rewind(Settings):
     three keys."""
 
     round: int = Field(ge=0)
-    """The round to which they go back."""
+    """The last that counts."""
     view: int | None = Field(default=None, ge=1)
-    """The view in which they go on: one more than the last that any peer knows."""
+    """One more than the last view that any peer knows."""
     members: Annotated[list[Id], AfterValidator(lambda ids: sorted({*ids}))] = Field(default_factory=list)
     """Its members, which hold that round; others may be admitted later."""
 
@@ -316,7 +316,7 @@ AnyRewind = Annotated[Rewind, BeforeValidator(lambda given: {"round": given} if 
 
 
 class FineTune(Settings):
-    """Local training by plain SGD after the last round; nothing leaves the peer."""
+    """By plain SGD after the last round; nothing leaves the peer."""
 
     epochs: int = Field(default=3, ge=1)
     """Passes over the training samples."""

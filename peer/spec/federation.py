@@ -110,14 +110,14 @@ class Spec(Settings):
     test: Test | None = Field(default_factory=lambda earlier: _test_of(earlier["task"]))
     """[The accuracy](protocols.md#the-test-split-of-the-papers) quoted in summaries, for tasks judged by accuracy."""
     on_loss: Literal["wait", "stop", "bypass"] = "wait"
-    """When a neighbour is lost: wait without limit, stop after `patience`, or [continue without it](views.md) after
+    """When a neighbour is lost: wait, stop after `patience`, or [continue without it](views.md) after
     `absence`."""
     keep: Keep | None = None
     """Older checkpoints to keep: `{every: 500, last: 3}`."""
     rewinds: Annotated[tuple[AnyRewind, ...], Field(min_length=1)] | None = None
     """Rounds to which all peers have [gone back](backups.md#go-back-together), in order: `[1500]`."""
     absence: Annotated[float, Field(ge=3, le=1e7)] = 30.0
-    """Seconds of silence after which a peer is lost with `on_loss: bypass`."""
+    """Seconds of silence after which a peer is lost, with `on_loss: bypass`."""
     start_with: Annotated[int, Field(ge=2)] | None = None
     """Peers that suffice to begin with `on_loss: bypass`, more than half. Default: all."""
     faulty_members: Annotated[int, Field(ge=0)] | None = None
@@ -131,7 +131,7 @@ class Spec(Settings):
     on_stop: Literal["stop", "leave"] = "stop"
     """On SIGTERM: stop at once, or, with `on_loss: bypass`, [leave](views.md#when-a-member-leaves)."""
     patience: Annotated[float, Field(gt=0, le=1e7)] = 60.0
-    """Seconds to wait for neighbours at the start and the end, and while running with `on_loss: stop`."""
+    """Seconds to wait for neighbours at the start and end, with `on_loss: stop` always."""
     plaintext: bool | Literal["trusted"] = False
     """Allow connections without certificates between machines; [with `on_loss: bypass`](views.md#without-certificates)
     `trusted`."""
@@ -144,7 +144,7 @@ class Spec(Settings):
     tracker: TrackerName | None = None
     """`module:name` of [your own](monitoring.md#your-own-tracker)."""
     code: Path | None = None
-    """Directory of `module:Name` code. Default: this file's."""
+    """Of `module:Name` code. Default: this file's directory."""
     machines: dict[Id, Machine] | None = None
     """For `resources: pinned`."""
     recording: Path | None = None

@@ -24,9 +24,9 @@ class ModelSettings(Settings):
     weights: PeerPath | None = None
     """Initial weights: safetensors or a torch state dict, per machine; `{id}` is the peer's id."""
     partial: bool = False
-    """Whether `weights` may lack tensors, or have others or other shapes."""
+    """`weights` may lack tensors, or have others or other shapes."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    """In which the module computes; messages stay float32."""
+    """Of the module; messages stay float32."""
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:

@@ -127,7 +127,7 @@ class OwnFunction(Settings):
 
 
 class Budget(Settings):
-    """Length of each phase of local training: one of the two."""
+    """Length of each phase: one of the two."""
 
     steps: Annotated[int, Field(ge=1, le=10**9)] | None = None
     """Steps of the optimiser."""
@@ -149,15 +149,15 @@ class Training(Settings):
     scheduler: Annotated[Scheduler, BeforeValidator(_name_as_block)] | None = None
     """Default: the protocol's rates."""
     clip_gradient: Limit | None = None
-    """Maximum norm of the trained part's gradient. FIRMA advises 1 for fewer than 200 samples per peer."""
+    """Maximum norm of the gradient. FIRMA advises 1 for fewer than 200 samples per peer."""
     clip_value: Limit | None = None
     """Maximum element of the gradient, applied first."""
     sampler: Literal["balanced"] | None = None
-    """`balanced`: each epoch draws as many samples as there are, with replacement, each class equally often."""
+    """Draws as many samples, with replacement, each class equally often."""
     accumulate: Annotated[int, Field(ge=1, le=100_000)] = 1
     """Batches per step, by their mean gradient."""
     precision: Precision = "float32"
-    """Precision of training; model, messages and evaluation stay float32."""
+    """Of training; model, messages and evaluation stay float32."""
     deterministic: bool = True
     """Compute [on GPUs](running.md#threads-containers-and-gpus) by repeatable algorithms."""
     patience: Annotated[int, Field(ge=1)] | None = None

@@ -35,7 +35,7 @@ class Source(Settings):
     limit: int | None = Field(default=None, ge=1)
     """Use only so many training samples."""
     validation: float = Field(default=0.0, ge=0, lt=1)
-    """Share of test samples that all peers have, for protocols that judge models."""
+    """Share of test samples that all peers have, to judge models."""
 
     drift: tuple[Drift, ...] = ()
     """Changes of the data during the run. In the federation's data only."""
@@ -158,7 +158,7 @@ class OnDisk(Source):
     """A source that need not be taken into memory."""
 
     stream: bool = False
-    """Read batches from disk when needed."""
+    """Read batches when needed."""
 
     @property
     def stays_on_disk(self) -> bool:

@@ -76,9 +76,9 @@ class Downloadable(Source):
     """An image set that torchvision can download."""
 
     root: Path = Path("data")
-    """Folder in which torchvision's data sets lie."""
+    """Folder of torchvision's data sets."""
     download: bool = False
-    """Fetch the set into `root` when it is not there."""
+    """Fetch a missing set into `root`."""
 
     def _missing(self, file: Path) -> MissingError:
         return MissingError(
