@@ -206,7 +206,7 @@ Wire = Annotated[
 
 
 class LabelFlip(Settings):
-    """Trains on wrong labels and reports their mix."""
+    """Trains on wrong labels and reports their mix; tested against true ones."""
 
     kind: Literal["label-flip"]
     """Wrong labels."""
