@@ -27,7 +27,7 @@ This is version **{schema}** (`schema` in [started](#started)), which grows when
 changes its meaning. Skip unknown events and fields, and lines that are not JSON objects (a crash may leave one).
 
 Every event has `event`, its name, and `time`, 0 before it is emitted. Times are in Unix seconds, peers are given by id,
-and losses and figures that are not finite are null. The level is INFO unless given; DEBUG events are not in the log.
+and losses and figures that are not finite are null. The level, if not INFO, is in brackets; DEBUG events are not in the log.
 """
 
 
@@ -35,7 +35,7 @@ def events() -> str:
     """The whole of events.md: every event with its fields, in the order of the source."""
     parts = [EVENTS.format(schema=SCHEMA)]
     for event in CLASSES_BY_NAME.values():
-        told = prose(event) + (f" Level: {logging.getLevelName(event.level)}." if event.level != logging.INFO else "")
+        told = prose(event) + (f" ({logging.getLevelName(event.level)})" if event.level != logging.INFO else "")
         own = [one.name for one in dataclasses.fields(event) if one.name not in {"time", "sentence"}]
         parts.append(f"## {event.name}\n\n{told}\n" + (f"\n{fields_of(event, own)}" if own else ""))
     return "\n".join(parts)
