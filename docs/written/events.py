@@ -27,7 +27,8 @@ This is version **{schema}** (`schema` in [started](#started)), which grows when
 changes its meaning. Skip unknown events and fields, and lines that are not JSON objects (a crash may leave one).
 
 Every event has `event`, its name, and `time`, 0 before it is emitted. Times are in Unix seconds, peers are given by id,
-and losses and figures that are not finite are null. The level, if not INFO, is in brackets; DEBUG events are not in the log.
+and losses and figures that are not finite are null. The level, if not INFO, is in brackets; DEBUG events are not in the
+log.
 """
 
 

@@ -20,4 +20,6 @@ def sends(protocol: Protocol) -> str:
         share.vector + (f" + {share.scalars} number{'s' * (share.scalars > 1)}" if share.scalars else "")
         for share in protocol.shares(rounds=10)
     ]
-    return "; ".join([*vectors, *(f"record `{record.name}`" for record in protocol.records)]) or "nothing"
+    names = [f"`{record.name}`" for record in protocol.records]
+    records = [f"record{'s' * (len(names) > 1)} {', '.join(names)}"] if names else []
+    return "; ".join([*vectors, *records]) or "nothing"
