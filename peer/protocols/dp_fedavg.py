@@ -45,7 +45,7 @@ class DPFedAvg(PlainSGD, Protocol):
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """δ, at which ε is calculated."""
     insecure_reproducible_noise: bool = False
-    """Draw the noise from the seed: nothing is protected."""
+    """Draw the noise from the seed: runs repeat, but nothing is protected."""
     momentum: Fraction = 0.0
     """Momentum of SGD."""
     keep_momentum: KeepMomentum = False

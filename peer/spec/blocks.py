@@ -289,7 +289,7 @@ class Rewind(Settings):
     three keys."""
 
     round: int = Field(ge=0)
-    """The last that counts."""
+    """The last round that counts."""
     view: int | None = Field(default=None, ge=1)
     """One more than the last view that any peer knows."""
     members: Annotated[list[Id], AfterValidator(lambda ids: sorted({*ids}))] = Field(default_factory=list)

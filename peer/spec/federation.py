@@ -131,7 +131,7 @@ class Spec(Settings):
     on_stop: Literal["stop", "leave"] = "stop"
     """On SIGTERM: stop at once, or, with `on_loss: bypass`, [leave](views.md#when-a-member-leaves)."""
     patience: Annotated[float, Field(gt=0, le=1e7)] = 60.0
-    """Seconds to wait for neighbours at the start and end, with `on_loss: stop` always."""
+    """Seconds to wait for neighbours at the start and the end, and throughout with `on_loss: stop`."""
     plaintext: bool | Literal["trusted"] = False
     """Allow connections without certificates between machines; [with `on_loss: bypass`](views.md#without-certificates)
     `trusted`."""
@@ -144,7 +144,7 @@ class Spec(Settings):
     tracker: TrackerName | None = None
     """`module:name` of [your own](monitoring.md#your-own-tracker)."""
     code: Path | None = None
-    """Of `module:Name` code. Default: this file's directory."""
+    """Directory of `module:Name` code. Default: this file's."""
     machines: dict[Id, Machine] | None = None
     """For `resources: pinned`."""
     recording: Path | None = None

@@ -153,7 +153,7 @@ class Training(Settings):
     clip_value: Limit | None = None
     """Maximum element of the gradient, applied first."""
     sampler: Literal["balanced"] | None = None
-    """Draws as many samples, with replacement, each class equally often."""
+    """Each epoch draws as many samples as there are, with replacement, each class equally often."""
     accumulate: Annotated[int, Field(ge=1, le=100_000)] = 1
     """Batches per step, by their mean gradient."""
     precision: Precision = "float32"
