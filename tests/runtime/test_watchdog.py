@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from peer.errors import FailedError
 from peer.network.neighbours import Neighbour, SignsOfLife
 from peer.network.wire.frames import Key
 from peer.runtime import lifecycle
@@ -20,6 +21,7 @@ from peer.telemetry.events import Event, Waiting
 UNEVEN = """
 from peer import Protocol, Share
 from peer import SGD, Phase
+LAST = 2
 class Uneven(Protocol):
     paper, min_peers = "none", 3
     def shares(self, rounds): return (Share("extractor"),)
@@ -27,19 +29,19 @@ class Uneven(Protocol):
     async def round(self, peer):
         await peer.train(*self.local())
         await peer.exchange("extractor")
-        if peer.id != "peer1":
+        if peer.id != "peer1" and peer.round == LAST:
             await peer.exchange("extractor")
 """
 
 
-async def test_a_protocol_with_uneven_exchanges_does_not_stand_still_in_silence(
+async def test_a_protocol_with_uneven_exchanges_in_its_last_round_does_not_stand_still_in_silence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "uneven.py").write_text(UNEVEN)
     monkeypatch.syspath_prepend(tmp_path)
     soon = RuntimeLimits(reminders=ReportIntervals(stalled=0.5, stalled_again=0.5))
     data = {"name": "digits", "limit": 100}
-    (tmp_path / "federation.yaml").write_text(json.dumps({"rounds": 3, "protocol": "uneven:Uneven", "data": data}))
+    (tmp_path / "federation.yaml").write_text(json.dumps({"rounds": 2, "protocol": "uneven:Uneven", "data": data}))
     run = asyncio.create_task(run_in_process(load_spec(tmp_path / "federation.yaml", peers=3), tmp_path, soon))
 
     def told(peer: str) -> bool:
@@ -47,8 +49,8 @@ async def test_a_protocol_with_uneven_exchanges_does_not_stand_still_in_silence(
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         return any(
             one["id"] == "peer1"
-            and one["reason"].startswith("nothing more of round 1 for ")
-            and one["reason"].endswith("it says that it is communicating in round 2")
+            and one["reason"].startswith("nothing more of round 2 for ")
+            and one["reason"].endswith("it says that it is serving in round 2")
             for line in lines
             if line["event"] == "waiting"
             for one in line["for"]
@@ -59,6 +61,19 @@ async def test_a_protocol_with_uneven_exchanges_does_not_stand_still_in_silence(
             await asyncio.sleep(0.05)
     run.cancel()
     await asyncio.gather(run, return_exceptions=True)
+
+
+async def test_one_call_more_than_a_neighbour_makes_ends_the_run_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one_more.py").write_text(UNEVEN.replace("== LAST", "< LAST"))
+    monkeypatch.syspath_prepend(tmp_path)
+    data = {"name": "digits", "limit": 100}
+    (tmp_path / "federation.yaml").write_text(json.dumps({"rounds": 2, "protocol": "one_more:Uneven", "data": data}))
+    with pytest.raises(ExceptionGroup) as ended:
+        await run_in_process(load_spec(tmp_path / "federation.yaml", peers=3), tmp_path)
+    said = r"^peer1 has gone on to round 2, and this peer still calls exchange\(`extractor`\) in round 1;"
+    assert ended.group_contains(FailedError, match=said)
 
 
 class Owing:
