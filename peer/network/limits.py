@@ -1,7 +1,7 @@
 """All bounds of the network: its timeouts, how much other parties can make it keep, and how often something may happen.
 
-Each kind is one object, which is passed in. SECURITY.md lists those of unknown callers, generated
-from here.
+Each kind is one object, which is passed in. SECURITY.md lists those of unknown callers, generated from
+here.
 """
 
 import asyncio

@@ -81,7 +81,7 @@ class Member(Settings):
     """One peer of the federation."""
 
     id: Id
-    """The peer's name."""
+    """Lower-case letters, digits and hyphens."""
     address: Address | None = None
     """host:port at which the other peers reach it."""
     data: AnySource | None = None

@@ -49,7 +49,7 @@ class PeerConfig(Settings):
     """What concerns one peer only."""
 
     federation: Path
-    """The federation's spec."""
+    """The federation's spec, relative to this file."""
     id: Id
     """Its `id` in the ring."""
     listen: Address | None = None

@@ -141,8 +141,8 @@ class LabelSkew(Partition):
     k: int = Field(ge=1)
     """Primary classes per peer; at least 2k+1 classes."""
     fractions: Fractions | None = None
-    """f of a primary, secondary and minority class. Default: k=1 0.55, 0.20, 0.03; k=2 0.275, 0.20, 0.03; k≥3 0.275,
-    0.10, 0.015."""
+    """Share f of the budget per primary, secondary and minority class. Default: k=1 0.55, 0.20, 0.03; k=2 0.275, 0.20,
+    0.03; k≥3 0.275, 0.10, 0.015."""
 
     _hint: ClassVar[str] = "give smaller fractions, since the peers before them took all there was"
 

@@ -26,7 +26,7 @@ class ModelSettings(Settings):
     partial: bool = False
     """`weights` may lack tensors, or have others or other shapes."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    """Of the module; messages stay float32."""
+    """In which the module computes; messages stay float32."""
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:

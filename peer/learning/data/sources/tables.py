@@ -110,7 +110,7 @@ class Table(Source):
     group: str | None = None
     """A column, such as the patient, whose equal values [stay together](data.md#tables); it is not learnt."""
     when_missing: Literal["refuse", "drop"] = "refuse"
-    """Rows that lack a value that is not imputed."""
+    """What to do with rows that lack a value that is not imputed."""
     holdout: float = Field(default=0.2, gt=0, lt=1)
     """Share held out for testing where there is no test set."""
     class_names: tuple[str, ...] | None = Field(default=None, min_length=1)
