@@ -36,6 +36,14 @@ class DivergedError(FailedError):
         self.by_others = by_others
 
 
+class WrongMessageError(FailedError):
+    """Other peers sent what none that runs the same code would send."""
+
+    def __init__(self, message: str, *senders: str) -> None:
+        super().__init__(message)
+        self.senders = senders
+
+
 class OwnLossError(FailedError):
     """A peer's model is not finite any more because of a user's loss; no training or neighbour is to blame."""
 

@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor, empty, finfo, float32, isfinite
 
-from peer.errors import FailedError
+from peer.errors import FailedError, WrongMessageError
 from peer.network.network import Network
 from peer.network.streams.link import MessageWriter
 from peer.network.wire.frames import Call, MessageShape, frame_count
@@ -200,12 +200,13 @@ class AllReduce(RingCall):
         return rounded
 
     def _checked_weight(self, weight: float) -> float:
-        """The sum of weights that the left neighbour sent; FailedError if it is negative or beyond float32."""
+        """The left neighbour's sum of weights; WrongMessageError if it is negative or beyond float32."""
         if not 0 <= weight <= finfo(float32).max:
-            raise FailedError(
+            raise WrongMessageError(
                 f"{self.left} sent {weight:g} as the sum of the weights in the mean of `{self.call.name}` in round "
                 f"{self.call.round}, and weights are from 0 up, in all at most {finfo(float32).max:.1g}; compare its "
-                "code with this peer's"
+                "code with this peer's",
+                self.left,
             )
         return weight
 

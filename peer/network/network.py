@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from peer.errors import FailedError
+from peer.errors import WrongMessageError
 from peer.network.durability import NOTHING, ImpossibleError
 from peer.network.limits import RateLimiter
 from peer.network.neighbours import Neighbour
@@ -148,15 +148,16 @@ class Network:
     async def message(self, sender: str, call: Call, shape: MessageShape, count: int | None = None) -> IncomingMessage:
         """Wait for a sender's message of that call until its first `count` bytes have arrived; None: all of them.
 
-        FailedError if it is not what every peer sends in that call.
+        WrongMessageError if it is not what every peer sends in that call.
         """
         longest = self.manifest.largest if count is None else count
         try:
             message = await self.inbox(sender).message(self.key(call), longest)
         except NeverSentError as error:
-            raise FailedError(
+            raise WrongMessageError(
                 f"{sender} {error}, and this peer still calls {call} in round {call.round}; every peer must make the "
-                "same calls: compare its code with this peer's"
+                "same calls: compare its code with this peer's",
+                sender,
             ) from None
         heading, number = message.heading, self.manifest.number(call.name, call.round)
         if heading.payload != number or heading.call != call.tag:
@@ -164,17 +165,20 @@ class Network:
             what = (
                 f"sent `{other}`" if heading.payload != number else "sent numbers of other names, or by another call,"
             )
-            raise FailedError(
-                f"{sender} {what} in round {call.round} where this peer calls {call}; compare its code with this peer's"
+            raise WrongMessageError(
+                f"{sender} {what} in round {call.round} where this peer calls {call}; compare its code with this "
+                "peer's",
+                sender,
             )
         if shape.may_be_empty and message.empty:
             shape = MessageShape(0)
         sent = MessageShape(heading.length, heading.doubles, heading.offset)
         length = heading.length if shape.length is None else shape.length
         if sent != (expected := MessageShape(length, shape.scalars, shape.offset)):
-            raise FailedError(
+            raise WrongMessageError(
                 f"{sender} sent {sent} of `{call.name}` in round {call.round}, where {expected} belong; "
-                "compare its code with this peer's"
+                "compare its code with this peer's",
+                sender,
             )
         return message
 

@@ -4,8 +4,9 @@ import asyncio
 import logging
 import time
 from concurrent.futures import Executor
+from typing import NoReturn
 
-from peer.errors import DivergedError, FailedError, InputError
+from peer.errors import DivergedError, FailedError, InputError, WrongMessageError
 from peer.files import write_failure
 from peer.learning.device import device_errors
 from peer.plugins import UserCodeError
@@ -28,7 +29,7 @@ from peer.runtime.rounds.reports import Evaluator, Finish, open_files, report_wa
 from peer.runtime.run_directory import record_run
 from peer.runtime.setup import Setup
 from peer.tasks import background, within
-from peer.telemetry.events import Done, EndedUnacknowledged, Failed, StateChanged
+from peer.telemetry.events import Awaited, Done, EndedUnacknowledged, Failed, StateChanged, Waiting
 from peer.telemetry.telemetry import Telemetry
 
 STATUS_WATCH_S = 2.0
@@ -124,10 +125,26 @@ class Runtime:
                 if self.setup.config.tls:
                     watchers.create_task(network.transport.watch_expiry())
                 return await self._run_rounds(rounds, checkpointer)
+            except WrongMessageError as error:
+                # An entrant can end: the others have not begun to rely on it.
+                entering = self.peer.id in dict(self._view.entrants) and self.peer.round == self._view.first
+                if entering or not self._gate.can_be_excluded:
+                    raise
+                await self._outwait(error)
             finally:
                 self.participant.learner.trainer.stop()
                 asyncio.get_running_loop().run_in_executor(self._executor, self.setup.shard.close)
                 rounds.interrupted()  # the last, as it may fail: it writes
+
+    async def _outwait(self, error: WrongMessageError) -> NoReturn:
+        """Wait for a view without the sender: if its receivers ended, one after the other, one liar could leave too few
+        to vote it out."""
+        addresses = self._spec.addresses
+        awaited = tuple(Awaited(id, addresses[id], str(error)) for id in error.senders)
+        said = f"{error}; this peer waits: vote out who lies (`dfl-launch expel`), or stop it for longer than `absence`"
+        while True:
+            self.telemetry.emit(Waiting(cause="stalled", awaited=awaited, sentence=said))
+            await asyncio.sleep(self._reminders.stalled_again)
 
     async def _run_rounds(self, rounds: Rounds, checkpointer: Checkpointer) -> bool:
         network, learner = self.network, self.participant.learner

@@ -21,7 +21,7 @@ from faults.clock import Life, in_life
 from faults.liars import FAR, Lies, TwoTongued
 from launcher.run_files import certificate_files
 from peer.network.transport import DisconnectedError, Pipe, Service
-from peer.network.wire.frames import HEADER
+from peer.network.wire.frames import HEADER, Key
 from peer.network.wire.messages import (
     Announced,
     Answer,
@@ -136,7 +136,7 @@ class Conspiracy:
         self.honest = [Listener(id) for id in spec.ids if id not in self.liars]
         self.letters: list[tuple[str, str, Request]] = []
         self.gang = Gang(self, seed)  # type: ignore[arg-type]
-        self.words = Words(self)
+        self.words = Words(self, seed)
         self.zeal = self.random.choice([0.5, 2.0, 8.0])
         """Acts a second."""
 
@@ -278,12 +278,15 @@ class Conspiracy:
 class Words:
     """What is said beside questions about views: hellos, welcomes, refusals, beats and frames."""
 
-    def __init__(self, plot: Conspiracy) -> None:
+    def __init__(self, plot: Conspiracy, seed: int) -> None:
         self._plot, self._random = plot, plot.random
         self._lies = Lies(plot.random, plot.ids, plot.run.spec.rounds)
         self.frames: dict[str, list[bytes]] = {}
-        """Some that were sent, by receiver: what was meant for another would end its run, as wrong code does
-        (`Network.message`)."""
+        """Some that were sent, by receiver: what was meant for another could take the place of what it lacks."""
+        self._spoils = Random(f"spoils {seed}")
+        self._spoilt = self._spoils.choice([0.0, 0.0, 0.02, 0.1])
+        """How many messages are left out, or are others than their receiver waits for."""
+        self._spoilt_keys: dict[tuple[str, Key], str] = {}
 
     def round(self) -> int:
         random, rounds = self._random, self._plot.rules.rounds
@@ -373,7 +376,24 @@ class Words:
 
     def frame(self, to: str, data: bytes) -> bytes:
         """A frame of the real code's, some of which are kept; of a codec's now and then with an end that nobody can
-        decode, under a right checksum."""
+        decode, under a right checksum. Empty where the message is left out."""
+        if len(data) < HEADER.size:
+            return data
+        magic, payload, doubles, view, round, step, call, *rest = HEADER.unpack_from(data)
+        said = to, Key(view, round, step)
+        if said not in self._spoilt_keys:  # sent anew, it is spoilt in the same way
+            spoilt = self._spoils.random() < self._spoilt
+            self._spoilt_keys[said] = self._spoils.choice(["out", "later", "call", "payload"]) if spoilt else ""
+        match self._spoilt_keys[said]:
+            case "out":
+                return b""
+            case "later":
+                round += 1
+            case "call":
+                call ^= 1
+            case "payload":
+                payload ^= 1
+        data = resealed(HEADER.pack(magic, payload, doubles, view, round, step, call, *rest) + data[HEADER.size :])
         if len(frames := self.frames.setdefault(to, [])) < 40:
             frames.append(data)
         if self._plot.run.spec.wire.kind == "codec" and len(data) > HEADER.size and self._random.random() < 0.5:
@@ -440,7 +460,8 @@ class Lying(TwoTongued):
         await self._hold_back()
         if not data and self._service == "Views":
             await asyncio.sleep(LONG)
-        await self._pipe.send(data)
+        if data:
+            await self._pipe.send(data)
 
     async def _hold_back(self) -> None:
         draw = self._random.random()

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -26,9 +26,10 @@ from faults.omissions import (
     who_is_on_its_way_counts_as_silent,
 )
 from faults.scenarios import HEALING
-from faults.simulation import Kill, Outcome, simulate, undisturbed
+from faults.simulation import Kill, Order, Outcome, simulate, undisturbed
 from faults.views import check, wrong_with
 from faults.wires import Stall, Weather
+from peer.errors import WrongMessageError
 from peer.learning.data.samples import Standardisation
 from peer.learning.training.trainer import Trainer
 from peer.network.collectives import Arrived
@@ -45,6 +46,7 @@ from peer.runtime.rounds import loop
 from peer.runtime.rounds.admission import ENTRY
 from peer.runtime.rounds.calls import Communicator
 from peer.runtime.rounds.learner import Learner
+from peer.runtime.runtime import Runtime
 from peer.topology import similarity, two_opt
 from peer.views.statements import AskPromise, Reply, Request
 
@@ -200,8 +202,8 @@ def test_a_ring_of_other_members_is_ordered_anew(step: int, first: int, monkeypa
         assert seen != {members}, "or this shows nothing"
 
 
-def test_who_relays_other_mixes_ends_the_others_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they order their ring anew: who finds another order than others do ends by name, and they go on without it."""
+def test_who_relays_other_mixes_ends_nobody_and_is_voted_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they order their ring anew: who finds another order than others do says so, and waits; an entrant ends."""
     open_message = Network.open_message
 
     def lie(
@@ -211,12 +213,25 @@ def test_who_relays_other_mixes_ends_the_others_with_a_sentence(monkeypatch: pyt
             scalars = scalars[::-1]
         return open_message(self, to, call, length, scalars, offset)
 
+    said, outwait = set[str](), Runtime._outwait
+
+    async def noted(runtime: Runtime, error: WrongMessageError) -> NoReturn:
+        assert "about `order`" in str(error)
+        said.add(runtime.peer.id)
+        await outwait(runtime, error)
+
     monkeypatch.setattr(Network, "open_message", lie)
+    monkeypatch.setattr(Runtime, "_outwait", noted)
+    rest = ("peer0", "peer2", "peer4")
+    vote = Order(60, "peer1", rest)
+    outcome = simulate("healing fibfl++", 1, [Kill("peer3", "send", 60, away=(200.0,))], orders=(vote,))
+    assert said == {*rest, "peer1"}
+    assert {id for id, digest in outcome.digests.items() if digest} == {*rest}
+    assert (outcome.gone, outcome.faults) == ({"peer1": "voted out"}, [])
     outcome = simulate("healing fibfl++", 1, [Kill("peer4", "send", 60, away=(LONG,))])
-    ended = {id for id, digest in outcome.digests.items() if not digest}
-    said = {fault.split()[0] for fault in outcome.faults if "failed: FailedError" in fault and "about `order`" in fault}
-    assert ended == said == {"peer0"}
-    assert [fault for fault in outcome.faults if "failed:" not in fault and "had always been there" not in fault] == []
+    assert {id for id, digest in outcome.digests.items() if not digest} == {"peer4"}
+    [fault] = outcome.faults
+    assert fault.startswith("peer4 failed: FailedError('peer4 decided otherwise than peer0, peer1, peer2, peer3 about")
 
 
 def test_who_is_admitted_begins_with_the_opinions_that_it_measures_itself(monkeypatch: pytest.MonkeyPatch) -> None:

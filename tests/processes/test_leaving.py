@@ -156,6 +156,24 @@ def test_a_living_peer_is_voted_out(federation: Build, capsys: pytest.CaptureFix
     assert (members(views), views[-1].expelled) == ([one.ids, LEFT], ("peer2",))
 
 
+def test_one_that_leaves_a_message_out_ends_nobody_and_is_voted_out(federation: Build) -> None:
+    """Its receivers would have ended by it, and then its next ones: the two left could not have voted it out."""
+    one = healing(federation, 5)
+    certs, rest = secure(one), ("peer0", "peer1", "peer3", "peer4")
+    one.env["peer2"]["SKIPS"] = "6"
+    begin(one)
+    for id in ("peer1", "peer3"):
+        told = one.await_event(id, "waiting", 40, cause="stalled")
+        assert told["for"][0]["id"] == "peer2"
+        assert told["sentence"].startswith("peer2 has gone on to round 7, and this peer still calls"), told
+        assert told["sentence"].endswith("vote out who lies (`dfl-launch expel`), or stop it for longer than `absence`")
+    assert launch(one, "expel", "peer2", certs=certs) == 0
+    assert one.peers.pop("peer2").wait(20) == 1
+    views = end(one, *rest)
+    assert (members(views), views[-1].expelled) == ([one.ids, rest], ("peer2",))
+    assert views[-1].first <= 6
+
+
 def test_one_that_is_away_is_voted_out(federation: Build) -> None:
     one = healing(federation)
     begin(one)

@@ -468,12 +468,14 @@ class Inbox:
         NeverSentError if something of a later round is here: on each stream all that the sender wrote before, and this
         peer lacks, comes before it.
         """
-        while (message := self.messages.get(key)) is None or not message.has(count):
-            if message is None and self._latest > key.round:
-                raise NeverSentError(f"has gone on to round {self._latest}")
-            self.awaited = key
-            await self._changed.next()
-        self.awaited = None
+        try:
+            while (message := self.messages.get(key)) is None or not message.has(count):
+                if message is None and self._latest > key.round:
+                    raise NeverSentError(f"has gone on to round {self._latest}")
+                self.awaited = key
+                await self._changed.next()
+        finally:
+            self.awaited = None
         return message
 
     def forget(self, before: int) -> None:

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from peer.errors import FailedError
+from peer.errors import WrongMessageError
 from peer.learning.model.layout import TensorSlot
 from peer.protocols.base import Init, Peer
 from peer.protocols.blocks.global_model import common_start
@@ -97,10 +97,11 @@ class Updates(PlainSGD):
         received = await peer.all_gather("update", samples=peer.samples)
         del peer.state["update"]  # as long as the model, and of no use in a checkpoint
         numbers = {id: received[id].scalars["samples"] for id in peer.members}
-        if wrong := [f"{n:g} from {id}" for id, n in numbers.items() if not 0 <= n <= MAX_SAMPLES]:
-            raise FailedError(
-                f"impossible number of samples in round {peer.round}: {', '.join(wrong)}; compare the code there with "
-                "this peer's"
+        if wrong := {id: f"{n:g} from {id}" for id, n in numbers.items() if not 0 <= n <= MAX_SAMPLES}:
+            raise WrongMessageError(
+                f"impossible number of samples in round {peer.round}: {', '.join(wrong.values())}; compare the code "
+                "there with this peer's",
+                *wrong,
             )
         samples = torch.tensor([*numbers.values()], dtype=torch.float64)
         vectors = [received[id].vector for id in peer.members]

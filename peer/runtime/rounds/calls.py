@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peer.errors import DivergedError, FailedError, InputError, UserError
+from peer.errors import DivergedError, InputError, UserError, WrongMessageError
 from peer.learning.device import HostCopy, Transfers, copies
 from peer.learning.model.layout import PARTS
 from peer.learning.model.model import Model
@@ -204,9 +204,10 @@ class CheckedPeer(Peer):
             digests = await self._gather(record, self._record(record, torch.tensor([own])))
         others = [peer for peer in self.members if digests[peer][0] not in (UNDECIDED, own)]
         if others and decision is not None:
-            raise FailedError(
+            raise WrongMessageError(
                 f"{self.id} decided otherwise than {', '.join(others)} about `{record}` in round {self.round}; a "
-                "decision may rest only on what is equal at all peers, and its last bits need one kind of CPU"
+                "decision may rest only on what is equal at all peers, and its last bits need one kind of CPU",
+                *others,
             )
 
     async def reorder(self, order: Sequence[str], cost_before: float, cost_after: float) -> None:
