@@ -9,6 +9,7 @@ from peer.runtime.checkpoints import Checkpoints, tensor_digest
 from peer.runtime.runtime import Runtime
 from peer.spec.recordings import VIEWS
 from peer.telemetry.events import CallerRefused, Conflict, EndedUnacknowledged, ReleaseSeen, Returning
+from peer.views.reasons import LEAVES
 from peer.views.view import STALENESS_BOUND, View, view_rounds
 
 if TYPE_CHECKING:
@@ -61,8 +62,9 @@ def _of_change(run: "Simulation", before: View, after: View) -> Iterator[str]:
     """Check that nobody who was always there is left out; if pipes break, a question may be lost."""
     traitors = {*run.wires.weather.traitors}
     left = {*before.members} - {*after.members} - run.struck - {*after.expelled} - traitors
-    if after.planned:
-        left -= {order.victim for order in run.orders if not order.by}
+    leavers = {order.victim for order in run.orders if not order.by}
+    # One that asks to leave may find that another has lost its disk: then the view is not planned, and it is out, too.
+    left -= {id for id in leavers if after.planned or f"{id} {LEAVES}" in after.reason}
     if {*after.expelled} & {*after.members} or not {*before.expelled} <= {*after.expelled}:
         yield f"who was voted out is a member again: {after}"
     for id in {*after.expelled} - {*before.expelled} - traitors:
