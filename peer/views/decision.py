@@ -31,7 +31,7 @@ committed, which names that lock or a higher one.
   begun. Otherwise all go back to the last round that every promising member can go back to, and later rounds are void.
   A member that was admitted after that round is admitted there again, with the private state it brought, unless that
   is void too. If all go back to the beginning, nobody is admitted: all start from scratch. A member that has left is
-  needed until all have the rounds before; if it is lost, or asks to enter before, all go back as well.
+  needed until all have the rounds before; if it is lost or expelled, or asks to enter before, all go back as well.
 - **V4 Promise against announcement.** A member that promises less than it has announced has lost its disk: it is left
   out, and nobody goes back for its sake. Whatever round a member says it has begun, it counts as no further ahead of
   the others than rule R6 allows.
@@ -200,7 +200,9 @@ def next_view(chain: ViewChain, proposer: str, grounds: Grounds, rules: Rules) -
         return None
     if len(members) < max(rules.min_members, 1) or not standing:
         return None
-    planned = standing.keys() == {*present.members} and not missing and not back_early  # V3, from here on
+    # Who is expelled after it has left could hold up for ever the views that it still plays.
+    holding = proved.difference(present.members) & _still_playing(chain)
+    planned = standing.keys() == {*present.members} and not (missing or back_early or holding)  # V3, from here on
     first = _after_all(present, standing, least) if planned else least + 1
     # Members that were admitted and cannot go back so far are admitted there once more.
     admissions = {id: chain.admission(id) for id in standing}
@@ -224,6 +226,11 @@ def next_view(chain: ViewChain, proposer: str, grounds: Grounds, rules: Rules) -
         reasons.compose_reason(news, present.reason, outside, rules.ids),
         _ordered(out, rules.ids),
     )
+
+
+def _still_playing(chain: ViewChain) -> set[str]:
+    """Return the members of earlier views from which only planned ones lead to the present: some may not be over."""
+    return {id for number in chain.last_rounds(chain.current.number) for id in chain.of(number).members}
 
 
 def _lost(chain: ViewChain, grounds: Grounds) -> set[str]:
@@ -427,8 +434,8 @@ class Verifier:
             self.check_entry(entry)
             _require(entry.statement.number == present.number, f"{entry.signer} asked to enter another view")
         # Members that have left are needed only for rounds of earlier views that are still being played.
-        playing = {id for number in chain.last_rounds(present.number) for id in chain.of(number).members}
-        _require({*grounds.missing} <= playing - {*present.members}, "members missing that were to play no round")
+        away = _still_playing(chain) - {*present.members}
+        _require({*grounds.missing} <= away, "members missing that were to play no round")
         # Each voter asks all of them, at once.
         _require(len({*grounds.missing}) == len(grounds.missing), "a member that is missing twice")
 

@@ -76,6 +76,14 @@ def test_who_is_away_can_be_voted_out() -> None:
     assert members.attempt(MembershipChange(evidence=OUT)).state == "released", "it is out already"
 
 
+def test_who_is_voted_out_after_it_has_left_holds_up_no_view_that_it_still_plays() -> None:
+    members = Assembly().begin_with(View(1, ("a", "b", "d"), 5, planned=True))
+    out = members.attempt(MembershipChange(evidence=OUT)).decision
+    assert out
+    assert (out.view.first, out.view.planned, out.view.expelled) == (6, False, ("c",)), "nobody waits for its rounds"
+    assert [members.acceptors["a"].chain.is_over(number, "a") for number in (0, 1)] == [True, True]
+
+
 def test_a_consent_is_kept_and_told_and_over_when_its_one_is_out() -> None:
     members = Assembly()
     acceptor = members.acceptors["a"]
