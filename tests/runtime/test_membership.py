@@ -29,9 +29,11 @@ from peer.views.statements import (
     Ask,
     AskPromise,
     Ballot,
+    Consent,
     Decided,
     Decision,
     Denied,
+    Evidence,
     Expel,
     Heard,
     Objection,
@@ -203,6 +205,18 @@ async def test_a_true_view_that_is_told_with_a_false_one_is_on_disk_and_reported
         await moved
     assert [type(event) for event in told] == [ViewDecided, CallerRefused]
     assert [one.view for one in ViewStore.open(tmp_path, "peer0").memory.decisions] == [SECOND]
+
+
+@pytest.mark.parametrize("expelled", [(), ("peer0",)])
+async def test_who_is_voted_out_while_it_leaves_has_not_left(tmp_path: Path, expelled: tuple[str, ...]) -> None:
+    """Else it would end well, and say that it may come back."""
+    one, _ = member(tmp_path)
+    one.leave_request.submit()
+    without = View(1, ALL[1:], 3, planned=True)
+    consents = tuple(Signing(id, "").sign(Consent("peer0")) for id in ALL[1:]) if expelled else ()
+    out = decision(View(2, ALL[1:], 3, expelled=expelled), ALL[1:], without)
+    await one.handle(Decided((decision(without), replace(out, evidence=Evidence(consents)))))
+    assert one.has_left != bool(expelled)
 
 
 async def test_a_ballot_far_above_all_others_is_not_promised(tmp_path: Path) -> None:

@@ -191,8 +191,9 @@ class Membership:
 
     @property
     def has_left(self) -> bool:
-        """Whether this peer was asked to leave, and has no view left to play."""
-        return self.leave_request.pending and not self.is_member and not self.chain.after(self.memory.entered, self.id)
+        """Whether this peer was asked to leave, and has no view left to play; one that is expelled has not left."""
+        out = not self.is_member and self.id not in self.chain.current.expelled
+        return self.leave_request.pending and out and not self.chain.after(self.memory.entered, self.id)
 
     def may_admit(self, id: str) -> bool:
         """Return whether a peer may be admitted now, however often it has come and gone."""
