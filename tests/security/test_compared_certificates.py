@@ -1,6 +1,8 @@
 """What two operators can compare when one end's certificate is refused: both CAs, both validities, who it names."""
 
+import asyncio
 import re
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -8,11 +10,12 @@ import grpc
 import grpc.aio
 import pytest
 from authority import Holder, authority
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import DNSName
 
 from launcher.certificates import make_certificates
 from peer.network.transport import UNTRUSTED, DisconnectedError, ListenConfig
-from peer.network.transport.grpc import GrpcTransport
+from peer.network.transport.grpc import CERTIFICATE_REASONS, GrpcTransport
 from peer.network.transport.tls import CertificatePaths, TlsCredentials, fingerprint
 from peer.spec.loading import load_spec
 
@@ -119,3 +122,25 @@ async def test_what_a_hostile_certificate_says_forges_no_lines(serve: Serve, tmp
     assert said.startswith("its certificate is of another CA: made out to `p?eer1")
     assert said.isprintable()
     assert len(said) < 600
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x04"),  # the version of X.509
+        (b"\x0c\x05other", b"\x14\x05oth\xffr"),  # the CA's name, as text that is none
+        (b"\x0c\x05other", b"\x03\x05\x00ther"),  # and as something else
+    ],
+)
+async def test_of_a_certificate_that_cannot_be_read_nothing_is_told(right: bytes, wrong: bytes, tmp_path: Path) -> None:
+    """Any stranger can show one at a peer's address: OpenSSL sends what gRPC would not load."""
+    ca, stranger = authority("CA"), authority("other").issue(DNSName("peer1"))
+    der = stranger.cert.public_bytes(Encoding.DER).replace(right, wrong, 1)
+    assert wrong in der
+    (shown := tmp_path / "shown.pem").write_bytes(ssl.DER_cert_to_PEM_cert(der).encode() + stranger.private)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(shown)
+    context.set_alpn_protocols(["h2"])
+    async with await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0, ssl=context) as server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        assert await why_refused(ca, address, tmp_path / "peer0") in CERTIFICATE_REASONS

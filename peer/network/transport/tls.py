@@ -28,6 +28,8 @@ from peer.tasks import within
 from peer.telemetry.events import CertificateExpires, CertificatesChanged, Report
 
 Extension = TypeVar("Extension", bound=x509.ExtensionType)
+UNREADABLE = (ValueError, x509.InvalidVersion)
+"""What is raised for bytes that are no certificate."""
 MAX_NAME_CHARACTERS = 300
 """Characters of the names in another peer's certificate that are shown; an id has at most 64."""
 FETCH_TIMEOUT_S = 3.0
@@ -96,9 +98,9 @@ class CertificateBundle:
             return why
         try:
             said, valid = self._problem(theirs, id) if why == UNTRUSTED else why, validity(theirs)
-        except ValueError:  # invalid dates, or an invalid identifier of a CA
+            ca, owner = fingerprint_of_issuer(theirs), sanitise(subject_of(theirs) or "nobody", 64)
+        except (ValueError, TypeError):  # invalid dates, or an invalid name or identifier of a CA
             return why
-        ca, owner = fingerprint_of_issuer(theirs), sanitise(subject_of(theirs) or "nobody", 64)
         ours = validity(x509.load_pem_x509_certificate(self.cert))
         return (
             f"{said}: made out to `{owner}`, {valid}, by the CA {ca}; this peer's is {ours}, by the CA "
@@ -231,7 +233,7 @@ class TlsCredentials:
         """The name in a caller's certificate, which TLS has checked; "" if there is none, which matches no peer."""
         try:
             return subject_of(x509.load_pem_x509_certificate(pem))
-        except ValueError:
+        except UNREADABLE:
             return ""
 
     async def watch(self, renew: Callable[[], Awaitable[None]]) -> None:
@@ -332,7 +334,7 @@ async def fetch_certificate(address: str, id: str) -> x509.Certificate | None:
     writer.transport.abort()
     try:
         return x509.load_der_x509_certificate(der or b"")
-    except ValueError:
+    except UNREADABLE:
         return None
 
 
@@ -362,5 +364,5 @@ def _read_bytes(path: Path) -> bytes:
 def _certificate(path: Path, pem: bytes) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(pem)
-    except ValueError:
+    except UNREADABLE:
         raise InputError(f"{path}: is not a certificate in PEM") from None
