@@ -41,7 +41,16 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
+def cut(text: str) -> str:
+    """No more of a text than anybody reads."""
+    return text if len(text) <= MAX_MESSAGE_CHARACTERS else f"{text[:MAX_MESSAGE_CHARACTERS]}…"
+
+
+def shown(text: str) -> str:
+    """Foreign text as a screen shows it."""
+    return printable(cut(text))
+
+
 def one_line(message: object) -> str:
     """What an error says, as one line of a terminal."""
-    text = " ".join(str(message).splitlines())
-    return printable(text) if len(text) <= MAX_MESSAGE_CHARACTERS else f"{printable(text[:MAX_MESSAGE_CHARACTERS])}…"
+    return shown(" ".join(str(message).splitlines()))

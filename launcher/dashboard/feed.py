@@ -27,7 +27,7 @@ from launcher.table import named, quantity
 from peer.errors import FailedError, InputError
 from peer.network.operator_client import StatusAnswer, StatusClient
 from peer.spec.federation import Spec
-from peer.text import duration, number, plural, printable
+from peer.text import duration, number, plural, printable, shown
 
 Tone = Literal["begins", "works", "talks", "waits", "good", "bad", "gone"]
 StatusIcon = tuple[str, Tone, str]
@@ -60,7 +60,7 @@ def status_icon(federation: FederationView, id: str, doubters: Sequence[str]) ->
         if doubters:
             return "?", "bad", f"suspected by {named(doubters, MAX_WAITS_NAMED)}"
         if waiting:
-            return "=", "waits", f"waiting for {named(waiting, MAX_WAITS_NAMED)}"
+            return "=", "waits", shown(f"waiting for {named(waiting, MAX_WAITS_NAMED)}")
     return STATUS_ICONS.get(doing) or ("·", "begins", printable(doing))  # a state of another version's peer
 
 

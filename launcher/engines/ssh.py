@@ -43,7 +43,7 @@ from peer.spec.peer import check_device
 from peer.tasks import background, within
 from peer.telemetry.events import LAST_MOMENT
 from peer.telemetry.results import BEST_MODEL, MODEL, WANTED
-from peer.text import duration, printable
+from peer.text import duration, shown
 
 
 class SshEngine(Engine[SshSettings]):
@@ -315,7 +315,7 @@ class SshDeployment(Deployment):
 
         links = self._links.values()
         answers = await asyncio.gather(*map(place, links))
-        builds = {link.host.host: printable(answer["torch"]) for link, answer in zip(links, answers, strict=True)}
+        builds = {link.host.host: shown(answer["torch"]) for link, answer in zip(links, answers, strict=True)}
         if differing := differing_builds({**builds, "this machine": torch_build()}):
             self._run.say(differing)
         codes = {id: code for answer in answers for id, code in answer["codes"].items()}

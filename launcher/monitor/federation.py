@@ -26,7 +26,7 @@ from peer.spec.federation import Spec
 from peer.telemetry import events
 from peer.telemetry.remaining import Remaining
 from peer.telemetry.results import EVENTS
-from peer.text import plural, printable
+from peer.text import plural, printable, shown
 from peer.views.view import View
 
 
@@ -184,7 +184,7 @@ class PeerView:
             self.links = {}  # that the links of the view before went down is no news
         match event:
             case events.StateChanged():
-                self.state, self.round = event.state, event.round or self.round
+                self.state, self.round = event.state[: events.MAX_STATE_CHARACTERS], event.round or self.round
                 if event.state == "joining":  # started by hand, after a process that waited
                     self.waits = {}
             case events.ViewDecided():
@@ -286,7 +286,7 @@ class FederationView:
         self._remaining.see(self.round, now)
         works = any(peer.state in ("training", "evaluating") for peer in self.peers.values())
         overdue = [] if self.ending else [peer.overdue(now, works) for peer in self.present]
-        told += [printable(line) for line in overdue if line]
+        told += [shown(line) for line in overdue if line]
         self.recent.extend(told)
         return told
 
@@ -301,7 +301,7 @@ class FederationView:
         for _, event in news:
             if isinstance(event, events.StoppedEarly) and event.round < self.rounds:
                 self.rounds, self._early_end = event.round, event
-        return [*map(printable, changes + told + self._take_shortages(news))]  # a refused caller chooses its own words
+        return [*map(shown, changes + told + self._take_shortages(news))]  # a refused caller chooses its own words
 
     @property
     def views(self) -> Views:
@@ -399,7 +399,7 @@ class FederationView:
         """Report once that all peers end early, when all have completed the last round."""
         end = self._early_end if self.round >= self.rounds else None
         self._early_end = None if end else self._early_end
-        return [printable(str(end))] if end else []
+        return [shown(str(end))] if end else []
 
     def _is_possible(self, event: events.Event) -> bool:
         """Whether it can be of this federation: a peer may be compromised."""
@@ -483,7 +483,7 @@ class Federation(FederationView):
         """Say which peers wait for one that refuses them, by what they last wrote: one that runs says it only once."""
         with closing(self):
             self.look(0.0)
-        return [printable(f"{id} was last heard of waiting for {other}") for id, other in self.refusals]
+        return [shown(f"{id} was last heard of waiting for {other}") for id, other in self.refusals]
 
     def forget_past(self) -> None:
         """Take in what an earlier run left, without telling of it or taking its states for the present."""

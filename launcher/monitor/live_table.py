@@ -19,7 +19,7 @@ from launcher.history import ACTIVITIES
 from launcher.monitor.federation import ENDED, OUTSIDE, FederationView, PeerView
 from launcher.output import make_legible
 from launcher.table import Row, curve, fitting, quantity
-from peer.text import duration, number, plural, printable
+from peer.text import duration, number, plural, printable, shown
 
 OTHER_LINES = 9
 """Lines that the table's frame, its heading and the federation's own lines take at most."""
@@ -116,7 +116,7 @@ def row(federation: FederationView, peer: PeerView) -> Row:
         "loss": number(last.loss if last else None),
         "sent": quantity(last.bytes_sent if last else None),
         "train/comm/eval": split,
-        "waits for": Text("" if doing in OUTSIDE else ", ".join(peer.waiting), style="yellow"),
+        "waits for": Text("" if doing in OUTSIDE else shown(", ".join(peer.waiting)), style="yellow"),
     }
 
 

@@ -24,7 +24,7 @@ from peer.network.transport.tls import CertificateBundle, CertificatePaths, TlsC
 from peer.network.view_rpc import ViewRpc
 from peer.network.wire.frames import BadFrameError
 from peer.network.wire.messages import SERVICE, Resources, StatusReply, UntrustedDecoder
-from peer.telemetry.events import LARGEST_FIGURE, LAST_MOMENT, Awaited, Shortage
+from peer.telemetry.events import LARGEST_FIGURE, LAST_MOMENT, MAX_STATE_CHARACTERS, Awaited, Shortage
 from peer.views.statements import InvalidError, Reply, Request
 
 STATUS_METHOD = f"/{SERVICE}/Status"
@@ -34,8 +34,6 @@ MAX_CONCURRENT_QUESTIONS = 64
 """How many peers are asked at a time."""
 BYTES_PER_MEMBER = 8192
 """Bytes that an answer may have for each member of the federation: name, address, reason and resources."""
-MAX_STATE_CHARACTERS = 32
-"""Characters of a peer's state that are kept."""
 MAX_ID_CHARACTERS = 64
 MAX_WAIT_S = 1e9
 """The longest wait that is believed, in seconds."""

@@ -50,6 +50,10 @@ Moment = Annotated[float, Field(ge=0, le=LAST_MOMENT, allow_inf_nan=False)]
 """A time in Unix seconds."""
 
 
+MAX_STATE_CHARACTERS = 32
+"""Characters of another peer's state that are kept."""
+
+
 CLASSES_BY_NAME: dict[str, "type[Event]"] = {}
 """All kinds of events, in the order of the source."""
 

@@ -20,7 +20,8 @@ from launcher.monitor.federation import Federation
 from launcher.monitor.live_table import display, render, row
 from launcher.table import fitting
 from peer.learning.tasks import RESERVED_FIGURE_NAMES
-from peer.telemetry.events import Awaited, RoundDone, StateChanged, Waiting
+from peer.telemetry.events import Awaited, Failed, RoundDone, StateChanged, Waiting
+from peer.text import MAX_MESSAGE_CHARACTERS
 
 MATCHED = Headline(test="matched")
 
@@ -45,6 +46,22 @@ def drawn(federation: Federation, width: int) -> str:
     console = Console(file=screen, width=width, height=24)
     console.print(render(federation, console))
     return screen.getvalue()
+
+
+def test_of_a_long_text_no_more_is_shown_than_anybody_reads(tmp_path: Path) -> None:
+    """Of what peers elsewhere write: a line of 16 MB would hold a terminal up for a minute, and a page for seconds."""
+    federation, long = (
+        Federation(tmp_path, ids := ["peer0", "peer1", "peer2"], rounds=3, headline=MATCHED),
+        "z " * 50_000,
+    )
+    awaits = Waiting(time=1.0, cause="join", awaited=(Awaited(long, None, long),), sentence="")
+    news = [("peer0", StateChanged(state=long, round=1)), ("peer1", awaits), ("peer2", Failed(message=long))]
+    told = federation.update(news, now=100.0)
+    assert {line.partition(" ")[0] for line in told} >= {"peer1", "peer2"}
+    assert max(map(len, told)) <= MAX_MESSAGE_CHARACTERS + 1
+    assert len(drawn(federation, 100)) < 3 * MAX_MESSAGE_CHARACTERS
+    now = LiveSnapshot.from_federation(federation, tuple(ids), 100.0)
+    assert len(json.dumps(now.since(LiveSnapshot()))) < 6 * MAX_MESSAGE_CHARACTERS
 
 
 @pytest.mark.parametrize("width", [50, 60, 80, 100, 160])
