@@ -8,10 +8,12 @@ event, live or from the peer's events.jsonl, and never looks at anything else. I
   its links go down then, or that it resumes, is neither a failure nor a restart.
 - A run of the process begins at `started`, `resumed` or `joining`, whichever is first. A restart is counted when the
   peer joins once more without a decided view in between; so a process that dies before it joins is none.
+- An event costs the same however many came before it: a file of some megabytes, from another machine, would hold the
+  launcher up for minutes.
 - What lasts (a wait, a silent link) stays open until an event closes it, and ends with the last event otherwise.
 """
 
-from bisect import bisect
+from bisect import bisect, insort
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from copy import copy
@@ -23,7 +25,7 @@ from typing import Any, Literal
 from peer.files import lines, open_plain
 from peer.telemetry import events
 from peer.telemetry.results import EVENTS
-from peer.text import duration
+from peer.text import cut, duration
 
 SILENT_LINKS = ("suspected", "down")
 """States of a link at whose other end no peer is heard."""
@@ -71,6 +73,9 @@ class TimelineEvent:
     over: bool = False
     """Whether what lasted has come to its end, and not only its teller."""
 
+    def __post_init__(self) -> None:
+        self.text = cut(self.text)
+
     @property
     def seconds(self) -> float:
         return (self.end or self.start) - self.start
@@ -85,8 +90,6 @@ class PeerHistory:
     """The `round` events that count, by round; a round that is replayed after a crash replaces its first event."""
     completed: int = 0
     """The last of them."""
-    data: list[events.DataSummary] = field(default_factory=list)
-    """One a stage; the newest of each round."""
     orders: list[events.RingOrdered] = field(default_factory=list)
     views: dict[int, events.ViewDecided] = field(default_factory=dict)
     runs: list[TimelineEvent] = field(default_factory=list)
@@ -106,7 +109,12 @@ class PeerHistory:
     """Seconds in all, by activity."""
     _evaluated: list[int] = field(default_factory=list)
     """The rounds after which the model was evaluated, in order."""
+    _numbers: list[int] = field(default_factory=list)
+    """The numbers of the rounds that count, in order."""
+    _data: dict[int, events.DataSummary] = field(default_factory=dict)
     _closed: list[TimelineEvent] = field(default_factory=list)
+    _now: float = 0.0
+    """The time of the last event."""
     _open: dict[str, TimelineEvent] = field(default_factory=dict)
     """What lasts: waits by their causes, links by their neighbours."""
     _began: bool = False
@@ -146,7 +154,12 @@ class PeerHistory:
     @property
     def timeline(self) -> list[TimelineEvent]:
         """All but the runs; what lasts still, up to the last event."""
-        return self._closed + list(self._open.values())
+        return self._closed + [self._up_to_now(copy(one)) for one in self._open.values()]
+
+    @property
+    def data(self) -> list[events.DataSummary]:
+        """One a stage; the newest of each round."""
+        return [*self._data.values()]
 
     def seconds(self, activity: str) -> float:
         """Seconds spent on one of `ACTIVITIES` in all rounds."""
@@ -176,13 +189,14 @@ class PeerHistory:
         if not 0 <= event.time <= MAX_UNIX_SECONDS:
             return
         self._follow_process(event)
-        for one in (self.runs[-1], *self._open.values()):
-            one.end = max(event.time, one.start)
+        self._now = event.time
+        self._up_to_now(self.runs[-1])
         match event:
             case events.RoundDone():
                 self._add_round(event)
             case events.DataSummary():
-                self.data = [one for one in self.data if one.round != event.round] + [event]
+                self._data.pop(event.round, None)
+                self._data[event.round] = event
             case events.RingOrdered():
                 self.orders.append(event)
             case events.ViewDecided():
@@ -210,6 +224,8 @@ class PeerHistory:
             self._add(TimelineEvent(kind, event.time, str(event)))
 
     def _add_round(self, done: events.RoundDone) -> None:
+        if done.round not in self.rounds:
+            insort(self._numbers, done.round)
         self.rounds[done.round] = done
         if done.round <= self.completed:  # replayed
             self._counted = False
@@ -220,8 +236,11 @@ class PeerHistory:
 
     def _keep_rounds(self, last: int) -> None:
         """Drop the rounds after `last`."""
-        self.rounds = {round: done for round, done in self.rounds.items() if round <= last}
-        self.completed, self._counted = max(self.rounds, default=0), False
+        kept = bisect(self._numbers, last)
+        for number in self._numbers[kept:]:
+            del self.rounds[number]
+        del self._numbers[kept:]
+        self.completed, self._counted = self._numbers[-1] if self._numbers else 0, False
 
     def _follow_process(self, event: events.Event) -> None:
         """Find where a run of the process begins, and count how often it joins."""
@@ -249,7 +268,7 @@ class PeerHistory:
         """Take a wait, which peers report again every minute while it lasts."""
         before, about = self._open.get(event.cause), " ".join(one.id for one in event.awaited)
         if before and before.about != about:
-            self._add(self._open.pop(event.cause))
+            self._add(self._up_to_now(self._open.pop(event.cause)))
         if about and event.cause not in self._open:
             named = ", ".join(map(str, event.awaited)) + (f" and {event.others} more" if event.others else "")
             short = f"{event.shortage}: " if event.shortage else ""
@@ -261,13 +280,18 @@ class PeerHistory:
             self._open.setdefault(key, TimelineEvent("not heard", event.time, str(event), event.time, event.neighbour))
         elif known := self._open.pop(key, None):
             known.over = True
-            self._add(known)
+            self._add(self._up_to_now(known))
 
     def _close_all(self, *, over: bool) -> None:
         for one in self._open.values():
             one.over = over
-            self._add(one)
+            self._add(self._up_to_now(one))
         self._open = {}
+
+    def _up_to_now(self, lasting: TimelineEvent) -> TimelineEvent:
+        """Move the end of what lasts to the last event."""
+        lasting.end = max(self._now, lasting.start)
+        return lasting
 
     def _add(self, event: TimelineEvent) -> None:
         if len(self._closed) < MAX_TIMELINE:

@@ -1,9 +1,12 @@
 """A peer's life as its events tell it, and the clock of a run."""
 
+from collections.abc import Callable
 from functools import reduce
 from operator import add
+from time import process_time
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +15,7 @@ from launcher.monitor.federation import TOLD
 from launcher.page.timeline import Clock, event_rows
 from launcher.views import Views, view_of_event
 from peer.telemetry.events import CLASSES_BY_NAME, Event, Rewound, RoundDone, ViewDecided, read_event
+from peer.text import MAX_MESSAGE_CHARACTERS
 
 
 def heard(*lines: tuple[float, str, dict[str, Any]], id: str = "peer0") -> PeerHistory:
@@ -88,6 +92,31 @@ def test_what_is_counted_as_rounds_come_is_what_all_rounds_say(told: list[tuple[
         for last in range(11):
             judged = [done for done in rounds if done.evaluated and done.round <= last]
             assert one.evaluated(last) is (judged[-1] if judged else None)
+
+
+MANY = 20_000
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        lambda at: ("link", {"neighbour": f"peer{at}", "state": "down"}),
+        lambda at: ("data", {"round": at, "samples": 1}),
+        lambda at: ("round", {"round": at}) if at < MANY // 2 else ("rewound", {"round": MANY - at + at % 2 * MANY}),
+    ],
+    ids=["links", "data", "rewinds"],
+)
+def test_an_event_costs_the_same_however_many_came_before(told: Callable[[int], tuple[str, dict[str, Any]]]) -> None:
+    """A file of 2 MB from another machine took 5 to 40 s, one of 20 MB an hour."""
+    lines = [(10.0, *told(at)) for at in range(MANY)]
+    begun = process_time()
+    heard(*lines)
+    assert process_time() - begun < 2
+
+
+def test_of_a_long_text_no_more_is_kept_than_anybody_reads() -> None:
+    one = heard((10, "refused", {"caller": "peer1", "reason": "z" * 1_000_000}))
+    assert [len(moment.text) for moment in one.timeline] == [MAX_MESSAGE_CHARACTERS + 1]
 
 
 def test_a_wait_lasts_until_nobody_is_waited_for() -> None:
