@@ -21,7 +21,7 @@ from peer.errors import InputError
 from peer.learning.export import read_header
 from peer.spec.federation import Spec
 from peer.telemetry.results import MODEL
-from peer.text import duration, number, one_line, plural
+from peer.text import cut, duration, number, one_line, plural
 
 
 def view_changes(summary: Summary, spec: Spec) -> list[str]:
@@ -252,8 +252,12 @@ def where_models_are(summary: Summary, spec: Spec, directory: Path) -> list[str]
     return said
 
 
+MAX_TRUSTED = 50
+"""Lines about what is on trust."""
+
+
 def privacy_lines(privacy: Privacy) -> list[str]:
-    """The privacy proof in a line, and each violation in one more (ten at most)."""
+    """The privacy proof in a line, and what is on trust and each violation (ten at most) in one more."""
     violations = privacy["violations"]
     met = [name for name, holds in privacy["definitions"].items() if holds]
     head = privacy["head_bytes_sent"]
@@ -268,6 +272,8 @@ def privacy_lines(privacy: Privacy) -> list[str]:
         f"  of the data, {name} ({quantity(size)}): of all peers together, before round 1"
         for name, size in privacy.get("of_data", {}).items()
     ]
+    if len(trusted) > MAX_TRUSTED:  # a lying audit may name very many
+        trusted[MAX_TRUSTED:] = [f"  on trust, {len(trusted) - MAX_TRUSTED} more in summary.json"]
     if unknown:
         said += f"; not known without the whole audits of {unknown}: {undecided}"
     elif undecided:
@@ -277,4 +283,5 @@ def privacy_lines(privacy: Privacy) -> list[str]:
         f"  {name} {HOLDS[privacy['definitions'].get(name)]}: {told}"
         for name, told in privacy.get("counted", {}).items()
     ]
-    return [said, *counted, *trusted, *shown, *([f"  and {len(violations) - 10} more"] if len(violations) > 10 else [])]
+    more = [f"  and {len(violations) - 10} more"] if len(violations) > 10 else []
+    return [*map(cut, [said, *counted, *trusted, *shown, *more])]

@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 
 from launcher.reports import privacy as proof_of
 from launcher.reports.privacy import PrivacyDeclaration, hub, why_no_ring
+from launcher.reports.summary_json import UnverifiedBytes
+from launcher.reports.summary_text import privacy_lines
 from launcher.views import Views
 from peer.learning.model.layout import ModelPart
 from peer.protocols.declarations import Declarations, Share
 from peer.spec.blocks import Coded
+from peer.text import MAX_MESSAGE_CHARACTERS
 
 MEMBERS = ("peer0", "peer1", "peer2", "peer3")
 BYTES = 465_408
@@ -475,3 +478,21 @@ def test_without_everybodys_audit_a_definition_is_denied_or_not_known() -> None:
     assert proof["definitions"] == {"3.1": False, "3.2": None, "3.3": None}
     proof = proof_of.privacy(Views(MEMBERS, 2), as_read(audits), promise)
     assert proof["definitions"] == {"3.1": False, "3.2": False, "3.3": False}
+
+
+def test_of_what_is_on_trust_no_more_is_printed_than_anybody_reads() -> None:
+    """An audit of 1 MB, from another machine, had the summary print 6 MB."""
+    trusted: list[UnverifiedBytes] = [{"vector": f"told{n}", "why": "z" * 1000, "bytes": 8} for n in range(1000)]
+    said = privacy_lines(
+        {
+            "head_bytes_sent": 0,
+            "edges_used": [],
+            "violations": [],
+            "on_trust": trusted,
+            "definitions": {"3.1": None},
+            "counted": {"3.1": "z" * 1_000_000},
+        }
+    )
+    assert len(said) < 60
+    assert max(map(len, said)) <= MAX_MESSAGE_CHARACTERS + 1
+    assert said[-1] == "  on trust, 950 more in summary.json"
