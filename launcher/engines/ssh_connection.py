@@ -24,10 +24,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from contextlib import asynccontextmanager, contextmanager, suppress
 from errno import ECONNREFUSED, EFBIG
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Annotated, Any, NoReturn, TypeVar, cast
 
 import asyncssh
-from pydantic import NonNegativeInt, TypeAdapter, ValidationError
+from pydantic import Field, NonNegativeInt, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic takes no other before Python 3.12
 
 from launcher.engines.base import FollowedProcess, bytes_here, write_at
@@ -196,6 +196,10 @@ class CommandRejectedError(FailedError):
     """The host cannot execute an order; the message gives the reason without naming the host."""
 
 
+EXIT_CODES = range(-255, 256)
+"""Those of processes; -n after signal n."""
+
+
 class Survey(TypedDict):
     python: ManyKept[NonNegativeInt]
     dfl: str | None
@@ -208,7 +212,7 @@ class Survey(TypedDict):
     writable: bool
     obstacles: ManyKept[str]
     running: ManyKept[str]
-    codes: Named[int]
+    codes: Named[Annotated[int, Field(ge=EXIT_CODES[0], le=EXIT_CODES[-1])]]
 
 
 class Placed(Survey):
@@ -281,8 +285,8 @@ class Agent:
         match notice:
             case {"answer": int(number)}:
                 if (answer := self._awaited.get(number)) and not answer.done():
-                    if "refused" in notice:
-                        answer.set_exception(CommandRejectedError(notice["refused"]))
+                    if isinstance(why := notice.get("refused"), str):
+                        answer.set_exception(CommandRejectedError(why))
                     else:
                         answer.set_result(notice.get("result"))
             case {"peer": str()}:
@@ -393,7 +397,7 @@ class RemotePeer(FollowedProcess):
     def on_notice(self, notice: Notice) -> None:
         """Apply what the host reports of the peer; ignore what `programs/ssh_host.py` would not have sent."""
         match notice:
-            case {"ended": int(code)}:
+            case {"ended": int(code)} if code in EXIT_CODES:
                 self.end(code)
             case {"file": str(name), "at": int(at), "data": str(data)} if name in FOLLOWED:
                 if not self._unwritable.done():

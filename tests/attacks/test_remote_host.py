@@ -182,7 +182,7 @@ async def test_a_link_laid_out_here_is_not_followed(there: Path, out: Path, tmp_
 class Liar:
     """What runs on the host gives this answer to each order."""
 
-    def __init__(self, answer: Any) -> None:
+    def __init__(self, answer: dict[str, Any]) -> None:
         self._answer, self._orders = answer, asyncio.Queue[int]()
         self.stdin, self.stdout = self, self._answers()
 
@@ -191,12 +191,12 @@ class Liar:
 
     async def _answers(self) -> AsyncIterator[bytes]:
         while True:
-            yield json.dumps({"answer": await self._orders.get(), "result": self._answer}).encode() + b"\n"
+            yield json.dumps({"answer": await self._orders.get(), **self._answer}).encode() + b"\n"
 
 
 @asynccontextmanager
-async def asked(answer: Any) -> AsyncIterator[Agent]:
-    one = Agent(HOST, cast(Any, None), cast(Any, Liar(answer)))
+async def asked(answer: Any, **more: Any) -> AsyncIterator[Agent]:
+    one = Agent(HOST, cast(Any, None), cast(Any, Liar({"result": answer, **more})))
     async with background() as tasks:
         tasks.create_task(one.listen(lambda _: None))
         yield one
@@ -220,12 +220,18 @@ def lies(honest: dict[str, Any]) -> Iterator[Any]:
     yield from (None, {}, [], "text", 0)
     yield from ({**honest, key: {"a": []}} for key in honest.keys() - {"time"})
     yield from ({other: honest[other] for other in honest if other != key} for key in honest)
-    yield from ({**honest, **wrong} for wrong in ({"codes": {"peer0": "x"}}, {"running": [{}]}, {"free": -1}))
+    yield from (
+        {**honest, **wrong}
+        for wrong in ({"codes": {"peer0": "x"}}, {"codes": {"peer0": 256}}, {"running": [{}]}, {"free": -1})
+    )
 
 
-async def test_a_host_that_answers_an_order_in_another_form_is_named(honest: dict[str, Any]) -> None:
-    for lie in lies(honest):
-        async with asked(lie) as one:
+@pytest.mark.parametrize("refused", [{}, {"refused": None}, {"refused": ["\x1b[31m"]}])
+async def test_a_host_that_answers_an_order_in_another_form_is_named(
+    honest: dict[str, Any], refused: dict[str, Any]
+) -> None:
+    for lie in [None] if refused else lies(honest):
+        async with asked(lie, **refused) as one:
             link = HostConnection(HOST, "dfl/mine", print)
             link._agent.set_result(one)
             with pytest.raises(FailedError, match=r"^lab0: it answers `place` as dfl never does; see what"):
@@ -272,7 +278,7 @@ NONSENSE: list[Any] = [
     *(file(at=at) for at in (-1, 6, 2**62, "0", None, 0.5)),
     *(file(data=data) for data in ("a", "!" * 8, 5, None, ["x"])),
     *(17, [], "text", None, {"peer": ["peer0"]}, {"peer": "peer0"}, {"answer": {}}, {"answer": [1], "result": 0}),
-    *({"peer": "peer0", "ended": code} for code in ("0", None, [0], 0.5)),
+    *({"peer": "peer0", "ended": code} for code in ("0", None, [0], 0.5, 256, -(10**4200))),
     {"answer": 10**6, "result": 0},
 ]
 
