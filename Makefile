@@ -10,7 +10,8 @@ LOCK = uv pip compile --quiet --universal --generate-hashes --python-version 3.1
     --custom-compile-command 'make lock' $(UPGRADE)
 PACKAGES = constraints.txt requirements/pip.txt requirements/torch-cpu.txt
 PROTOC = $(PY) -m grpc_tools.protoc -Iproto dfl/v1/peer.proto
-JOBS = $$(n=`nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2`; [ "$$n" -le 8 ] || n=8; echo "$$n")
+CORES = $$(n=`nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2`; [ "$$n" -le 8 ] || n=8; echo "$$n")
+JOBS = $(CORES)
 TESTS = tests
 # Compiled once, also where the environment says not to: each worker imports all tests, and each command the package.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n $(JOBS) --dist worksteal --ignore tests/engines
@@ -49,6 +50,8 @@ lock:
 demo: setup
 	$(VENV)/bin/dfl-launch run examples/demo.yaml --fresh
 
+# Some wait more than they compute: one more at a time than there are cores.
+test: JOBS = $$(($(CORES) + 1))
 test: setup
 	$(PYTEST) -m 'not long' $(TESTS)
 

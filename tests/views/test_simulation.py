@@ -13,7 +13,7 @@ from world import World
 SEEDS = int(os.environ.get("VIEWS_SEEDS", "400"))
 
 
-@pytest.mark.parametrize("seeds", [130, pytest.param(SEEDS, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seeds", [200, pytest.param(SEEDS, marks=pytest.mark.long)])
 def test_what_must_never_be_is_not_and_a_decision_comes_in_the_end(seeds: int) -> None:
     ends, planned, longest, left, out, back = Counter[str](), 0, 0, 0, 0, 0
     for seed in range(seeds):
