@@ -120,9 +120,12 @@ class RuntimeLimits:
     timeouts: Timeouts = field(default_factory=Timeouts)
     limits: Limits = field(default_factory=Limits)
     reminders: ReportIntervals = field(default_factory=ReportIntervals)
+    votes: bool = True
+    """Whether members can be voted out, or stopped until the others go on without them."""
 
     def in_one_process(self, peers: int, patience: float) -> "RuntimeLimits":
-        """Limits for so many peers in one event loop: they fall silent together, and nobody asks for their status.
+        """Limits for so many peers in one event loop: they fall silent together, and nobody asks for their status, or
+        votes.
 
         More than 20 peers together send no more heartbeats than 20 do, but each still sends several within `patience`
         (seconds).
@@ -130,7 +133,7 @@ class RuntimeLimits:
         least = patience / (4 * self.timeouts.heartbeat_interval)
         factor = max(1.0, min(peers / 20, least))
         reminders = replace(self.reminders, look=factor * self.reminders.look)
-        return replace(self, timeouts=self.timeouts.stretched(factor), reminders=reminders)
+        return replace(self, timeouts=self.timeouts.stretched(factor), reminders=reminders, votes=False)
 
 
 async def wait_for_neighbours(edges: Edges, done: int, report: Report, patience: float) -> None:

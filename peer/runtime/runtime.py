@@ -50,6 +50,7 @@ class Runtime:
         self.setup, self.telemetry = setup, telemetry
         self._spec, self._out, self._executor = setup.spec, setup.out, executor
         self._reminders, self._gate, self._view = bounds.reminders, setup.gate, setup.view
+        self._outwaits = bounds.votes and self._gate.can_be_excluded
         self.lifecycle = Lifecycle(telemetry.emit)
         self.network = open_network(setup, transport(self.status), bounds, self.lifecycle)
         self.participant = Participant(setup, self.network, executor, self.lifecycle)
@@ -128,7 +129,7 @@ class Runtime:
             except WrongMessageError as error:
                 # An entrant can end: the others have not begun to rely on it.
                 entering = self.peer.id in dict(self._view.entrants) and self.peer.round == self._view.first
-                if entering or not self._gate.can_be_excluded:
+                if entering or not self._outwaits:
                     raise
                 await self._outwait(error)
             finally:

@@ -63,13 +63,15 @@ async def test_a_protocol_with_uneven_exchanges_in_its_last_round_does_not_stand
     await asyncio.gather(run, return_exceptions=True)
 
 
+@pytest.mark.parametrize("on_loss", ["wait", "bypass"])
 async def test_one_call_more_than_a_neighbour_makes_ends_the_run_in_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    on_loss: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In one process with `bypass`, too: nobody could vote there."""
     (tmp_path / "one_more.py").write_text(UNEVEN.replace("== LAST", "< LAST"))
     monkeypatch.syspath_prepend(tmp_path)
-    data = {"name": "digits", "limit": 100}
-    (tmp_path / "federation.yaml").write_text(json.dumps({"rounds": 2, "protocol": "one_more:Uneven", "data": data}))
+    spec = {"rounds": 2, "protocol": "one_more:Uneven", "data": {"name": "digits", "limit": 100}, "on_loss": on_loss}
+    (tmp_path / "federation.yaml").write_text(json.dumps(spec))
     with pytest.raises(ExceptionGroup) as ended:
         await run_in_process(load_spec(tmp_path / "federation.yaml", peers=3), tmp_path)
     said = r"^peer1 has gone on to round 2, and this peer still calls exchange\(`extractor`\) in round 1;"
