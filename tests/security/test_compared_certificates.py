@@ -141,6 +141,6 @@ async def test_of_a_certificate_that_cannot_be_read_nothing_is_told(right: bytes
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(shown)
     context.set_alpn_protocols(["h2"])
-    async with await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0, ssl=context) as server:
+    async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=context) as server:
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         assert await why_refused(ca, address, tmp_path / "peer0") in CERTIFICATE_REASONS
