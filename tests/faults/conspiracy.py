@@ -6,6 +6,7 @@ and never reads. What is said about views is the gang's (tests/views/gang.py), w
 """
 
 import asyncio
+import struct
 from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -379,11 +380,23 @@ class Words:
         decode, under a right checksum. Empty where the message is left out."""
         if len(data) < HEADER.size:
             return data
-        magic, payload, doubles, view, round, step, call, *rest = HEADER.unpack_from(data)
-        said = to, Key(view, round, step)
-        if said not in self._spoilt_keys:  # sent anew, it is spoilt in the same way
+        if not (data := self._spoilt_frame(to, data)):
+            return data
+        if len(frames := self.frames.setdefault(to, [])) < 40:
+            frames.append(data)
+        if self._plot.run.spec.wire.kind == "codec" and len(data) > HEADER.size and self._random.random() < 0.5:
+            return resealed(data[:-1] + bytes([self._random.choice([0, 8, 9, 10])]))
+        return data
+
+    def _spoilt_frame(self, to: str, data: bytes) -> bytes:
+        """What becomes of it to that receiver, each time that it is sent: now and then its message is left out, is one
+        of the next round, of another call or vector, or has numbers (sums of weights, decisions) that cannot be."""
+        magic, payload, doubles, view, round, step, call, index, *rest = HEADER.unpack_from(data)
+        said, body = (to, Key(view, round, step)), data[HEADER.size :]
+        if said not in self._spoilt_keys:
+            kinds = ["out", "later", "call", "payload", "-1", "1e300"]
             spoilt = self._spoils.random() < self._spoilt
-            self._spoilt_keys[said] = self._spoils.choice(["out", "later", "call", "payload"]) if spoilt else ""
+            self._spoilt_keys[said] = self._spoils.choice(kinds) if spoilt else ""
         match self._spoilt_keys[said]:
             case "out":
                 return b""
@@ -393,12 +406,9 @@ class Words:
                 call ^= 1
             case "payload":
                 payload ^= 1
-        data = resealed(HEADER.pack(magic, payload, doubles, view, round, step, call, *rest) + data[HEADER.size :])
-        if len(frames := self.frames.setdefault(to, [])) < 40:
-            frames.append(data)
-        if self._plot.run.spec.wire.kind == "codec" and len(data) > HEADER.size and self._random.random() < 0.5:
-            return resealed(data[:-1] + bytes([self._random.choice([0, 8, 9, 10])]))
-        return data
+            case "-1" | "1e300" as number if index == 0:
+                body = struct.pack(f"<{doubles}d", *[float(number)] * doubles) + body[8 * doubles :]
+        return resealed(HEADER.pack(magic, payload, doubles, view, round, step, call, index, *rest) + body)
 
     def anything(self, service: Service, to: str) -> bytes:
         """A message to that member that has its place on such a stream, or on another."""
