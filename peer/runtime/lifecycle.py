@@ -115,7 +115,7 @@ class ReportIntervals:
 
 @dataclass(frozen=True)
 class RuntimeLimits:
-    """Timeouts and limits of the network, and report intervals of the runtime above it."""
+    """Timeouts and limits of the network, and how the runtime above it waits."""
 
     timeouts: Timeouts = field(default_factory=Timeouts)
     limits: Limits = field(default_factory=Limits)

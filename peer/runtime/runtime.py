@@ -29,7 +29,7 @@ from peer.runtime.rounds.reports import Evaluator, Finish, open_files, report_wa
 from peer.runtime.run_directory import record_run
 from peer.runtime.setup import Setup
 from peer.tasks import background, within
-from peer.telemetry.events import Awaited, Done, EndedUnacknowledged, Failed, StateChanged, Waiting
+from peer.telemetry.events import MAX_NAMED, Awaited, Done, EndedUnacknowledged, Failed, StateChanged, Waiting
 from peer.telemetry.telemetry import Telemetry
 
 STATUS_WATCH_S = 2.0
@@ -140,11 +140,11 @@ class Runtime:
     async def _outwait(self, error: WrongMessageError) -> NoReturn:
         """Wait for a view without the sender: if its receivers ended, one after the other, one liar could leave too few
         to vote it out."""
-        addresses = self._spec.addresses
-        awaited = tuple(Awaited(id, addresses[id], str(error)) for id in error.senders)
+        addresses, named = self._spec.addresses, error.senders[:MAX_NAMED]
+        awaited, others = tuple(Awaited(id, addresses[id], str(error)) for id in named), len(error.senders) - len(named)
         said = f"{error}; this peer waits: vote out who lies (`dfl-launch expel`), or stop it for longer than `absence`"
         while True:
-            self.telemetry.emit(Waiting(cause="stalled", awaited=awaited, sentence=said))
+            self.telemetry.emit(Waiting(cause="stalled", awaited=awaited, others=others, sentence=said))
             await asyncio.sleep(self._reminders.stalled_again)
 
     async def _run_rounds(self, rounds: Rounds, checkpointer: Checkpointer) -> bool:
