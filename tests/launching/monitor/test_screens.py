@@ -50,10 +50,8 @@ def drawn(federation: Federation, width: int) -> str:
 
 def test_of_a_long_text_no_more_is_shown_than_anybody_reads(tmp_path: Path) -> None:
     """Of what peers elsewhere write: a line of 16 MB would hold a terminal up for a minute, and a page for seconds."""
-    federation, long = (
-        Federation(tmp_path, ids := ["peer0", "peer1", "peer2"], rounds=3, headline=MATCHED),
-        "z " * 50_000,
-    )
+    ids, long = ["peer0", "peer1", "peer2"], "z " * 50_000
+    federation = Federation(tmp_path, ids, rounds=3, headline=MATCHED)
     awaits = Waiting(time=1.0, cause="join", awaited=(Awaited(long, None, long),), sentence="")
     news = [("peer0", StateChanged(state=long, round=1)), ("peer1", awaits), ("peer2", Failed(message=long))]
     told = federation.update(news, now=100.0)
